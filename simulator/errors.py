@@ -1,0 +1,26 @@
+"""Errors that a user can act on: the command line prints their text alone and ends with their exit code.
+
+Anything else that is raised is a defect of Braid itself, or of a user's own scenario file.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class BraidError(Exception):
+    """Base of every error whose text is meant for the user: one message that says what is wrong and what is right."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class InputError(BraidError):
+    """The input is wrong: a name, a key, a unit, a file, an option (exit code 2). Nothing was simulated."""
+
+    exit_code: ClassVar[int] = 2
+
+
+class RunError(BraidError):
+    """The input is well-formed but the run cannot be completed: it does not fit in memory, it deadlocks (exit code 1)."""
+
+    exit_code: ClassVar[int] = 1
