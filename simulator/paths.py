@@ -1,0 +1,76 @@
+"""Where the library's machines, models, programs and scenarios lie: in an installed wheel or in a checkout.
+
+A user's own file is given by its path and is treated the same way.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+
+from simulator.errors import InputError
+
+_SUFFIX = {"topologies": ".toml", "workloads": ".py", "workloads/models": ".toml", "scenarios": ".py"}
+_PACKAGE = Path(__file__).resolve().parent
+
+
+class NotFound(InputError, FileNotFoundError):  # noqa: N818
+    """No such file or name; the text lists the names that exist."""
+
+
+def did_you_mean(wrong: str, right: Iterable[str]) -> str:
+    """" (did you mean 'x'?)" for the closest right name, or "" where none is close."""
+    close = difflib.get_close_matches(wrong, list(right), n=1, cutoff=0.6)
+    return f" (did you mean '{close[0]}'?)" if close else ""
+
+
+def _roots() -> tuple[Path, ...]:
+    """Folders that may hold the library: inside an installed wheel first, then the checkout."""
+    return (_PACKAGE / "_data", _PACKAGE.parent)
+
+
+def folder(kind: str) -> Path:
+    """The library's folder of one kind; ValueError for a kind that does not exist, NotFound if it is not installed."""
+    if kind not in _SUFFIX:
+        raise ValueError(f"kind is '{kind}': one of {', '.join(_SUFFIX)}{did_you_mean(kind, _SUFFIX)}")
+    for root in _roots():
+        if (root / kind).is_dir():
+            return root / kind
+    raise NotFound(f"{kind}: no such folder in {' or '.join(map(str, _roots()))}; is the installation complete?")
+
+
+def names(kind: str) -> list[str]:
+    """Sorted names of the library's files of a kind ("topologies", "workloads", "workloads/models", "scenarios")."""
+    files = folder(kind).glob(f"*{_SUFFIX[kind]}")
+    return sorted(path.stem for path in files if path.is_file() and not path.name.startswith(("_", ".")))
+
+
+def find(kind: str, name: str | Path) -> Path:
+    """The file behind a library name ("atlas_a3") or a path to the user's own ("./mine.toml").
+
+    Whatever has a folder or the kind's suffix is a path. NotFound says what is wrong, the closest name and all names.
+    """
+    text, suffix = str(name), _SUFFIX.get(kind, "")
+    library = names(kind)
+    if text in library:
+        return folder(kind) / f"{text}{suffix}"
+    path = Path(text).expanduser()
+    if path.suffix == suffix or path.parent != Path("."):
+        return _own_file(kind, path, library)
+    raise NotFound(f"{kind}: no '{text}'{did_you_mean(text, library)}; there are: {', '.join(library) or 'none'}"
+                   f" (or give the path of a {suffix} file)")
+
+
+def _own_file(kind: str, path: Path, library: list[str]) -> Path:
+    """The path of a user's own file, or of a library file named with its suffix."""
+    suffix = _SUFFIX[kind]
+    if path.is_file():
+        if path.suffix != suffix:
+            raise NotFound(f"{kind}: '{path}' is not a {suffix} file")
+        return path
+    if path.parent == Path(".") and path.stem in library:
+        return folder(kind) / path.name
+    what = "is a folder, not a file" if path.is_dir() else "does not exist"
+    hint = did_you_mean(path.stem, library)
+    raise NotFound(f"{kind}: '{path}' {what}{hint}; the library has: {', '.join(library) or 'none'}")
