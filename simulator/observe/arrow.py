@@ -1,0 +1,80 @@
+"""A timeline as Arrow and Parquet, every column documented in the schema."""
+
+from __future__ import annotations
+
+from itertools import chain
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from simulator.observe.columns import COLUMNS, TEXT, codes, select
+from simulator.observe.files import whole_file
+
+if TYPE_CHECKING:
+    from simulator.observe.columns import Array, Columns
+
+ROWS_PER_GROUP = 131_072
+
+
+def schema() -> Any:
+    """The pyarrow.Schema of a timeline; each field's metadata says its meaning under `description`."""
+    import pyarrow as pa
+
+    types = {"text": pa.dictionary(pa.int32(), pa.string()), "tasks": pa.list_(pa.int32()), "bool": pa.bool_(),
+             "int32": pa.int32(), "int64": pa.int64(), "float64": pa.float64()}
+    return pa.schema([pa.field(name, types[kind], nullable=False, metadata={"description": text})
+                      for name, (kind, text) in COLUMNS.items()])
+
+
+def to_arrow(columns: Columns) -> Any:
+    """The table as a pyarrow.Table."""
+    return _table(columns, {name: codes(columns[name]) for name in TEXT})
+
+
+def write_parquet(columns: Columns, path: str | PathLike[str]) -> None:
+    """Writes the table in row groups, zstd; the same table gives the same bytes. OSError where it cannot."""
+    import numpy as np
+    import pyarrow.parquet as pq
+
+    texts = {name: codes(columns[name]) for name in TEXT}
+    with whole_file(path) as part, pq.ParquetWriter(part, schema(), compression="zstd") as writer:
+        for first in range(0, len(columns["rank"]), ROWS_PER_GROUP):
+            rows = np.arange(first, min(first + ROWS_PER_GROUP, len(columns["rank"])))
+            group = {name: (number[rows], values) for name, (number, values) in texts.items()}
+            writer.write_table(_table(select(columns, rows), group))
+
+
+def read_parquet(path: str | PathLike[str]) -> dict[str, Array]:
+    """The columns of a file written by `write_parquet`."""
+    import numpy as np
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path)
+    columns: dict[str, Array] = {}
+    for name, (kind, _) in COLUMNS.items():
+        values = table.column(name)
+        if kind == "tasks":
+            columns[name] = np.fromiter(map(tuple, values.to_pylist()), dtype=object, count=len(values))
+        elif kind == "text":
+            columns[name] = np.array(values.to_pylist(), dtype=object)
+        else:
+            columns[name] = values.to_numpy()
+    return columns
+
+
+def _table(columns: Columns, texts: dict[str, tuple[Array, list[str]]]) -> Any:
+    import numpy as np
+    import pyarrow as pa
+
+    arrays = []
+    for name, (kind, _) in COLUMNS.items():
+        if kind == "text":
+            number, values = texts[name]
+            arrays.append(pa.DictionaryArray.from_arrays(pa.array(number), pa.array(values, pa.string())))
+        elif kind == "tasks":
+            tasks = columns[name].tolist()
+            offsets = np.concatenate([[0], np.cumsum([len(one) for one in tasks], dtype=np.int32)])
+            flat = np.fromiter(chain.from_iterable(tasks), dtype=np.int32, count=int(offsets[-1]))
+            arrays.append(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(flat)))
+        else:
+            arrays.append(pa.array(columns[name]))
+    return pa.Table.from_arrays(arrays, schema=schema())

@@ -1,0 +1,105 @@
+"""The columns of a timeline: one row per task, numpy arrays of equal length, sorted by (rank, task).
+
+Every function of this package that takes `columns` takes this table, from a run or read back from a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array: TypeAlias = np.ndarray[Any, Any]
+    Columns: TypeAlias = Mapping[str, Array]
+
+# name -> (element type, what it says); text and `after` are object arrays of str and tuple[int, ...]
+COLUMNS: dict[str, tuple[str, str]] = {
+    "run": ("text", "name of the run"),
+    "rank": ("int32", "rank; of ranks that do the same thing one is recorded, with a multiplicity"),
+    "multiplicity": ("int32", "how many identical ranks this row stands for"),
+    "stream": ("text", "in-order stream of the rank that the task ran on"),
+    "task": ("int32", "number of the task in its rank's program, in issue order"),
+    "name": ("text", "what the task is called in the program"),
+    "kind": ("text", "operation or collective: gemm, attention, vector, all_to_all, ..."),
+    "engine": ("text", "what executes or drives the task: cube, vector, sdma, ..."),
+    "communication": ("bool", "true for collectives and point-to-point transfers"),
+    "layer": ("int32", "layer of the model; -1: none"),
+    "micro_batch": ("int32", "micro-batch; -1: none"),
+    "issued_ps": ("int64", "the host had issued the task (ps)"),
+    "ready_ps": ("int64", "issued, its stream predecessor done and everything it waits for done (ps)"),
+    "start_ps": ("int64", "cores granted and, in a collective, all peers there (ps); ready..start is waiting"),
+    "end_ps": ("int64", "done (ps); start..end is work"),
+    "solo_ps": ("int64", "how long start..end lasts alone on the machine, on the cores that it got (ps)"),
+    "bound_by": ("text", "what limited it longest: HBM, L2, compute, latency, cores, a link, ..."),
+    "flops": ("float64", "floating-point or integer operations (1)"),
+    "hbm_bytes": ("float64", "bytes that it moves in HBM (B)"),
+    "wire_bytes": ("float64", "bytes that it sends to other ranks (B)"),
+    "after": ("tasks", "numbers of the tasks of the same rank that it waits for, its stream predecessor included"),
+    "host_after": ("int32", "task that the host was blocked on before it could issue this one; -1: none"),
+}
+TEXT = tuple(name for name, (kind, _) in COLUMNS.items() if kind == "text")
+
+
+def select(columns: Columns, rows: Array) -> dict[str, Array]:
+    """Some rows of a table: `rows` is a boolean mask or row numbers in ascending order."""
+    return {name: column[rows] for name, column in columns.items()}
+
+
+def codes(column: Array) -> tuple[Array, list[str]]:
+    """A text column as small integers: (codes, sorted texts) with texts[codes[row]] == column[row]."""
+    import numpy as np
+
+    values = column.tolist()
+    texts = sorted(set(values))
+    number = {text: code for code, text in enumerate(texts)}
+    return np.fromiter(map(number.__getitem__, values), dtype=np.int32, count=len(values)), texts
+
+
+def rank_weights(columns: Columns) -> tuple[Array, Array, Array]:
+    """(ranks ascending, their multiplicities, for every row the position of its rank in them)."""
+    import numpy as np
+
+    ranks, first, position = np.unique(columns["rank"], return_index=True, return_inverse=True)
+    return ranks, columns["multiplicity"][first], position
+
+
+def find_rows(columns: Columns, rank: Array, task: Array) -> Array:
+    """Row number of each (rank, task) pair; -1 where the table has no such row."""
+    import numpy as np
+
+    table = _key(columns["rank"], columns["task"])
+    wanted = _key(rank, task)
+    if not len(table):
+        return np.full(len(wanted), -1, dtype=np.int64)
+    row = np.minimum(np.searchsorted(table, wanted), len(table) - 1)
+    return np.where(table[row] == wanted, row, -1)
+
+
+def waits(columns: Columns) -> tuple[Array, Array]:
+    """Every (row, row it waits for) of the table as two arrays, ascending in the first; absent tasks are left out."""
+    import numpy as np
+
+    after = columns["after"].tolist()
+    count = np.fromiter(map(len, after), dtype=np.int64, count=len(after))
+    waiting = np.repeat(np.arange(len(after)), count)
+    task = np.fromiter((number for tasks in after for number in tasks), dtype=np.int64, count=int(count.sum()))
+    found = find_rows(columns, columns["rank"][waiting], task)
+    return waiting[found >= 0], found[found >= 0]
+
+
+def last_wait_end(columns: Columns) -> Array:
+    """For every row when the last task that it waits for ended (ps); 0 where it waits for none."""
+    import numpy as np
+
+    waiting, awaited = waits(columns)
+    end = np.zeros(len(columns["rank"]), dtype=np.int64)
+    np.maximum.at(end, waiting, columns["end_ps"][awaited])
+    return end
+
+
+def _key(rank: Array, task: Array) -> Array:
+    import numpy as np
+
+    return (np.asarray(rank).astype(np.int64) << 32) + np.asarray(task).astype(np.int64)
