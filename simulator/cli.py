@@ -1,0 +1,111 @@
+"""The command `braid`: its commands in the order of a first visit, and the one place where errors become exit codes.
+
+Only click is imported here, so that `braid --help` answers at once; a command imports the simulator when it runs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click as plain_click
+import rich_click as click
+
+from simulator.commands.bench import bench
+from simulator.commands.compare import compare
+from simulator.commands.library import list_scenarios, show
+from simulator.commands.run import run
+from simulator.commands.validate import validate
+from simulator.errors import BraidError, Interrupted
+
+_COMMANDS = {
+    "list": list_scenarios, "show": show, "run": run, "compare": compare, "validate": validate, "bench": bench,
+}
+
+
+class _Group(click.RichGroup):
+    """Keeps the commands in the order given and lets Ctrl-C pass as one of Braid's errors."""
+
+    def list_commands(self, ctx: plain_click.Context) -> list[str]:
+        return list(self.commands)
+
+    def invoke(self, ctx: plain_click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise Interrupted("interrupted") from None
+
+
+def _version(ctx: plain_click.Context, _: plain_click.Parameter, wanted: bool) -> None:
+    if not wanted or ctx.resilient_parsing:
+        return
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        click.echo(f"braid {version('braid')}")
+    except PackageNotFoundError:
+        click.echo("braid (a checkout that is not installed)")
+    ctx.exit()
+
+
+@click.group(cls=_Group, context_settings={
+    "help_option_names": ["-h", "--help"],
+    "rich_help_config": click.RichHelpConfiguration(text_paragraph_linebreaks="\n\n"),
+})
+@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_version,
+              help="Show the version and exit.")
+def braid() -> None:
+    """Simulate LLM-inference clusters: what does an overlap buy on this machine, and why?
+
+    A SCENARIO is FILE:FUNCTION from the library (a3_prefill:microbatch) or from a file of your own (my.py:mine).
+
+    Exit codes: 0 done, 1 a run failed, 2 wrong usage or input, 130 interrupted. BRAID_DEBUG=1 shows tracebacks.
+
+    \b
+    Start here:
+      # what there is, and what one scenario consists of
+      braid list
+      braid show a3_prefill:microbatch
+      # simulate it, and see what the second micro-batch buys
+      braid run a3_prefill:microbatch
+      braid compare a3_prefill:dp a3_prefill:microbatch
+      # change a number, keep a trace
+      braid run a3_prefill:dp --set batch.requests=32 --out results/dp
+    """
+
+
+for _name, _command in _COMMANDS.items():
+    braid.add_command(_command, _name)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Runs one command line (default: that of the process) and ends the process with its exit code."""
+    try:
+        code = braid.main(arguments, prog_name="braid", standalone_mode=False)
+    except plain_click.Abort:
+        code = _complain("interrupted", Interrupted.exit_code, prefix="")
+    except Interrupted as error:
+        code = _complain(str(error), error.exit_code, prefix="")
+    except BraidError as error:
+        code = _complain(str(error), error.exit_code)
+    except plain_click.UsageError as error:
+        name = error.ctx.command_path if error.ctx else "braid"
+        code = _complain(f"{error.format_message()}\nTry '{name} --help'.", error.exit_code)
+    except plain_click.ClickException as error:
+        code = _complain(error.format_message(), error.exit_code)
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}\nThis is a defect; BRAID_DEBUG=1 shows where."
+        code = _complain(text, BraidError.exit_code)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _complain(text: str, exit_code: int, prefix: str = "Error: ") -> int:
+    """Prints one message on stderr, with the traceback before it if BRAID_DEBUG is set."""
+    if os.environ.get("BRAID_DEBUG", "0") not in ("", "0"):
+        import traceback
+
+        traceback.print_exc()
+    click.echo(prefix + text, err=True)
+    return exit_code

@@ -1,0 +1,46 @@
+"""`braid compare`: two scenarios side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import rich_click as click
+
+from simulator.commands import options
+
+
+@click.command()
+@click.argument("a")
+@click.argument("b")
+@options.settings
+@options.ranks
+@options.seed
+@options.out
+def compare(a: str, b: str, settings: dict[str, str], ranks: str, seed: int, out: Path | None) -> None:
+    """Simulate scenarios A and B and print metrics and time by kind side by side.
+
+    Settings given with --set hold for both. With --out, each scenario gets a folder of its own in DIR.
+
+    \b
+    Examples:
+      braid compare a3_prefill:dp a3_prefill:microbatch
+      braid compare a3_prefill:dp a3_prefill:microbatch --set batch.requests=128
+      # keep both traces
+      braid compare a3_prefill:dp a3_prefill:microbatch --out results/a3_prefill
+    """
+    from simulator.commands.folder import OutputFolder
+    from simulator.commands.simulation import scenario_of, simulate, write_result
+
+    folder = OutputFolder(out) if out is not None else None
+    scenarios = [scenario_of(reference, settings) for reference in (a, b)]
+    results = [simulate(scenario, ranks, seed) for scenario in scenarios]
+    from simulator.observe import report
+
+    report.print_comparison(*results)
+    if folder is not None:
+        folder.path.mkdir(exist_ok=True)
+        for number, result in enumerate(results):
+            name = result.scenario.name.replace(":", "-").replace("/", "-")
+            twin = number == 1 and results[0].scenario.name == result.scenario.name
+            for path in write_result(result, OutputFolder(folder.path / (f"{name}-b" if twin else name))):
+                click.echo(f"wrote {path}")

@@ -1,0 +1,51 @@
+"""`braid list` and `braid show`: what there is, and what a scenario consists of, without simulating."""
+
+from __future__ import annotations
+
+import rich_click as click
+
+from simulator.commands import options
+
+
+@click.command("list")
+def list_scenarios() -> None:
+    """List the scenarios of the library, each with a line of what it is.
+
+    \b
+    Example:
+      braid list
+    """
+    from simulator import library
+
+    rows = library.scenario_names()
+    width = max((len(name) for name, _ in rows), default=0)
+    for name, title in rows:
+        click.echo(f"{name:<{width}}  {title}")
+
+
+@click.command()
+@click.argument("scenario")
+@options.settings
+@click.option("--program", is_flag=True, help="Print what rank 0 does, in launch order, instead.")
+def show(scenario: str, settings: dict[str, str], program: bool) -> None:
+    """Show SCENARIO: machine, layout, memory ledger, settings, every number with its source.
+
+    The settings listed are the keys that --set takes. Nothing is simulated.
+
+    \b
+    Examples:
+      braid show a3_prefill:microbatch
+      braid show a3_prefill:dp --set batch.requests=128
+      # what one rank launches, in order
+      braid show a3_prefill:microbatch --program
+    """
+    from simulator import scenario as floor
+    from simulator.commands.simulation import scenario_of
+
+    chosen = scenario_of(scenario, settings)
+    if program:
+        click.echo(floor.program_text(chosen, rank=0))
+        return
+    from simulator.observe import report
+
+    report.print_description(floor.describe(chosen), chosen.settings())

@@ -1,0 +1,65 @@
+"""Options that several commands share, with the same name and the same meaning everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click as plain_click
+import rich_click as click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _pairs(ctx: plain_click.Context, parameter: plain_click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    """("a.b=1", "c=3.2 TB/s") -> {"a.b": "1", "c": "3.2 TB/s"}; of two values for one key the last one counts."""
+    pairs = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip() or not value.strip():
+            raise plain_click.BadParameter(f"'{text}' is not KEY=VALUE, as in --set batch.requests=32",
+                                           ctx=ctx, param=parameter)
+        pairs[key.strip()] = value.strip()
+    return pairs
+
+
+def settings(command: F) -> F:
+    """`--set KEY=VALUE`, any number of times -> settings: dict[str, str]."""
+    option = click.option(
+        "--set", "settings", multiple=True, metavar="KEY=VALUE", callback=_pairs,
+        help='Change one setting of the scenario, or with machine.KEY="3.2 TB/s" a number of its machine; '
+             "repeatable. `braid show SCENARIO` lists the keys.")
+    return option(command)
+
+
+def ranks(command: F) -> F:
+    """`--ranks roles|all` -> ranks: str."""
+    option = click.option(
+        "--ranks", type=click.Choice(["roles", "all"]), default="roles", show_default=True,
+        help="Simulate ranks that do the same thing once, with a multiplicity, or every rank by itself.")
+    return option(command)
+
+
+def seed(command: F) -> F:
+    """`--seed N` -> seed: int."""
+    option = click.option(
+        "--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N",
+        help="Seed of whatever is drawn by chance: routing, lengths.")
+    return option(command)
+
+
+def as_json(command: F) -> F:
+    """`--json` -> as_json: bool."""
+    option = click.option("--json", "as_json", is_flag=True,
+                          help="Print JSON instead of tables; nothing else on stdout.")
+    return option(command)
+
+
+def out(command: F) -> F:
+    """`--out DIR` -> out: pathlib.Path | None."""
+    option = click.option(
+        "--out", type=click.Path(path_type=Path), default=None, metavar="DIR",
+        help="Write timeline.parquet, trace.json.gz (open it in ui.perfetto.dev) and result.json there. "
+             "The folder above DIR must exist.")
+    return option(command)

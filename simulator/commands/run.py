@@ -1,0 +1,49 @@
+"""`braid run`: simulate one scenario and read what came out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import rich_click as click
+
+from simulator.commands import options
+
+
+@click.command()
+@click.argument("scenario")
+@options.settings
+@options.ranks
+@options.seed
+@options.out
+@options.as_json
+def run(scenario: str, settings: dict[str, str], ranks: str, seed: int, out: Path | None, as_json: bool) -> None:
+    """Simulate SCENARIO and print expected and simulated values, time by kind, one layer's streams.
+
+    The report's header names what the command line changed. With --json the object has the keys scenario, metrics,
+    expected (each with id, metric, value, simulated, error, role) and parameters (what bounded the critical path).
+
+    \b
+    Examples:
+      braid run a3_prefill:microbatch
+      # keep timeline and trace; open trace.json.gz in ui.perfetto.dev
+      braid run a3_prefill:microbatch --out results/microbatch
+      # change a setting (braid show lists them), or a number of the machine
+      braid run a3_prefill:dp --set batch.requests=128
+      braid run a3_prefill:dp --set machine.chip.hbm.peak="3.2 TB/s"
+      # a scenario of your own, for a script
+      braid run my_study.py:mine --json
+    """
+    from simulator.commands.folder import OutputFolder
+    from simulator.commands.simulation import result_object, scenario_of, simulate, to_json, write_result
+
+    folder = OutputFolder(out) if out is not None else None
+    result = simulate(scenario_of(scenario, settings), ranks, seed)
+    written = write_result(result, folder) if folder is not None else []
+    if as_json:
+        click.echo(to_json(result_object(result)))
+        return
+    from simulator.observe import report
+
+    report.print_result(result)
+    for path in written:
+        click.echo(f"wrote {path}")

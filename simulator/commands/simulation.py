@@ -1,0 +1,75 @@
+"""From the words of a command line to a Result, and from a Result to what is printed as JSON or written to a folder."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from simulator.commands.folder import OutputFolder
+from simulator.commands.progress import ProgressBar
+
+if TYPE_CHECKING:
+    from simulator.scenario import Result, Scenario
+
+EXPECTED_KEYS = ("id", "metric", "value", "simulated", "error", "role")
+
+
+def scenario_of(reference: str, settings: Mapping[str, str]) -> Scenario:
+    """The scenario of that name or path with the settings of the command line; InputError says what is right."""
+    from simulator import library
+
+    scenario = library.load_scenario(reference)
+    return scenario.replace(dict(settings)) if settings else scenario
+
+
+def simulate(scenario: Scenario, ranks: str, seed: int) -> Result:
+    """Runs it, with a progress bar where a person watches; RunError if it does not fit or does not end."""
+    from simulator import scenario as floor
+
+    with ProgressBar(scenario.name) as bar:
+        return floor.simulate(scenario, ranks=ranks, seed=seed, progress=bar)
+
+
+def plain(value: Any) -> Any:
+    """The same value as JSON has it: numpy numbers become numbers; what is not finite becomes null."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def expected_row(row: Mapping[str, Any], *more: str) -> dict[str, Any]:
+    """One expected value: id, metric, value, simulated, error, role, and the keys in `more`."""
+    return {key: plain(row.get(key)) for key in (*EXPECTED_KEYS, *more)}
+
+
+def result_object(result: Result) -> dict[str, Any]:
+    """What `run --json` prints: scenario, metrics, expected, parameters."""
+    return {
+        "scenario": result.scenario.name,
+        "metrics": plain(result.metrics),
+        "expected": [expected_row(row) for row in result.expected],
+        "parameters": plain(result.parameters),
+    }
+
+
+def to_json(value: Any) -> str:
+    """JSON as all commands print it."""
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def write_result(result: Result, folder: OutputFolder) -> list[Path]:
+    """Writes the timeline, the trace and the JSON of a result; returns their paths."""
+    from simulator.observe import trace
+
+    with folder.staged() as staging:
+        result.timeline.write_parquet(staging / "timeline.parquet")
+        trace.write_trace(result.timeline, staging / "trace.json.gz")
+        (staging / "result.json").write_text(to_json(result_object(result)) + "\n", encoding="utf-8")
+    return [folder.path / name for name in ("timeline.parquet", "trace.json.gz", "result.json")]

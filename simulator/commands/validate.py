@@ -1,0 +1,51 @@
+"""`braid validate`: every expected value of the library against what is simulated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import rich_click as click
+
+from simulator.commands import options
+
+
+@click.command()
+@click.argument("pattern", required=False)
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
+              help="Simulate N scenarios at a time, each in a process of its own.")
+@options.as_json
+@click.pass_context
+def validate(ctx: click.Context, pattern: str | None, jobs: int, as_json: bool) -> None:
+    """Compare the library with what is published; write results/validation.md.
+
+    PATTERN chooses scenarios or expected values by name or part of it, with * for any text.
+
+    A value with role "fit" had a parameter fitted on it and proves nothing; "predict" values were never fitted on.
+    A miss is reported, with its reason; it is no failure. A scenario that cannot run is (exit code 1).
+
+    \b
+    Examples:
+      # the whole library; writes results/validation.md
+      braid validate
+      # the scenarios of one file, or some values for a script; writes nothing
+      braid validate a3_prefill
+      braid validate 'a3.prefill.*' --json
+    """
+    from simulator import validation
+    from simulator.commands.folder import OutputFolder, write_text
+    from simulator.commands.simulation import to_json
+
+    target = None
+    if pattern is None and not as_json:
+        target = Path("results") / "validation.md"
+        OutputFolder(target.parent)
+    rows = validation.validate(pattern, jobs)
+    if as_json:
+        click.echo(to_json([row.as_object() for row in rows]))
+    else:
+        validation.print_rows(rows)
+    if target is not None:
+        write_text(target, validation.markdown(rows))
+        click.echo(f"wrote {target}")
+    if any(row.failed for row in rows):
+        ctx.exit(1)
