@@ -1,0 +1,93 @@
+"""Lean events on a SimPy clock that counts integer picoseconds.
+
+This module alone touches SimPy's private fields (`_now`, `_queue`, `_eid`); everything else goes through it.
+Within one instant SimPy runs events in the order of their priority, then of their scheduling:
+URGENT (0) < NORMAL (1) < SOLVE (2). Rates are solved at SOLVE, after all that starts and ends in the instant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heapify, heappush
+from typing import Any
+
+from simpy import Environment
+from simpy.events import NORMAL, Event, EventPriority
+
+SOLVE = EventPriority(2)
+"""Priority of work that must see everything which happened at NORMAL priority in the same instant."""
+
+Callback = Callable[[Event], Any]
+
+
+class Call(Event):
+    """An event that is triggered from the beginning and calls one function when its time comes."""
+
+    _ok = True
+    _value = None
+
+    def __init__(self, env: Environment, callback: Callback) -> None:
+        self.env = env
+        self.callbacks = [callback]
+
+
+def call_later(env: Environment, delay_ps: int, callback: Callback, priority: EventPriority = NORMAL) -> Event:
+    """Call `callback(event)` after `delay_ps` picoseconds (an integer, 0 allowed: later in this instant).
+
+    Raises ValueError if the delay is negative.
+    """
+    if delay_ps < 0:
+        raise ValueError(f"a delay cannot be negative: {delay_ps} ps")
+    event = Call(env, callback)
+    heappush(env._queue, (env._now + delay_ps, priority, next(env._eid), event))
+    return event
+
+
+class Timer:
+    """One alarm that can be moved at will: it calls `ring()` at the time for which it was armed last.
+
+    An alarm that is moved leaves its old entry in SimPy's queue, because taking an entry out of a heap costs more than
+    letting it pass. Old entries that lie behind the last alarm would carry the clock beyond the end of the simulation:
+    they are removed when the timer is disarmed.
+    """
+
+    __slots__ = ("_at_ps", "_entries", "_env", "_priority", "_ring")
+
+    def __init__(self, env: Environment, ring: Callable[[], Any], priority: EventPriority = NORMAL) -> None:
+        self._env = env
+        self._ring = ring
+        self._at_ps: int | None = None
+        self._entries: dict[int, Event] = {}
+        self._priority = priority
+
+    @property
+    def at_ps(self) -> int | None:
+        """When the timer will ring; None while it is not armed."""
+        return self._at_ps
+
+    def arm(self, at_ps: int) -> None:
+        """Ring at `at_ps` (now or later) instead of whenever it was armed for before."""
+        self._at_ps = at_ps
+        if at_ps not in self._entries:
+            env = self._env
+            if at_ps < env._now:
+                raise ValueError(f"a timer cannot ring in the past: {at_ps} ps, now {env._now} ps")
+            event = self._entries[at_ps] = Call(env, self._fire)
+            heappush(env._queue, (at_ps, self._priority, next(env._eid), event))
+
+    def disarm(self) -> None:
+        """Do not ring, and leave nothing behind in the queue that would move the clock."""
+        self._at_ps = None
+        if self._entries:
+            mine = set(self._entries.values())
+            queue = self._env._queue
+            queue[:] = [entry for entry in queue if entry[3] not in mine]
+            heapify(queue)
+            self._entries.clear()
+
+    def _fire(self, event: Event) -> None:
+        now_ps = self._env._now
+        del self._entries[now_ps]  # type: ignore[arg-type]
+        if now_ps == self._at_ps:
+            self._at_ps = None
+            self._ring()

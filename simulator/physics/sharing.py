@@ -1,0 +1,130 @@
+"""New rates for the flows that an arrival or a departure can affect, and for no others.
+
+The max-min allocation is the only one in which nobody has a reason to object: every flow is at its limit, or crosses a
+full capacity on which nobody has a higher level (rate / weight). So it is enough to
+
+1. choose the flows that changed, and those held back by a capacity on which one came or went;
+2. solve these, with the others as a fixed background on the capacities that they cross;
+3. ask the others who share a capacity with them whether they object: one that has a higher level than a chosen flow
+   held back there, one held back by a capacity that is no longer full, or where others get more now;
+4. choose those as well and start again; done when nobody objects.
+
+The result is the allocation of the whole network, while a kernel that ends on one of 288 dies usually asks only its
+neighbours. The set of chosen flows only grows, so it ends at the latest with a connected component.
+"""
+
+from __future__ import annotations
+
+from math import fsum
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from simulator.physics.maxmin import LIMIT, fill
+
+if TYPE_CHECKING:
+    from simulator.physics.flows import Bound, Capacity, Flow
+
+_NOISE = 1e-12  # relative; levels and rates that differ by less are equal
+_serial = attrgetter("serial")
+
+
+def share(flows: list[Flow]) -> tuple[list[float], list[Bound]]:
+    """Rates and bounds, in the order of `flows`, all of which are marked `chosen`.
+
+    Appends (and marks) those others whose rates must change as well.
+    """
+    while True:
+        rates: list[float] = [0.0] * len(flows)
+        bounds: list[Bound] = [LIMIT] * len(flows)
+        joint: list[int] = []
+        objectors: list[Flow] = []
+        for k, flow in enumerate(flows):
+            for capacity, _ in flow.pulls:
+                if len(capacity.flows) > 1:
+                    break
+            else:
+                rates[k], bounds[k] = flow.solo_rate, flow.solo_bound
+                continue
+            if not _only_chosen_one(flow, rates, bounds, k, objectors):
+                joint.append(k)
+        if joint:
+            _solve_together(flows, joint, rates, bounds, objectors)
+        if not objectors:
+            return rates, bounds
+        flows.extend(objectors)
+
+
+def _only_chosen_one(flow: Flow, rates: list[float], bounds: list[Bound], k: int, objectors: list[Flow]) -> bool:
+    """Solve a flow that meets no other chosen one; False if it does meet one."""
+    rate = flow.limit_bytes_per_s
+    bound: Bound = LIMIT
+    shared: list[tuple[Capacity, float, float]] = []
+    for capacity, pull in flow.pulls:
+        left = capacity.rate_bytes_per_s
+        if len(capacity.flows) > 1:
+            for other in capacity.flows:
+                if other.chosen and other is not flow:
+                    return False
+            left -= fsum([c * other.rate_bytes_per_s for other, c in capacity.flows.items() if other is not flow])
+            shared.append((capacity, pull, left))
+        most = left / pull if left > 0.0 else 0.0
+        if most < rate or (most == rate and (bound == LIMIT or capacity.serial < bound.serial)):  # type: ignore[union-attr]
+            rate, bound = most, capacity
+    rates[k], bounds[k] = rate, bound
+    for capacity, pull, left in shared:
+        top = rate / flow.weight if capacity is bound else None
+        _ask(capacity, top, left - pull * rate, objectors)
+    return True
+
+
+def _solve_together(
+    flows: list[Flow], joint: list[int], rates: list[float], bounds: list[Bound], objectors: list[Flow]
+) -> None:
+    """Solve flows[k] for k in `joint`, with all that are not chosen as background."""
+    for j, k in enumerate(joint):
+        flows[k].index = j
+    capacities = sorted({capacity: None for k in joint for capacity, _ in flows[k].pulls}, key=_serial)
+    available: list[float] = []
+    members: list[list[tuple[int, float]]] = []
+    contested: list[int] = []
+    for i, capacity in enumerate(capacities):
+        inside = [(flow.index, pull) for flow, pull in capacity.flows.items() if flow.chosen]
+        left = capacity.rate_bytes_per_s
+        if len(inside) < len(capacity.flows):
+            left -= fsum([pull * flow.rate_bytes_per_s for flow, pull in capacity.flows.items() if not flow.chosen])
+            contested.append(i)
+        members.append(inside)
+        available.append(left)
+    weights = [flows[k].weight for k in joint]
+    found, stops = fill(available, members, [flows[k].limit_bytes_per_s for k in joint], weights)
+    tops: dict[int, float] = {}
+    for j, k in enumerate(joint):
+        rates[k] = found[j]
+        if stops[j] != LIMIT:
+            bounds[k] = capacities[stops[j]]
+    if contested:
+        for j, stop in enumerate(stops):
+            if stop != LIMIT:
+                tops[stop] = max(tops.get(stop, 0.0), found[j] / weights[j])
+        for i in contested:
+            left = available[i] - fsum([pull * found[j] for j, pull in members[i]])
+            _ask(capacities[i], tops.get(i), left, objectors)
+
+
+def _ask(capacity: Capacity, top: float | None, left_bytes_per_s: float, objectors: list[Flow]) -> None:
+    """Choose the others on this capacity that object to the new rates.
+
+    top: the level of the chosen flows that it holds back, None if it holds back none of them. left_bytes_per_s: what
+    nobody uses.
+    """
+    for flow in capacity.flows:
+        if flow.chosen:
+            continue
+        if top is None:
+            objects = flow.bound is capacity and left_bytes_per_s > _NOISE * capacity.rate_bytes_per_s
+        else:
+            level = flow.rate_bytes_per_s / flow.weight
+            objects = level > top * (1 + _NOISE) or (flow.bound is capacity and level < top * (1 - _NOISE))
+        if objects:
+            flow.chosen = True
+            objectors.append(flow)
