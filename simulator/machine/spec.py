@@ -1,0 +1,244 @@
+"""The typed file of a machine: chip, host, fabric, collectives and kernel generations, every number with its source.
+
+Levels of the fabric are listed inside out. Sizes multiply: 2 dies x 8 packages x 48 nodes are 768 ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import log
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import Field
+
+from simulator import paths
+from simulator.machine.agreement import disagreements
+from simulator.machine.typed_toml import SpecError, Table, line, quantities, read, slot, validate
+from simulator.units import (
+    Bytes,
+    BytesPerSecond,
+    FlopsPerSecond,
+    Hertz,
+    PositiveCount,
+    Quantity,
+    Ratio,
+    Seconds,
+    Share,
+    parse,
+)
+
+__all__ = ["AttentionKernel", "ChipSpec", "CollectiveSpec", "GemmKernel", "HbmSpec", "HostSpec", "KernelSpec", "L2Spec",
+           "LadderSpec", "LevelSpec", "MachineSpec", "Rung", "SpecError", "VectorKernel", "load_machine", "override",
+           "quantities"]
+
+
+class HbmSpec(Table):
+    """High-bandwidth memory of one die; `efficiency` of `peak` is what kernels achieve together, `usable` is the
+    share of the capacity that the driver and the runtime leave."""
+
+    capacity: Bytes
+    peak: BytesPerSecond
+    efficiency: Share
+    usable: Share
+
+
+class L2Spec(Table):
+    """The shared on-chip cache: `rate` is the effective rate all cores together get, `port_rate` that of one core of
+    each pool."""
+
+    capacity: Bytes
+    rate: BytesPerSecond
+    port_rate: dict[str, BytesPerSecond]
+
+
+class ChipSpec(Table):
+    """One die. `cores` and `peak` are by pool ("cube", "vector", "sdma"; a GPU: "tensor"); peaks by data type."""
+
+    name: str
+    clock: Hertz
+    cores: dict[str, PositiveCount]
+    peak: dict[str, dict[str, FlopsPerSecond]]
+    hbm: HbmSpec
+    l2: L2Spec
+
+
+class HostSpec(Table):
+    """The host thread of one rank: time per eager launch, per launch of a captured graph, and latency of reading a
+    value back from the device."""
+
+    launch_eager: Seconds
+    launch_graph: Seconds
+    device_read: Seconds
+
+
+class LevelSpec(Table):
+    """One level of the fabric; `size` children per instance.
+
+    mesh: a link between every two dies (innermost level only); `link_rate` is that of one link.
+    switch: one non-blocking switch; `link_rate` is that of a port. `ports` says whose: every "die" has one (NICs, the
+    first switch), or every "switch" of the level below has one uplink. Left out: "die" for the innermost switch level,
+    "switch" for the others.
+    Rates are one way. `latency` is end to end, die to die, for two dies whose nearest common level is this one.
+    """
+
+    name: str
+    kind: Literal["mesh", "switch"]
+    size: PositiveCount
+    link_rate: BytesPerSecond
+    latency: Seconds
+    ports: Literal["die", "switch"] | None = None
+    note: str | None = None
+
+
+class Rung(Table):
+    """One step of a ladder: the rate achieved on the wire, one way per rank, at this many bytes per peer."""
+
+    bytes_per_peer: Bytes
+    rate: BytesPerSecond
+
+
+class LadderSpec(Table):
+    """Rungs by kind of collective, rising in size; kinds without a ladder of their own use `default`."""
+
+    default: list[Rung] = Field(min_length=1)
+    all_to_all: list[Rung] | None = Field(default=None, min_length=1)
+    all_gather: list[Rung] | None = Field(default=None, min_length=1)
+    reduce_scatter: list[Rung] | None = Field(default=None, min_length=1)
+    all_reduce: list[Rung] | None = Field(default=None, min_length=1)
+    send: list[Rung] | None = Field(default=None, min_length=1)
+
+
+class CollectiveSpec(Table):
+    """Collectives by one driving engine and software.
+
+    cores: what the engine holds meanwhile. startup + startup_per_peer x peers is latency. transfer_bytes: bytes through
+    L2 and HBM per byte on the wire, both ends together; copy_bytes: per byte of a staging copy (0: zero copy).
+    """
+
+    cores: dict[str, PositiveCount]
+    startup: Seconds
+    startup_per_peer: Seconds
+    transfer_bytes: Ratio
+    copy_bytes: Ratio
+    ladder: LadderSpec
+
+    def rate_bytes_per_s(self, kind: str, bytes_per_peer: float) -> float:
+        """Rate on the wire, one way per rank: linear in the logarithm of the size between rungs, flat beyond them.
+
+        kind: "all_to_all", "all_gather", "reduce_scatter", "all_reduce" or "send".
+        """
+        rungs = getattr(self.ladder, kind) or self.ladder.default
+        below = rungs[0]
+        for rung in rungs:
+            if bytes_per_peer <= rung.bytes_per_peer.si:
+                break
+            below = rung
+        else:
+            return rungs[-1].rate.si
+        if rung is rungs[0]:
+            return rung.rate.si
+        low, high = below.bytes_per_peer.si, rung.bytes_per_peer.si
+        share = log(bytes_per_peer / low) / log(high / low)
+        return below.rate.si + share * (rung.rate.si - below.rate.si)
+
+
+class _Kernel(Table):
+    """What every kernel family has: cores per unit (the pool that computes first), floor, and the share of the shorter
+    of compute and memory time that is not overlapped (0 is the ideal roofline)."""
+
+    cores: dict[str, PositiveCount] = Field(min_length=1)
+    floor: Seconds
+    unoverlapped: Share
+
+
+class GemmKernel(_Kernel):
+    """(Grouped) matrix products in output tiles of tile_m x tile_n; `serial_per_k` is latency per element of K."""
+
+    law: Literal["gemm"]
+    serial_per_k: Seconds
+    tile_m: PositiveCount
+    tile_n: PositiveCount
+
+
+class AttentionKernel(_Kernel):
+    """Attention in strips of tile_m query rows; `score_bytes` cross L2 per element of the score matrix."""
+
+    law: Literal["attention"]
+    tile_m: PositiveCount
+    score_bytes: Ratio
+
+
+class VectorKernel(_Kernel):
+    """Element-wise work, norms, sorting: bytes, and arithmetic of the vector cores."""
+
+    law: Literal["vector"]
+
+
+KernelSpec: TypeAlias = Annotated[GemmKernel | AttentionKernel | VectorKernel, Field(discriminator="law")]
+
+
+class MachineSpec(Table):
+    """One machine; see the module's text."""
+
+    name: str
+    title: str
+    doc: str
+    chip: ChipSpec
+    host: HostSpec
+    fabric: list[LevelSpec] = Field(min_length=1)
+    collectives: dict[str, CollectiveSpec]
+    kernels: dict[str, dict[str, KernelSpec]]
+
+    @property
+    def dies(self) -> int:
+        """How many dies the whole machine has."""
+        product = 1
+        for level in self.fabric:
+            product *= level.size.count
+        return product
+
+
+def load_machine(name: str | Path) -> MachineSpec:
+    """A machine of the library by name ("atlas_a3"), or a user's own file by path.
+
+    Raises:
+        NotFound: no such name or file; lists the names.
+        SpecError: everything that is wrong with the file.
+    """
+    path = paths.find("topologies", name)
+    return _checked(read(path), str(path))
+
+
+def override(spec: MachineSpec, changes: Mapping[str, str | Quantity]) -> MachineSpec:
+    """The machine with some numbers replaced: {"chip.hbm.peak": "3.2 TB/s", "chip.l2.rate": "inf B/s"}.
+
+    Text becomes a Quantity of kind "assumed" from the "command line". Keys are those of `quantities`.
+    SpecError says for each wrong key which ones are right at that place, and for each wrong value what is wanted.
+    """
+    if not changes:
+        return spec
+    tables, mistakes = spec.model_dump(), []
+    for key, text in changes.items():
+        try:
+            table, last, old = slot(spec, tables, key)
+            table[last] = (text if isinstance(text, Quantity) else _assumed(text, old)).model_dump()
+        except ValueError as error:
+            mistakes.append(line(spec.name, key, text, str(error)))
+    if mistakes:
+        raise SpecError(mistakes)
+    return _checked(tables, spec.name)
+
+
+def _assumed(text: str, old: Quantity) -> Quantity:
+    value, unit = parse(text)
+    return Quantity(value=value, unit=unit, kind="assumed", source="command line", note=f"instead of {old}")
+
+
+def _checked(tables: dict[str, Any], label: str) -> MachineSpec:
+    """A machine whose parts also agree with each other."""
+    spec = validate(MachineSpec, tables, label)
+    mistakes = [line(label, key, got, right) for key, got, right in disagreements(spec)]
+    if mistakes:
+        raise SpecError(mistakes)
+    return spec

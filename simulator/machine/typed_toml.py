@@ -1,0 +1,194 @@
+"""Reads a TOML file into a pydantic model, and says everything that is wrong with it at once, to its author."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from simulator.errors import InputError
+from simulator.paths import did_you_mean
+from simulator.units import Quantity
+
+Model = TypeVar("Model", bound=BaseModel)
+_QUANTITY_LINE = '{value = ..., unit = "...", kind = "...", source = "..."}'
+
+
+class Table(BaseModel):
+    """Base of every table of a typed file: unknown keys are refused, values cannot change."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SpecError(InputError, ValueError):
+    """Everything wrong with one file; `lines` has one "FILE: key.path: got VALUE: what is right" per mistake."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self.lines = tuple(lines)
+        super().__init__("\n".join(self.lines))
+
+
+def line(label: str, key: str, got: Any, right: str) -> str:
+    """One line of a SpecError. `got` is what was written, as Python holds it."""
+    return f"{label}: {key}: got {_show(got)}: {right}"
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The file's tables; SpecError where it cannot be read or is no TOML (with the line and column)."""
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except tomllib.TOMLDecodeError as error:
+        raise SpecError([f"{path}: not valid TOML: {error}"]) from None
+    except UnicodeDecodeError as error:
+        raise SpecError([f"{path}: not valid TOML: not UTF-8 at byte {error.start}"]) from None
+    except OSError as error:
+        raise SpecError([f"{path}: cannot be read: {error.strerror}"]) from None
+
+
+def validate(model: type[Model], tables: dict[str, Any], label: str) -> Model:
+    """`tables` as a `model`; SpecError with every mistake. `label` names the file in messages."""
+    try:
+        return model.model_validate(tables)
+    except ValidationError as error:
+        mistakes = [_line_of(model, dict(each), label) for each in error.errors(include_url=False)]
+    raise SpecError(mistakes)
+
+
+def quantities(spec: BaseModel) -> Iterator[tuple[str, Quantity]]:
+    """Every number of a machine (or model) with its dotted key, in the order of the file's types.
+
+    Levels of the fabric go by name: ("fabric.node.link_rate", Quantity(...)); other lists by position.
+    """
+    for key, child in _children(spec).items():
+        if isinstance(child, Quantity):
+            yield key, child
+        else:
+            yield from ((f"{key}.{inner}", quantity) for inner, quantity in quantities(child))
+
+
+def slot(spec: BaseModel, tables: Any, key: str) -> tuple[Any, Any, Quantity]:
+    """Where a dotted key of `quantities` lies in `tables`, the dump of `spec`: (container, index, Quantity there now).
+
+    ValueError names the right keys at the first wrong step.
+    """
+    node: Any = spec
+    inside: Any = tables
+    last: Any = None
+    for place, step in enumerate(key.split(".")):
+        if isinstance(node, Quantity):
+            raise ValueError(f"'{'.'.join(key.split('.')[:place])}' is a number; write no '.{step}' behind it")
+        children = _children(node)
+        wanted = list(children)[int(step)] if isinstance(node, list) and step in map(str, range(len(node))) else step
+        if wanted not in children:
+            raise ValueError(f"no key '{step}'{did_you_mean(step, children)}; keys there are {', '.join(children)}")
+        if last is not None:
+            inside = inside[last]
+        last = list(children).index(wanted) if isinstance(node, list) else wanted
+        node = children[wanted]
+    if not isinstance(node, Quantity):
+        raise ValueError(f"this is a table of numbers, not one; keys in it are {', '.join(_children(node))}")
+    return inside, last, node
+
+
+def _line_of(model: type[BaseModel], error: dict[str, Any], label: str) -> str:
+    """A pydantic error as one line."""
+    key, inside = _place(model, error["loc"])
+    kind, context, got = error["type"], error.get("ctx", {}), error["input"]
+    right: list[str]
+    if kind == "missing":
+        what = f"write {_QUANTITY_LINE}" if _bare_type(inside) is Quantity else "this key is required"
+        return f"{label}: {key}: is missing: {what}"
+    if kind == "extra_forbidden":
+        table, wrong = _place(model, error["loc"][:-1])[1], str(error["loc"][-1])
+        right = list(table.model_fields) if isinstance(table, type) and issubclass(table, BaseModel) else []
+        hint = did_you_mean(wrong, right)
+        return line(label, key, got, f"no such key{hint}; keys are {', '.join(right)}")
+    if kind == "literal_error":
+        right = [word.strip(" '") for word in context["expected"].replace(" or ", ", ").split(",")]
+        return line(label, key, got, f"must be one of {', '.join(right)}{did_you_mean(str(got), right)}")
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
+        tag = context["discriminator"].strip("'")
+        right = [each for member in get_args(_bare_type(inside)) for each in _tags(member)]
+        if kind == "union_tag_not_found":
+            return f"{label}: {key}.{tag}: is missing: must be one of {', '.join(right)}"
+        hint = did_you_mean(str(got[tag]), right)
+        return line(label, f"{key}.{tag}", got[tag], f"must be one of {', '.join(right)}{hint}")
+    return line(label, key, got, _plain(error["msg"]))
+
+
+def _plain(message: str) -> str:
+    """Pydantic's own messages in the tone of ours."""
+    for start, ours in (("Value error, ", ""), ("Input should be ", "must be "), ("String should ", "text must "),
+                        ("a valid dictionary or instance of ", "a table: ")):
+        message = message.replace(start, ours)
+    return message
+
+
+def _place(model: Any, location: Sequence[int | str]) -> tuple[str, Any]:
+    """A pydantic location as the key an author would write, and the type that is wanted there.
+
+    The tags of discriminated unions, which pydantic puts into locations, are left out.
+    """
+    key, inside = "", model
+    for step in location:
+        inside, is_tag = _step(inside, step)
+        if not is_tag:
+            key += f"[{step}]" if isinstance(step, int) else f".{step}" if key else str(step)
+    return key or "the file", inside
+
+
+def _step(inside: Any, step: int | str) -> tuple[Any, bool]:
+    """One step of a location from a type: (type there, whether the step is a union's tag)."""
+    inside = _bare_type(inside)
+    if isinstance(inside, type) and issubclass(inside, BaseModel):
+        field = inside.model_fields.get(str(step))
+        return (field.rebuild_annotation() if field else None), False
+    arguments = get_args(inside)
+    if get_origin(inside) in (dict, list, tuple):
+        return arguments[1 if get_origin(inside) is dict else 0], False
+    for member in arguments:
+        if isinstance(member, type) and issubclass(member, BaseModel) and step in _tags(member):
+            return member, True
+    members = [member for member in arguments if member is not type(None)]
+    return _step(members[0], step) if len(members) == 1 else (None, False)
+
+
+def _tags(member: type[BaseModel]) -> list[Any]:
+    """The values of a union member's Literal fields."""
+    fields = member.model_fields.values()
+    return [tag for each in fields if get_origin(each.annotation) is Literal for tag in get_args(each.annotation)]
+
+
+def _bare_type(inside: Any) -> Any:
+    """A type without its Annotated."""
+    while get_origin(inside) is Annotated:
+        inside = get_args(inside)[0]
+    return inside
+
+
+def _show(got: Any) -> str:
+    """What was written, short: a quantity as "5 GB", anything long cut."""
+    if isinstance(got, Quantity):
+        return str(got)
+    if isinstance(got, dict):
+        if "value" in got and "unit" in got:
+            value = got["value"]
+            return f"{value:g}" if got["unit"] == "1" and isinstance(value, float) else f"{value} {got['unit']}"
+        return "{" + ", ".join(got) + "}" if len(got) < 8 else f"a table of {len(got)} keys"
+    text = repr(got)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _children(node: Any) -> dict[str, Any]:
+    """Tables, lists and quantities directly inside a table or a list, by key. Text and absent keys are left out."""
+    if isinstance(node, BaseModel):
+        pairs: Any = ((name, getattr(node, name)) for name in type(node).model_fields)
+    elif isinstance(node, dict):
+        pairs = node.items()
+    else:
+        pairs = ((getattr(child, "name", str(place)), child) for place, child in enumerate(node))
+    return {key: child for key, child in pairs if isinstance(child, BaseModel | dict | list)}

@@ -1,0 +1,1 @@
+"""Models: shapes, and from them operations with FLOPs and bytes, never time."""
