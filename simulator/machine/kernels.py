@@ -1,0 +1,199 @@
+"""What a kernel costs: a law per kernel family, from shapes to latency, cores and bytes.
+
+A law turns a `Work` (shapes and bytes, never time) into a `Cost`, which the NPU spends in the three ways that exist:
+
+* latency: ``floor + serial_per_k * k`` (the launch inside the device and the serial depth of one tile's loop);
+* cores: ``want`` units of some cores each, kept from start to end. On ``u`` units the compute time is
+  ``ceil(tiles / u) * tile_s``: whole waves of tiles on *padded* tiles;
+* bytes: one flow of the on-chip (L2) bytes, with the HBM bytes as a load on HBM, whose limit is bytes / compute time.
+
+On-chip bytes of a GEMM whose output is cut in tiles of ``tm x tn`` (every tile reads its strip of A and of B)::
+
+    onchip = M*K*ceil(N/tn)*a + K*N*ceil(M/tm)*b + M*N*c           a, b, c: bytes per element
+
+Worked example: INT8, M = N = K = 8192, tile 128 x 256: 2*8192**3 = 1.10 TFLOP and 8192**3*(1/128 + 1/256) + 0.13e9 =
+6.58 GB on chip. At 752 TOPS the compute takes 1.46 ms, at 3.5 TB/s the bytes take 1.88 ms: 0.78 of peak, by bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import ceil, inf
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from simulator.machine.spec import AttentionKernel, ChipSpec, GemmKernel, KernelSpec, VectorKernel
+
+ELEMENT_BYTES = {"int8": 1.0, "fp8": 1.0, "fp16": 2.0, "bf16": 2.0, "fp32": 4.0, "int32": 4.0, "fp4": 0.5}
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one kernel has to do. Sizes only: what it costs is the machine's business.
+
+    family: kernel family, by its name in the machine file. kind: the word that reports use.
+    dtype: data type of the arithmetic; out_dtype of a GEMM's result.
+    rows: rows of each group of a (grouped) GEMM; n, k: its other two sizes. causal attention: see `scores`.
+    scores: score elements per head of an attention kernel, sequence by sequence: (queries, keys, causal).
+    heads, qk_dim, v_dim: its head count and sizes. read_bytes, write_bytes: activations from and to HBM.
+    weight_bytes: weights read from HBM unless they lie in L2 under the name `weights`.
+    vector_flops: arithmetic of the vector part.
+    """
+
+    family: str
+    kind: str
+    dtype: str = "bf16"
+    out_dtype: str = "bf16"
+    rows: tuple[int, ...] = ()
+    n: int = 0
+    k: int = 0
+    scores: tuple[tuple[int, int, bool], ...] = ()
+    heads: int = 0
+    kv_heads: int = 0
+    qk_dim: int = 0
+    v_dim: int = 0
+    read_bytes: float = 0.0
+    write_bytes: float = 0.0
+    weight_bytes: float = 0.0
+    weights: str = ""
+    vector_flops: float = 0.0
+
+    @property
+    def flops(self) -> float:
+        """Useful operations (no padding), cube and vector together."""
+        gemm = 2.0 * sum(self.rows) * self.n * self.k
+        attention = 2.0 * self.heads * (self.qk_dim + self.v_dim) * sum(map(score_elements, self.scores))
+        return gemm + attention + self.vector_flops
+
+    @property
+    def hbm_bytes(self) -> float:
+        """Bytes from and to HBM when nothing of it lies in L2."""
+        return self.read_bytes + self.write_bytes + self.weight_bytes
+
+
+def score_elements(sequence: tuple[int, int, bool], tile: int = 1) -> float:
+    """Score elements of one head: queries x keys, or the causal part of it in steps of `tile` query rows."""
+    queries, keys, causal = sequence
+    if not causal:
+        return float(queries) * keys
+    before = keys - queries  # keys that every query sees (a prefix)
+    return float(queries) * before + queries * (queries + min(tile, queries)) / 2.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cost:
+    """What a kernel spends on one kind of chip. `need`: cores of each pool per unit; see the module's text."""
+
+    latency_s: float
+    need: tuple[tuple[str, int], ...]
+    want: int
+    tiles: int
+    tile_s: float
+    onchip_bytes: float
+    hbm_bytes: float
+    unit_rate_bytes_per_s: float = inf
+    unoverlapped: float = 0.0
+    at_least: int = 1
+    weight_bytes: float = 0.0
+    weights: str = ""
+    allocates_bytes: float = 0.0
+    _seen: dict[int, tuple[float, float]] = field(default_factory=dict, repr=False)
+
+    def compute_s(self, units: int) -> float:
+        """Compute time on `units` units of cores, in seconds."""
+        return ceil(self.tiles / units) * self.tile_s
+
+    def limit_bytes_per_s(self, units: int) -> float:
+        """On-chip bytes per second that `units` units can ask for at most."""
+        compute_s = self.compute_s(units) * (1.0 - self.unoverlapped)
+        ports = units * self.unit_rate_bytes_per_s
+        return min(ports, self.onchip_bytes / compute_s) if compute_s else ports
+
+
+def cost_of(work: Work, chip: ChipSpec, kernels: dict[str, KernelSpec]) -> Cost:
+    """The cost of `work` on `chip` with one software generation's kernel families.
+
+    Raises:
+        KeyError: the generation has no such family; the message lists those that it has.
+    """
+    kernel = kernels.get(work.family)
+    if kernel is None:
+        raise KeyError(f"no kernel family '{work.family}': this generation has {', '.join(sorted(kernels))}")
+    if kernel.law == "gemm":
+        return _gemm(work, chip, kernel)
+    if kernel.law == "attention":
+        return _attention(work, chip, kernel)
+    return _vector(work, chip, kernel)
+
+
+def units_of(chip: ChipSpec, kernel: KernelSpec) -> int:
+    """How many units (one cube core and two vector cores, say) the whole chip has for this kernel."""
+    return min(int(chip.cores[pool].si) // int(count.si) for pool, count in kernel.cores.items())
+
+
+def _gemm(work: Work, chip: ChipSpec, kernel: GemmKernel) -> Cost:
+    tile_m, tile_n, units = int(kernel.tile_m.si), int(kernel.tile_n.si), units_of(chip, kernel)
+    strips = [ceil(rows / tile_m) for rows in work.rows]
+    columns = ceil(work.n / tile_n)
+    tiles = sum(strips) * columns
+    a_bytes = ELEMENT_BYTES[work.dtype]
+    rereads = sum(work.rows) * work.k * columns * a_bytes + work.n * work.k * sum(strips) * a_bytes
+    out_bytes = sum(work.rows) * work.n * ELEMENT_BYTES[work.out_dtype]
+    return Cost(
+        latency_s=kernel.floor.si + kernel.serial_per_k.si * work.k,
+        tiles=tiles,
+        tile_s=2.0 * tile_m * tile_n * work.k / (_peak(chip, kernel, work.dtype) / units),
+        onchip_bytes=rereads + out_bytes,
+        **_common(work, chip, kernel, min(tiles, units)),
+    )
+
+
+def _attention(work: Work, chip: ChipSpec, kernel: AttentionKernel) -> Cost:
+    tile_m, units = int(kernel.tile_m.si), units_of(chip, kernel)
+    scores = work.heads * sum(score_elements(sequence, tile_m) for sequence in work.scores)
+    width = work.qk_dim + work.v_dim
+    element = ELEMENT_BYTES[work.dtype]
+    tiles = work.heads * sum(ceil(queries / tile_m) for queries, _, _ in work.scores)
+    compute_s = 2.0 * scores * width / _peak(chip, kernel, work.dtype)
+    # every strip of tile_m query rows reads keys and values again; score tiles cross L2 between cube and vector cores
+    onchip = scores * (kernel.score_bytes.si + width * element / tile_m) + work.write_bytes
+    return Cost(
+        latency_s=kernel.floor.si,
+        tiles=tiles,
+        tile_s=compute_s * units / tiles,
+        onchip_bytes=onchip,
+        **_common(work, chip, kernel, min(tiles, units)),
+    )
+
+
+def _vector(work: Work, chip: ChipSpec, kernel: VectorKernel) -> Cost:
+    units = units_of(chip, kernel)
+    compute_s = work.vector_flops / _peak(chip, kernel, "fp32") if work.vector_flops else 0.0
+    return Cost(
+        latency_s=kernel.floor.si,
+        tiles=units,
+        tile_s=compute_s,
+        onchip_bytes=work.hbm_bytes,
+        **_common(work, chip, kernel, units),
+    )
+
+
+def _common(work: Work, chip: ChipSpec, kernel: KernelSpec, want: int) -> dict:
+    need = tuple((pool, int(count.si)) for pool, count in kernel.cores.items())
+    ports = max(chip.l2.port_rate[pool].si * count for pool, count in need)
+    return {
+        "need": need,
+        "want": max(want, 1),
+        "hbm_bytes": work.hbm_bytes,
+        "unit_rate_bytes_per_s": ports,
+        "unoverlapped": kernel.unoverlapped.si,
+        "weight_bytes": work.weight_bytes,
+        "weights": work.weights,
+        "allocates_bytes": work.read_bytes + work.write_bytes,
+    }
+
+
+def _peak(chip: ChipSpec, kernel: KernelSpec, dtype: str) -> float:
+    """Peak of the matrix engine, or of the vector engine for vector kernels, in FLOP/s."""
+    engine = next(iter(kernel.cores))
+    return chip.peak[engine][dtype].si

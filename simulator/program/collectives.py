@@ -1,0 +1,164 @@
+"""Collectives as phases of transfers: who sends how much over which link, and what it moves through memory.
+
+A balanced exchange is lowered to **one transfer for all ranks** (they run in lock-step): its size is what one rank puts
+on the wire, its loads are the bytes on every link, HBM and L2 of the group. An uneven All2All becomes one transfer per
+pair, or, as flow classes, one per sender with a weight in proportion to its bytes. Balanced exchanges are lowered pair
+by pair too where a reference is wanted.
+
+Bytes through local memory, per rank of a group of n, with t = `transfer_bytes` (a read where a wire byte leaves and a
+write where it arrives) and c = `copy_bytes` (a read and a write) of the driving engine:
+
+    all_to_all of b per pair          wire (n-1)b    memory (n-1)b t + 2(n-1)b c        copied in and out
+    all_gather, reduce_scatter of M   wire (n-1)M    memory (n-1)M t + (n+1)M c         one shard in, n out (or back)
+
+Worked example: all_to_all of 1 MB over 4 ranks, t = 2, c = 2: each rank sends 3 MB and moves 6 + 12 = 18 MB, so 6 B of
+memory traffic for each byte on the wire.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from simulator.program.task import Collective
+
+if TYPE_CHECKING:
+    from simulator.machine.graph import Fabric
+    from simulator.machine.spec import CollectiveSpec
+
+Key = tuple  # of a capacity: ("hbm", rank), ("l2", rank), ("link", u, v), ("out" or "in", rank, engine's rate)
+Sizes = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One flow of a lowered collective. loads: bytes on each capacity in all. ranks: the members that wait for it."""
+
+    size_bytes: int
+    loads: tuple[tuple[Key, int], ...]
+    ranks: tuple[int, ...]
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Transfers that run side by side after a latency; the next phase starts when all have ended."""
+
+    latency_s: float
+    transfers: tuple[Transfer, ...]
+
+
+class Lowering:
+    """Lowers collectives on one fabric; results are cached by (collective, members).
+
+    mode: "auto" (balanced exchanges as one class, uneven ones pair by pair), "classes" (uneven ones by sender) or
+    "pairwise" (everything pair by pair).
+    """
+
+    def __init__(self, fabric: Fabric, engines: dict[str, CollectiveSpec], mode: str = "auto") -> None:
+        self.fabric, self.engines, self.mode = fabric, engines, mode
+        self._crossings = cache(self._count_crossings)
+        self.lower = cache(self._lower)
+
+    def _lower(self, collective: Collective, members: tuple[int, ...]) -> tuple[Phase, ...]:
+        """The phases of `collective` among `members` (global ranks, in group order)."""
+        engine = self.engines[collective.via]
+        n = len(members)
+        if n == 1:
+            return (Phase(0.0, ()),)
+        if collective.kind == "send":
+            return (self._message(collective, *members),)
+        kind = collective.kind
+        if kind == "barrier":
+            return (Phase(self._latency_s(engine, members), ()),)
+        if kind == "all_reduce":
+            shard = -(-collective.bytes_per_pair // n)
+            scatter = Collective("reduce_scatter", collective.group, collective.via, shard)
+            gather = Collective("all_gather", collective.group, collective.via, shard)
+            return self.lower(scatter, members) + self.lower(gather, members)
+        if collective.sizes:
+            return (self._uneven(collective, members, engine),)
+        copied = 2 * (n - 1) if kind == "all_to_all" else n + 1
+        return (self._balanced(collective, members, engine, copied * collective.bytes_per_pair),)
+
+    def _balanced(self, collective: Collective, members: tuple[int, ...], engine: CollectiveSpec, copied: int) -> Phase:
+        """All pairs alike. `copied`: bytes that each rank copies between user memory and communication buffers."""
+        size, n = collective.bytes_per_pair, len(members)
+        rate = engine.rate_bytes_per_s(collective.kind, size)
+        latency_s = self._latency_s(engine, members)
+        moved = size * (n - 1) * engine.transfer_bytes.si + copied * engine.copy_bytes.si
+        if self.mode == "pairwise":
+            share = moved / (n - 1) / 2.0
+            pairs = ((a, b) for a in members for b in members if a != b)
+            return Phase(latency_s, tuple(self._pair(a, b, size, share, rate) for a, b in pairs))
+        loads: list[tuple[Key, int]] = []
+        for rank in members:
+            loads += [
+                (("out", rank, rate), size * (n - 1)),
+                (("hbm", rank), round(moved)),
+                (("l2", rank), round(moved)),
+            ]
+        loads += [(("link", *edge), size * count) for edge, count in self._crossings(members)[0].items()]
+        return Phase(latency_s, (Transfer(size * (n - 1), tuple(loads), members),))
+
+    def _uneven(self, collective: Collective, members: tuple[int, ...], engine: CollectiveSpec) -> Phase:
+        sizes, n = collective.sizes, len(members)
+        if len(sizes) != n or any(len(row) != n for row in sizes):
+            raise ValueError(f"{collective.kind} in group '{collective.group}' of {n}: sizes must be {n} x {n}")
+        pairs = [(i, j) for i in range(n) for j in range(n) if i != j and sizes[i][j]]
+        mean = sum(sizes[i][j] for i, j in pairs) / max(len(pairs), 1)
+        rate = engine.rate_bytes_per_s(collective.kind, mean)
+        ends = engine.transfer_bytes.si / 2.0 + engine.copy_bytes.si
+        transfers = [self._pair(members[i], members[j], sizes[i][j], sizes[i][j] * ends, rate) for i, j in pairs]
+        if self.mode == "classes":
+            transfers = _by_sender(transfers)
+        return Phase(self._latency_s(engine, members), tuple(transfers))
+
+    def _pair(self, source: int, target: int, size: int, memory: float, rate: float) -> Transfer:
+        """One message; `memory`: bytes through HBM and L2 at each end."""
+        moved = round(memory)
+        loads: list[tuple[Key, int]] = [(("out", source, rate), size), (("in", target, rate), size)]
+        loads += [((pool, rank), moved) for rank in (source, target) for pool in ("hbm", "l2")]
+        loads += [(("link", *edge), size) for edge in self.fabric.route(source, target).edges]
+        return Transfer(size, tuple(loads), (source, target))
+
+    def _message(self, collective: Collective, source: int, target: int) -> Phase:
+        """A send and its recv."""
+        engine, size = self.engines[collective.via], collective.bytes_per_pair
+        memory = size * (engine.transfer_bytes.si / 2.0 + engine.copy_bytes.si)
+        pair = self._pair(source, target, size, memory, engine.rate_bytes_per_s("send", size))
+        return Phase(self._latency_s(engine, (source, target)), (pair,) if size else ())
+
+    def _latency_s(self, engine: CollectiveSpec, members: tuple[int, ...]) -> float:
+        start = engine.startup.si + engine.startup_per_peer.si * (len(members) - 1)
+        return start + self._crossings(members)[1]
+
+    def _count_crossings(self, members: tuple[int, ...]) -> tuple[Counter, float]:
+        """How many ordered pairs of members cross each link, and the longest latency of a route, in seconds."""
+        crossings: Counter = Counter()
+        latency_s = 0.0
+        for source in members:
+            for target in members:
+                if source != target:
+                    route = self.fabric.route(source, target)
+                    crossings.update(route.edges)
+                    latency_s = max(latency_s, route.latency_s)
+        return crossings, latency_s
+
+
+def _by_sender(pairs: list[Transfer]) -> list[Transfer]:
+    """One transfer per sender: the messages of a sender move in proportion and end together."""
+    senders: dict[int, list[Transfer]] = {}
+    for pair in pairs:
+        senders.setdefault(pair.ranks[0], []).append(pair)
+    merged = []
+    for messages in senders.values():
+        loads: Counter = Counter()
+        for message in messages:
+            loads.update(dict(message.loads))
+        size = sum(message.size_bytes for message in messages)
+        ranks = tuple(dict.fromkeys(rank for message in messages for rank in message.ranks))
+        merged.append(Transfer(size, tuple(loads.items()), ranks, weight=float(size)))
+    return merged

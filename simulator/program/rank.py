@@ -1,0 +1,201 @@
+"""The idiom of rank programs: PyTorch's streams and events, recorded as a graph capture records them.
+
+A program is a plain function of a `Rank`. It never sees time. What it may know of its place in the cluster it asks the
+`Rank` for, and the `Rank` notes what was asked: ranks for which all answers were the same share one recording, so a
+program that never asks who it is costs one recording however many ranks run it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from simulator.machine.kernels import Work
+from simulator.program.task import Collective, HostWait, Prefetch, Program, ProgramError, Task
+
+DEFAULT_STREAM = "compute"
+
+
+@dataclass(slots=True)
+class Event:
+    """A point in a stream: reached when `task` has ended (-1: reached at once, None: never recorded)."""
+
+    name: str = "event"
+    task: int | None = None
+
+
+class Rank:
+    """Records what one rank does.
+
+    coordinates: what this rank may be asked about itself (`rank`, `role`, ...). groups: size of each of its groups.
+    """
+
+    def __init__(self, coordinates: Mapping[str, object], groups: Mapping[str, int]) -> None:
+        self._coordinates, self._groups = coordinates, groups
+        self.asked: dict[str, object] = {}
+        self.program = Program()
+        self._tasks = 0
+        self._stream, self._layer, self._micro_batch = DEFAULT_STREAM, -1, -1
+        self._partition: dict[str, str] = {}
+        self._priority: dict[str, int] = {}
+        self._waits: dict[str, list[int]] = {}
+        self._last: dict[str, int] = {}
+
+    # who am I -------------------------------------------------------------------------------------------------------
+
+    def where(self, coordinate: str) -> object:
+        """This rank's value of a coordinate ("rank", "role", ...)."""
+        if coordinate not in self._coordinates:
+            raise ProgramError(f"no coordinate '{coordinate}': there are {', '.join(sorted(self._coordinates))}")
+        value = self._coordinates[coordinate]
+        self.asked[coordinate] = value
+        return value
+
+    @property
+    def rank(self) -> int:
+        """The global rank. Asking makes this rank's program its own."""
+        value = self.where("rank")
+        assert isinstance(value, int)
+        return value
+
+    def group(self, name: str) -> Group:
+        """A group of ranks by its name in the layout, for collectives."""
+        if name not in self._groups:
+            raise ProgramError(f"no group '{name}' in this layout: there are {', '.join(sorted(self._groups))}")
+        return Group(self, name, self._groups[name])
+
+    # where the next tasks go ----------------------------------------------------------------------------------------
+
+    @contextmanager
+    def stream(self, name: str) -> Iterator[None]:
+        """Launch into this stream inside the `with` block."""
+        before, self._stream = self._stream, name
+        try:
+            yield
+        finally:
+            self._stream = before
+
+    @contextmanager
+    def scope(self, layer: int | None = None, micro_batch: int | None = None) -> Iterator[None]:
+        """Label the tasks of the `with` block with a layer and a micro-batch."""
+        before = self._layer, self._micro_batch
+        self._layer = self._layer if layer is None else layer
+        self._micro_batch = self._micro_batch if micro_batch is None else micro_batch
+        try:
+            yield
+        finally:
+            self._layer, self._micro_batch = before
+
+    def confine(self, stream: str, cores: Mapping[str, int]) -> None:
+        """Give a stream cores of its own; streams confined to the same name share them."""
+        self.program.partitions[stream] = dict(cores)
+        self._partition[stream] = stream
+
+    def prioritise(self, stream: str, priority: int) -> None:
+        """Kernels of a stream with a lower number get waiting cores first (default 0)."""
+        self._priority[stream] = priority
+
+    # launches -------------------------------------------------------------------------------------------------------
+
+    def launch(self, work: Work | Collective | Prefetch, name: str) -> Event:
+        """Put one task into the current stream; the event is reached when it has ended."""
+        index, stream = self._tasks, self._stream
+        self._tasks += 1
+        last = self._last.get(stream, -1)
+        after = tuple(sorted({task for task in self._waits.pop(stream, ()) if task != last}))
+        self.program.items.append(
+            Task(
+                index,
+                stream,
+                name,
+                work,
+                after,
+                self._layer,
+                self._micro_batch,
+                self._priority.get(stream, 0),
+                self._partition.get(stream, ""),
+            )  # fmt: skip
+        )
+        self._last[stream] = index
+        return Event(name, index)
+
+    def prefetch(self, weights: str, size_bytes: float, rate_bytes_per_s: float = 0.0) -> Event:
+        """Copy weights into L2 with a DMA queue, at no more than this rate."""
+        return self.launch(Prefetch(weights, size_bytes, rate_bytes_per_s), f"prefetch {weights}")
+
+    def event(self, name: str) -> Event:
+        """An event that is still to be recorded."""
+        return Event(name, None)
+
+    def record(self, event: Event | None = None) -> Event:
+        """Mark the present end of the current stream."""
+        event = Event() if event is None else event
+        event.task = self._last.get(self._stream, -1)
+        return event
+
+    def wait(self, event: Event) -> None:
+        """What is launched into the current stream from here on starts after the event; the host goes on."""
+        task = self._reached_by(event, f"stream '{self._stream}'")
+        if task >= 0:
+            self._waits.setdefault(self._stream, []).append(task)
+
+    def host_wait(self, event: Event, reads: int = 1) -> None:
+        """The host blocks until the event is reached, then reads `reads` values from the device."""
+        task = self._reached_by(event, "the host")
+        if task >= 0:
+            self.program.items.append(HostWait(task, reads))
+
+    def _reached_by(self, event: Event, who: str) -> int:
+        if event.task is None:
+            place = f"layer {self._layer}, micro-batch {self._micro_batch}"
+            raise ProgramError(f"{who} waits for event '{event.name}', which was never recorded ({place})")
+        return event.task
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group of ranks as one member sees it. Every method launches one collective and returns its event."""
+
+    npu: Rank
+    name: str
+    size: int
+
+    def all_to_all(self, name: str, bytes_per_pair: int, via: str) -> Event:
+        """Every rank sends `bytes_per_pair` to every other one."""
+        return self._launch(Collective("all_to_all", self.name, via, _whole(bytes_per_pair)), name)
+
+    def all_to_all_uneven(self, name: str, sizes: tuple[tuple[int, ...], ...], via: str) -> Event:
+        """Rank i of the group sends `sizes[i][j]` bytes to rank j (the same n x n table on every rank)."""
+        return self._launch(Collective("all_to_all", self.name, via, sizes=sizes), name)
+
+    def all_gather(self, name: str, shard_bytes: int, via: str) -> Event:
+        """Every rank ends with the shards of all."""
+        return self._launch(Collective("all_gather", self.name, via, _whole(shard_bytes)), name)
+
+    def reduce_scatter(self, name: str, shard_bytes: int, via: str) -> Event:
+        """Every rank ends with the sum of one shard."""
+        return self._launch(Collective("reduce_scatter", self.name, via, _whole(shard_bytes)), name)
+
+    def all_reduce(self, name: str, buffer_bytes: int, via: str) -> Event:
+        """Every rank ends with the sum of the whole buffer: a ReduceScatter, then an AllGather."""
+        return self._launch(Collective("all_reduce", self.name, via, _whole(buffer_bytes)), name)
+
+    def barrier(self, name: str, via: str) -> Event:
+        """Nobody passes before all have come."""
+        return self._launch(Collective("barrier", self.name, via), name)
+
+    def send(self, name: str, peer: int, size_bytes: int, via: str) -> Event:
+        """One message to the group's member `peer`, who must receive it."""
+        return self._launch(Collective("send", self.name, via, _whole(size_bytes), peer=peer), name)
+
+    def recv(self, name: str, peer: int, size_bytes: int, via: str) -> Event:
+        """One message from the group's member `peer`."""
+        return self._launch(Collective("recv", self.name, via, _whole(size_bytes), peer=peer), name)
+
+    def _launch(self, collective: Collective, name: str) -> Event:
+        return self.npu.launch(collective, name)
+
+
+def _whole(size_bytes: float) -> int:
+    return int(size_bytes)

@@ -1,0 +1,95 @@
+"""From a recorded program to the tape that an NPU replays: costs, dependency counters, launch times."""
+
+from __future__ import annotations
+
+from functools import cache
+from math import inf
+
+from simulator.errors import InputError
+from simulator.machine.kernels import Cost, Work, cost_of
+from simulator.machine.npu import Segment, Step, Tape
+from simulator.machine.spec import MachineSpec
+from simulator.program.task import Collective, HostWait, Prefetch, Program, Task
+from simulator.units import to_ps
+
+
+def tape_of(program: Program, machine: MachineSpec, generation: str) -> Tape:
+    """Compile a program for a machine and one software generation of its kernels.
+
+    Eager programs pay the host for every launch; a captured one pays once, and every task is issued then.
+    """
+    if generation not in machine.kernels:
+        known = ", ".join(sorted(machine.kernels))
+        raise InputError(f"{machine.name} has no kernel generation '{generation}': it has {known}")
+    cost = cache(lambda work: _cost(work, machine, generation))
+    launch_ps = 0 if program.captured else to_ps(machine.host.launch_eager.si)
+    offset_ps = to_ps(machine.host.launch_graph.si) if program.captured else 0
+    read_ps = to_ps(machine.host.device_read.si)
+    tape = Tape([], [], [Segment()])
+    streams: dict[str, int] = {}
+    exchanges = 0
+    for item in program.items:
+        if isinstance(item, HostWait):
+            tape.segments[-1].length_ps = offset_ps
+            tape.segments.append(Segment(item.task, item.reads * read_ps))
+            offset_ps = 0
+            continue
+        offset_ps += launch_ps
+        stream = streams.setdefault(item.stream, len(streams))
+        step = _step(item, stream, len(tape.segments) - 1, offset_ps, machine)
+        if isinstance(item.work, Collective):
+            step.exchange, exchanges = exchanges, exchanges + 1
+        else:
+            step.cost = cost(item.work)
+        if stream == len(tape.streams):
+            tape.streams.append([])
+        tape.streams[stream].append(item.index)
+        for task in item.after:
+            tape.steps[task].followers.append(item.index)
+        tape.steps.append(step)
+    tape.segments[-1].length_ps = offset_ps
+    return tape
+
+
+def _step(task: Task, stream: int, segment: int, offset_ps: int, machine: MachineSpec) -> Step:
+    need: tuple[tuple[str, int], ...] = ()
+    if isinstance(task.work, Collective):
+        need = _engine_cores(task.work, machine)
+    return Step(
+        stream=stream,
+        need=need,
+        waits=len(task.after),
+        segment=segment,
+        offset_ps=offset_ps,
+        priority=task.priority,
+        partition=task.partition,
+    )
+
+
+def _engine_cores(collective: Collective, machine: MachineSpec) -> tuple[tuple[str, int], ...]:
+    """The cores that the driving engine holds from before the meeting until the end."""
+    if collective.via not in machine.collectives:
+        known = ", ".join(sorted(machine.collectives))
+        raise InputError(f"{machine.name} has no engine '{collective.via}' for collectives: it has {known}")
+    return tuple((pool, int(count.si)) for pool, count in machine.collectives[collective.via].cores.items())
+
+
+def _cost(work: Work | Prefetch, machine: MachineSpec, generation: str) -> Cost:
+    if isinstance(work, Prefetch):
+        rate = work.rate_bytes_per_s or inf
+        return Cost(
+            latency_s=0.0,
+            need=(("sdma", 1),),
+            want=1,
+            tiles=1,
+            tile_s=0.0,
+            onchip_bytes=work.size_bytes,
+            hbm_bytes=work.size_bytes,
+            unit_rate_bytes_per_s=rate,
+            weight_bytes=work.size_bytes,
+            weights=work.weights,
+        )
+    try:
+        return cost_of(work, machine.chip, machine.kernels[generation])
+    except KeyError as error:
+        raise InputError(f"{machine.name}, generation '{generation}': {error.args[0]}") from None

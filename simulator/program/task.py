@@ -1,0 +1,136 @@
+"""A recorded rank program: tasks in launch order, the events between them, and where the host blocks.
+
+A program is data: it prints as text and compares with `==` without simulating anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from simulator.machine.kernels import Work
+
+BALANCED = "balanced"
+
+
+class ProgramError(Exception):
+    """A program that cannot be recorded or replayed; the message names rank, stream and task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One exchange inside a group of ranks.
+
+    kind: all_to_all, all_gather, reduce_scatter, all_reduce, send, recv or barrier. group: the group's name.
+    bytes_per_pair: what one rank sends to each other one (all_gather, reduce_scatter: one shard; all_reduce: the whole
+    buffer; send and recv: the message). sizes: bytes per (sender, receiver), n x n, instead of it for an all_to_all
+    whose pairs differ. via: the driving engine, by its name in the machine file. peer: index in the group (send, recv).
+    """
+
+    kind: str
+    group: str
+    via: str
+    bytes_per_pair: int = 0
+    sizes: tuple[tuple[int, ...], ...] = ()
+    peer: int = -1
+
+    def signature(self) -> tuple[object, ...]:
+        """What all members must agree on."""
+        kind = "send/recv" if self.kind in ("send", "recv") else self.kind
+        return (kind, self.via, self.bytes_per_pair, self.sizes)
+
+    def __str__(self) -> str:
+        size = "uneven" if self.sizes else f"{self.bytes_per_pair} B per pair"
+        return f"{self.kind} in {self.group}, {size}, via {self.via}"
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetch:
+    """Weights that a DMA queue copies from HBM into L2, where the kernel that names them then finds them.
+
+    rate_bytes_per_s: the ceiling that the program sets (0: none).
+    """
+
+    weights: str
+    size_bytes: float
+    rate_bytes_per_s: float = 0.0
+
+    def __str__(self) -> str:
+        return f"prefetch {self.weights}, {self.size_bytes:.0f} B"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One launch. `after`: indices of the tasks it waits for beside its stream's predecessor.
+
+    partition: the share of the cores that its stream is confined to ("": the whole chip).
+    """
+
+    index: int
+    stream: str
+    name: str
+    work: Work | Collective | Prefetch
+    after: tuple[int, ...] = ()
+    layer: int = -1
+    micro_batch: int = -1
+    priority: int = 0
+    partition: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The word that reports sum by."""
+        return "prefetch" if isinstance(self.work, Prefetch) else self.work.kind
+
+    def __str__(self) -> str:
+        place = "" if self.layer < 0 else f" L{self.layer}"
+        place += "" if self.micro_batch < 0 else f" mb{self.micro_batch}"
+        waits = f"  after {', '.join(f'#{index}' for index in self.after)}" if self.after else ""
+        return f"#{self.index:<6d}{self.stream:10s}{self.name + place:40s}{_what(self.work)}{waits}"
+
+
+@dataclass(frozen=True, slots=True)
+class HostWait:
+    """The host blocks until this task has ended, then reads `reads` values from the device, one after the other."""
+
+    task: int
+    reads: int = 1
+
+    def __str__(self) -> str:
+        return f"host   blocks until #{self.task} has ended, then {self.reads} device read(s)"
+
+
+@dataclass(slots=True)
+class Program:
+    """Launches and host waits of one rank, in the order in which its host issues them.
+
+    captured: the whole program is launched as one graph, instead of task by task.
+    """
+
+    items: list[Task | HostWait] = field(default_factory=list)
+    captured: bool = False
+    partitions: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    @property
+    def tasks(self) -> list[Task]:
+        """The launches alone; a task's index is its place here."""
+        return [item for item in self.items if isinstance(item, Task)]
+
+    def collectives(self) -> Iterator[tuple[Task, Collective]]:
+        """Every collective with its task, in launch order."""
+        for item in self.items:
+            if isinstance(item, Task) and isinstance(item.work, Collective):
+                yield item, item.work
+
+    def __str__(self) -> str:
+        return "\n".join(str(item) for item in self.items)
+
+
+def _what(work: Work | Collective | Prefetch) -> str:
+    if not isinstance(work, Work):
+        return str(work)
+    if work.rows:
+        groups = f"{len(work.rows)} x " if len(work.rows) > 1 else ""
+        return f"{work.family} {groups}{max(work.rows)}x{work.k}x{work.n} {work.dtype}->{work.out_dtype}"
+    if work.scores:
+        return f"{work.family} {work.heads} heads, {len(work.scores)} sequences, {work.flops / 1e9:.1f} GFLOP"
+    return f"{work.family} {work.hbm_bytes / 1e6:.1f} MB"
