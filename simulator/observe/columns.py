@@ -99,6 +99,17 @@ def last_wait_end(columns: Columns) -> Array:
     return end
 
 
+def host_free_ps(columns: Columns) -> Array:
+    """For every row until when the rank's host was last blocked before it issued the task (ps); 0 if it never was."""
+    import numpy as np
+
+    row = find_rows(columns, columns["rank"], columns["host_after"])
+    until = np.where(row >= 0, columns["end_ps"][row], 0) if len(row) else np.zeros(0, dtype=np.int64)
+    _, _, position = rank_weights(columns)
+    shift = position * (int(until.max(initial=0)) + 1)
+    return np.maximum.accumulate(until + shift) - shift
+
+
 def _key(rank: Array, task: Array) -> Array:
     import numpy as np
 
