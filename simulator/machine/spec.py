@@ -14,7 +14,7 @@ from pydantic import Field
 
 from simulator import paths
 from simulator.machine.agreement import disagreements
-from simulator.machine.typed_toml import SpecError, Table, line, quantities, read, slot, validate
+from simulator.machine.typed_toml import SpecError, Table, line, overridden, quantities, read, validate
 from simulator.units import (
     Bytes,
     BytesPerSecond,
@@ -25,7 +25,6 @@ from simulator.units import (
     Ratio,
     Seconds,
     Share,
-    parse,
 )
 
 __all__ = ["AttentionKernel", "ChipSpec", "CollectiveSpec", "GemmKernel", "HbmSpec", "HostSpec", "KernelSpec", "L2Spec",
@@ -216,23 +215,7 @@ def override(spec: MachineSpec, changes: Mapping[str, str | Quantity]) -> Machin
     Text becomes a Quantity of kind "assumed" from the "command line". Keys are those of `quantities`.
     SpecError says for each wrong key which ones are right at that place, and for each wrong value what is wanted.
     """
-    if not changes:
-        return spec
-    tables, mistakes = spec.model_dump(), []
-    for key, text in changes.items():
-        try:
-            table, last, old = slot(spec, tables, key)
-            table[last] = (text if isinstance(text, Quantity) else _assumed(text, old)).model_dump()
-        except ValueError as error:
-            mistakes.append(line(spec.name, key, text, str(error)))
-    if mistakes:
-        raise SpecError(mistakes)
-    return _checked(tables, spec.name)
-
-
-def _assumed(text: str, old: Quantity) -> Quantity:
-    value, unit = parse(text)
-    return Quantity(value=value, unit=unit, kind="assumed", source="command line", note=f"instead of {old}")
+    return _checked(overridden(spec, changes), spec.name) if changes else spec
 
 
 def _checked(tables: dict[str, Any], label: str) -> MachineSpec:

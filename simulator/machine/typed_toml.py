@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from simulator.errors import InputError
 from simulator.paths import did_you_mean
-from simulator.units import Quantity
+from simulator.units import Quantity, parse
 
 Model = TypeVar("Model", bound=BaseModel)
 _QUANTITY_LINE = '{value = ..., unit = "...", kind = "...", source = "..."}'
@@ -58,6 +58,24 @@ def validate(model: type[Model], tables: dict[str, Any], label: str) -> Model:
     raise SpecError(mistakes)
 
 
+def overridden(spec: BaseModel, changes: Mapping[str, str | Quantity]) -> dict[str, Any]:
+    """The tables of `spec` with the numbers at some keys of `quantities` replaced, not validated yet.
+
+    Text ("3.2 TB/s") becomes a Quantity of kind "assumed" from the "command line". SpecError says for every wrong key
+    which ones are right at that place.
+    """
+    tables, mistakes = spec.model_dump(), []
+    for key, given in changes.items():
+        try:
+            table, last, old = _slot(spec, tables, key)
+            table[last] = (given if isinstance(given, Quantity) else _assumed(given, old)).model_dump()
+        except ValueError as error:
+            mistakes.append(line(getattr(spec, "name", type(spec).__name__), key, given, str(error)))
+    if mistakes:
+        raise SpecError(mistakes)
+    return tables
+
+
 def quantities(spec: BaseModel) -> Iterator[tuple[str, Quantity]]:
     """Every number of a machine (or model) with its dotted key, in the order of the file's types.
 
@@ -70,7 +88,12 @@ def quantities(spec: BaseModel) -> Iterator[tuple[str, Quantity]]:
             yield from ((f"{key}.{inner}", quantity) for inner, quantity in quantities(child))
 
 
-def slot(spec: BaseModel, tables: Any, key: str) -> tuple[Any, Any, Quantity]:
+def _assumed(text: str, old: Quantity) -> Quantity:
+    value, unit = parse(text)
+    return Quantity(value=value, unit=unit, kind="assumed", source="command line", note=f"instead of {old}")
+
+
+def _slot(spec: BaseModel, tables: Any, key: str) -> tuple[Any, Any, Quantity]:
     """Where a dotted key of `quantities` lies in `tables`, the dump of `spec`: (container, index, Quantity there now).
 
     ValueError names the right keys at the first wrong step.
