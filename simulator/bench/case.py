@@ -1,0 +1,65 @@
+"""A benchmark case, what measuring it gives, and the row that is printed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing to measure: `where` is the function ("module:function") that returns a Measurement."""
+
+    name: str
+    what: str
+    where: str
+    unit: str
+    target: float
+    more_is_better: bool = False
+
+    def met(self, value: float) -> bool:
+        """Whether a value reaches the target."""
+        return value >= self.target if self.more_is_better else value <= self.target
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A value in the case's unit, the CPU seconds of the measured part alone, and counts (tasks, flows, solves)."""
+
+    value: float
+    cpu_s: float
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A case with its measurement, or with the reason why there is none."""
+
+    case: Case
+    measurement: Measurement | None = None
+    peak_mib: float | None = None
+    reason: str | None = None
+
+    @property
+    def failed(self) -> bool:
+        """No measurement was taken."""
+        return self.measurement is None
+
+    def as_object(self) -> dict[str, Any]:
+        """name, value, unit, target, met, cpu_s, peak_mib, the counts, and `reason` if it failed."""
+        done = self.measurement
+        row: dict[str, Any] = {
+            "name": self.case.name, "value": done.value if done else None, "unit": self.case.unit,
+            "target": self.case.target, "met": done is not None and self.case.met(done.value),
+            "cpu_s": done.cpu_s if done else None, "peak_mib": self.peak_mib, **(done.counts if done else {}),
+        }
+        return row if self.reason is None else row | {"reason": self.reason}
+
+
+def cpu_s_of(work: Callable[[], object]) -> float:
+    """CPU seconds of this process while it does the work."""
+    before_s = time.process_time()
+    work()
+    return time.process_time() - before_s

@@ -1,0 +1,101 @@
+"""The list of benchmarks, how each is measured in a process of its own, and the tables made of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import click
+
+from simulator.bench.case import Case, Measurement, Row
+from simulator.bench.process import environment
+from simulator.commands.markdown import number, table
+from simulator.patterns import choose
+
+TIMEOUT_S = 300
+
+CASES = (
+    Case("flows_independent", "20,000 flows that share nothing, CPU time a flow",
+         "simulator.bench.flows:independent", "us/flow", 2.0),
+    Case("flows_coupled", "All-to-all of 144 hosts on a star, 20,592 sizes all different, CPU time a flow",
+         "simulator.bench.flows:coupled", "us/flow", 10.0),
+    Case("run_all", "a3_prefill:microbatch, 32 dies, 61 layers, every rank by itself",
+         "simulator.bench.runs:microbatch_all", "s", 10.0),
+    Case("run_roles", "a3_prefill:microbatch by roles",
+         "simulator.bench.runs:microbatch_roles", "s", 1.0),
+    Case("cold_help", "`braid --help` from a cold start",
+         "simulator.bench.runs:cold_help", "s", 0.3),
+    Case("cold_run", "`braid run a3_prefill:dp --ranks roles` from a cold start",
+         "simulator.bench.runs:cold_run", "s", 3.0),
+)
+
+
+def measure(pattern: str | None, announce: bool = True) -> list[Row]:
+    """Measures the cases that match, one after the other; InputError if none does. `announce` names them on stderr."""
+    rows = []
+    for name in choose(pattern, [case.name for case in CASES], "benchmark"):
+        case = next(case for case in CASES if case.name == name)
+        if announce:
+            click.echo(f"{case.name}: {case.what}", err=True)
+        rows.append(_measure(case))
+    return rows
+
+
+def _measure(case: Case) -> Row:
+    try:
+        done = subprocess.run([sys.executable, "-m", "simulator.bench", case.name], stdin=subprocess.DEVNULL,
+                              env=environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return Row(case, reason=f"took more than {TIMEOUT_S} s")
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines()
+        return Row(case, reason=lines[-1] if lines else f"ended with exit code {done.returncode}")
+    got = json.loads(done.stdout.strip().splitlines()[-1])
+    return Row(case, Measurement(got["value"], got["cpu_s"], got["counts"]), got["peak_mib"])
+
+
+def print_rows(rows: Sequence[Row]) -> None:
+    """The rows as a table in the terminal, reasons of failures below it."""
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table(box=None, pad_edge=False)
+    for head in _HEAD:
+        shown.add_column(head, justify="left" if head in ("name", "unit", "met", "counts") else "right")
+    for row in rows:
+        shown.add_row(*_cells(row))
+    Console().print(shown)
+    for row in rows:
+        if row.failed:
+            click.echo(f"{row.case.name}: not measured: {row.reason}")
+
+
+_HEAD = ("name", "value", "unit", "target", "met", "cpu_s", "peak_mib", "counts")
+
+
+def _cells(row: Row) -> list[str]:
+    done = row.measurement
+    target = f"{'>=' if row.case.more_is_better else '<='} {number(row.case.target)}"
+    if done is None:
+        return [row.case.name, "-", row.case.unit, target, "not measured", "-", "-", ""]
+    counts = ", ".join(f"{value:,} {key}" for key, value in done.counts.items())
+    return [row.case.name, number(done.value), row.case.unit, target, "yes" if row.case.met(done.value) else "no",
+            f"{done.cpu_s:.3f}", number(row.peak_mib), counts]
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """results/benchmarks.md."""
+    computer = f"Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} CPUs"
+    lines = [
+        "# Benchmarks", "",
+        f"Written by `braid bench` on one computer ({computer}); each row is a process of its own on one core.",
+        "`cpu_s` is the CPU time of the measured part, `peak_mib` the peak memory of the whole process.", "",
+        table(_HEAD, [_cells(row) for row in rows]),
+        *[f"* `{case.name}`: {case.what}" for case in CASES],
+    ]
+    missing = [f"* `{row.case.name}` was not measured: {row.reason}" for row in rows if row.failed]
+    return "\n".join(lines + missing) + "\n"
