@@ -65,12 +65,19 @@ def rank_weights(columns: Columns) -> tuple[Array, Array, Array]:
     return ranks, columns["multiplicity"][first], position
 
 
+def row_keys(rank: Array, task: Array) -> Array:
+    """One integer per (rank, task), ascending over the rows of a table."""
+    import numpy as np
+
+    return (np.asarray(rank).astype(np.int64) << 32) + np.asarray(task).astype(np.int64)
+
+
 def find_rows(columns: Columns, rank: Array, task: Array) -> Array:
     """Row number of each (rank, task) pair; -1 where the table has no such row."""
     import numpy as np
 
-    table = _key(columns["rank"], columns["task"])
-    wanted = _key(rank, task)
+    table = row_keys(columns["rank"], columns["task"])
+    wanted = row_keys(rank, task)
     if not len(table):
         return np.full(len(wanted), -1, dtype=np.int64)
     row = np.minimum(np.searchsorted(table, wanted), len(table) - 1)
@@ -108,9 +115,3 @@ def host_free_ps(columns: Columns) -> Array:
     _, _, position = rank_weights(columns)
     shift = position * (int(until.max(initial=0)) + 1)
     return np.maximum.accumulate(until + shift) - shift
-
-
-def _key(rank: Array, task: Array) -> Array:
-    import numpy as np
-
-    return (np.asarray(rank).astype(np.int64) << 32) + np.asarray(task).astype(np.int64)

@@ -1,0 +1,192 @@
+"""The critical path: what the end of the run was waiting for, walked back to time 0 without a gap."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
+
+from simulator.observe.columns import host_free_ps, row_keys
+
+if TYPE_CHECKING:
+    from simulator.observe.columns import Columns
+
+Key = TypeVar("Key")
+What: TypeAlias = Literal["work", "latency", "host", "wait"]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch of the critical path (ps), due to one task.
+
+    what: work; latency (work that was mostly fixed delay); host (the host had not issued the task yet); wait (for cores
+    or peers, where no task can be named that held them up). bound_by: of the task; "host", "cores", "peers" or
+    "unknown" where it did not work.
+    """
+
+    rank: int
+    task: int
+    name: str
+    kind: str
+    from_ps: int
+    to_ps: int
+    what: What
+    bound_by: str
+
+
+@dataclass(frozen=True)
+class CriticalPath:
+    """Segments from time 0 to the makespan, in order of time, each beginning where the previous one ends."""
+
+    segments: list[Segment]
+    makespan_ps: int
+
+    def shares(self, key: Callable[[Segment], Key]) -> dict[Key, float]:
+        """Share of the makespan by any key of a segment, largest first."""
+        total: Counter[Key] = Counter()
+        for segment in self.segments:
+            total[key(segment)] += segment.to_ps - segment.from_ps
+        return {one: length / self.makespan_ps for one, length in total.most_common()}
+
+    def by_kind(self) -> dict[str, float]:
+        """Share by task kind; "host" and "wait" where the path runs through no work."""
+        return self.shares(_kind)
+
+    def by_bound(self) -> dict[str, float]:
+        """Share by what bounded it: a capacity, compute, latency, host, cores, peers."""
+        return self.shares(lambda segment: segment.bound_by)
+
+    def by_kind_and_bound(self) -> dict[tuple[str, str], float]:
+        """Share by (kind, bound_by): which parameters mattered."""
+        return self.shares(lambda segment: (_kind(segment), segment.bound_by))
+
+
+def critical_path(columns: Columns) -> CriticalPath:
+    """Walks back from the task that ends last.
+
+    The predecessor of a task that started later than it was ready is its last peer to arrive (communication) or the
+    task of its rank that freed cores at that instant; else it is the awaited task that ended when it became ready; else
+    the host, back to what the host was last blocked on. Ties go to the task issued last.
+    """
+    if not len(columns["rank"]):
+        return CriticalPath([], 0)
+    walk = _Walk(columns)
+    row: int | None = int(columns["end_ps"].argmax())
+    while row is not None:
+        row = walk.step(row)
+    return CriticalPath(walk.segments[::-1], int(columns["end_ps"].max()))
+
+
+class _Walk:
+    """The state of the walk: rows indexed by when they start and end, the segments so far (latest first)."""
+
+    def __init__(self, columns: Columns) -> None:
+        import numpy as np
+
+        self.columns = columns
+        self.segments: list[Segment] = []
+        self.keys = row_keys(columns["rank"], columns["task"])
+        self.by_end = np.argsort(columns["end_ps"], kind="stable")
+        self.ends = columns["end_ps"][self.by_end]
+        talking = np.flatnonzero(columns["communication"])
+        self.by_start = talking[np.argsort(columns["start_ps"][talking], kind="stable")]
+        self.starts = columns["start_ps"][self.by_start]
+        self.host_free = host_free_ps(columns)
+        self.passed: set[int] = set()
+
+    def step(self, row: int) -> int | None:
+        """Adds the segments of a task's row; returns the row that it was waiting for, None at time 0."""
+        self.passed.add(row)
+        bound = str(self.columns["bound_by"][row])
+        self._add(row, self._at(row, "start_ps"), self._at(row, "end_ps"),
+                  "latency" if bound == "latency" else "work", bound)
+        return self._before_start(row) if self._at(row, "ready_ps") < self._at(row, "start_ps") else self._ready(row)
+
+    def _before_start(self, row: int) -> int | None:
+        """Who held up a task that was ready."""
+        start, late = self._at(row, "start_ps"), row
+        if self.columns["communication"][row]:
+            late = self._last_peer(row)
+        ready = self._at(late, "ready_ps")
+        if ready < start:
+            freed = self._ended(start, int(self.columns["rank"][late]))
+            if freed is not None:
+                return freed
+            self._add(late, ready, start, "wait", "peers" if self.columns["communication"][late] else "cores")
+        return self._ready(late)
+
+    def _ready(self, row: int) -> int | None:
+        """What made a task ready: an awaited task, or the host."""
+        if self._at(row, "ready_ps") == 0:
+            return None
+        ready, issued = self._at(row, "ready_ps"), self._at(row, "issued_ps")
+        awaited = self._rows_of(row, self.columns["after"][row])
+        on_time = [one for one in awaited if self._at(one, "end_ps") == ready]
+        if on_time:
+            return on_time[-1]
+        if issued == ready:
+            return self._host(row, issued)
+        last = max(awaited, key=lambda one: self._at(one, "end_ps"), default=None)
+        since = max(issued, self._at(last, "end_ps") if last is not None else 0)
+        self._add(row, since, ready, "wait", "unknown")
+        return last if last is not None and since > issued else self._host(row, issued)
+
+    def _host(self, row: int, issued: int) -> int | None:
+        """The host was at work since it was last blocked, or since time 0."""
+        free = min(int(self.host_free[row]), issued)
+        self._add(row, free, issued, "host", "host")
+        blocked_on = self._ended(free, int(self.columns["rank"][row])) if free else None
+        if blocked_on is None:
+            self._add(row, 0, free, "wait", "unknown")
+        return blocked_on
+
+    def _last_peer(self, row: int) -> int:
+        """The row of the same collective that was ready last; the row itself where it has no later peer."""
+        import numpy as np
+
+        start = self.columns["start_ps"][row]
+        first, last = np.searchsorted(self.starts, start), np.searchsorted(self.starts, start, side="right")
+        peers = self.by_start[first:last]
+        for name in ("name", "layer", "micro_batch"):
+            peers = peers[self.columns[name][peers] == self.columns[name][row]]
+        latest = int(peers[self.columns["ready_ps"][peers].argmax()])
+        return latest if self.columns["ready_ps"][latest] > self.columns["ready_ps"][row] else row
+
+    def _ended(self, time_ps: int, rank: int) -> int | None:
+        """The task of a rank that ended at an instant, the one issued last if several did; None if there is none."""
+        import numpy as np
+
+        first, last = np.searchsorted(self.ends, time_ps), np.searchsorted(self.ends, time_ps, side="right")
+        rows = self.by_end[first:last]
+        rows = rows[self.columns["rank"][rows] == rank]
+        fresh = [one for one in rows.tolist() if one not in self.passed]
+        return max(fresh, default=None)
+
+    def _rows_of(self, row: int, tasks: tuple[int, ...]) -> list[int]:
+        import numpy as np
+
+        rank = int(self.columns["rank"][row])
+        wanted = row_keys(np.full(len(tasks), rank), np.array(sorted(tasks), dtype=np.int64))
+        found = np.minimum(self.keys.searchsorted(wanted), len(self.keys) - 1)
+        return [one for one in found[self.keys[found] == wanted].tolist() if one not in self.passed]
+
+    def _at(self, row: int, column: str) -> int:
+        return int(self.columns[column][row])
+
+    def _add(self, row: int, from_ps: int, to_ps: int, what: What, bound_by: str) -> None:
+        if to_ps <= from_ps:
+            return
+        columns = self.columns
+        self.segments.append(Segment(int(columns["rank"][row]), int(columns["task"][row]), str(columns["name"][row]),
+                                     str(columns["kind"][row]), from_ps, to_ps, what, bound_by))
+
+
+def _kind(segment: Segment) -> str:
+    return segment.what if segment.what in ("host", "wait") else segment.kind
+
+
+def important(shares: Mapping[tuple[str, str], float], least: float = 0.01) -> dict[tuple[str, str], float]:
+    """The (kind, bound_by) pairs that make up more than a share `least` of the critical path, largest first."""
+    return {pair: share for pair, share in sorted(shares.items(), key=lambda item: -item[1]) if share > least}
+
