@@ -141,7 +141,7 @@ def load_model(name: str | Path) -> ModelSpec:
 
 
 def override_model(spec: ModelSpec, changes: Mapping[str, str | Quantity]) -> ModelSpec:
-    """The model with some numbers replaced: {"shapes.layers": "4"}; raises SpecError as `override` of a machine does."""
+    """The model with some numbers replaced: {"shapes.layers": "4"}; SpecError as `override` of a machine."""
     return _checked(overridden(spec, changes), spec.name) if changes else spec
 
 
