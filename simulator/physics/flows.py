@@ -5,8 +5,8 @@ kernel is such a flow: its bytes on chip, its HBM bytes as a coefficient, its co
 per instant, after everything that starts or ends in it, and only for flows that can notice (`sharing.py`). A flow whose
 rate stays as it is is not touched, so its finish time carries no rounding noise from what happens elsewhere.
 
-Worked example. Capacity X = 10 B/s; flow a (30 B) starts at 0 s, flow b (10 B) at 1 s. a moves 10 B in the first second;
-then both get 5 B/s: b ends at 3 s; a has 10 B left, gets 10 B/s again and ends at 4 s.
+Worked example. Capacity X = 10 B/s; flow a (30 B) starts at 0 s, flow b (10 B) at 1 s. a moves 10 B in the first
+second; then both get 5 B/s: b ends at 3 s; a has 10 B left, gets 10 B/s again and ends at 4 s.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class StalledFlowError(ValueError):
 
 
 class Capacity:
-    """Something that moves at most `rate_bytes_per_s`, shared by the flows that cross it; at rate inf it is no bound."""
+    """Something that moves at most `rate_bytes_per_s`, shared by the flows that cross it; rate inf never binds."""
 
     __slots__ = ("flows", "name", "rate_bytes_per_s", "serial")
 
@@ -187,8 +187,8 @@ class Network:
     def start(self, flow: Flow, done: Callable[[Flow], object], latency_ps: int = 0) -> None:
         """Set a flow off after `latency_ps`, in which it loads nothing; call `done(flow)` when its bytes are moved.
 
-        `done` never runs inside `start`. Raises StalledFlowError if the flow could never end, ValueError if it was started
-        before.
+        `done` never runs inside `start`. Raises StalledFlowError if the flow could never end, ValueError if it
+        was started before.
         """
         if flow._serial >= 0:
             raise ValueError(f"{flow!r} has been started before")

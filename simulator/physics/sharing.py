@@ -37,7 +37,7 @@ def share(flows: list[Flow]) -> tuple[list[float], list[Bound]]:
         rates: list[float] = [0.0] * len(flows)
         bounds: list[Bound] = [LIMIT] * len(flows)
         joint: list[int] = []
-        objectors: list[Flow] = []
+        objectors: dict[Flow, None] = {}
         for k, flow in enumerate(flows):
             for capacity, _ in flow.pulls:
                 if len(capacity.flows) > 1:
@@ -51,10 +51,12 @@ def share(flows: list[Flow]) -> tuple[list[float], list[Bound]]:
             _solve_together(flows, joint, rates, bounds, objectors)
         if not objectors:
             return rates, bounds
+        for flow in objectors:  # only now: all of this round was solved with them as background
+            flow.chosen = True
         flows.extend(objectors)
 
 
-def _only_chosen_one(flow: Flow, rates: list[float], bounds: list[Bound], k: int, objectors: list[Flow]) -> bool:
+def _only_chosen_one(flow: Flow, rates: list[float], bounds: list[Bound], k: int, objectors: dict[Flow, None]) -> bool:
     """Solve a flow that meets no other chosen one; False if it does meet one."""
     rate = flow.limit_bytes_per_s
     bound: Bound = LIMIT
@@ -78,7 +80,7 @@ def _only_chosen_one(flow: Flow, rates: list[float], bounds: list[Bound], k: int
 
 
 def _solve_together(
-    flows: list[Flow], joint: list[int], rates: list[float], bounds: list[Bound], objectors: list[Flow]
+    flows: list[Flow], joint: list[int], rates: list[float], bounds: list[Bound], objectors: dict[Flow, None]
 ) -> None:
     """Solve flows[k] for k in `joint`, with all that are not chosen as background."""
     for j, k in enumerate(joint):
@@ -111,8 +113,8 @@ def _solve_together(
             _ask(capacities[i], tops.get(i), left, objectors)
 
 
-def _ask(capacity: Capacity, top: float | None, left_bytes_per_s: float, objectors: list[Flow]) -> None:
-    """Choose the others on this capacity that object to the new rates.
+def _ask(capacity: Capacity, top: float | None, left_bytes_per_s: float, objectors: dict[Flow, None]) -> None:
+    """Note the others on this capacity that object to the new rates.
 
     top: the level of the chosen flows that it holds back, None if it holds back none of them. left_bytes_per_s: what
     nobody uses.
@@ -126,5 +128,4 @@ def _ask(capacity: Capacity, top: float | None, left_bytes_per_s: float, objecto
             level = flow.rate_bytes_per_s / flow.weight
             objects = level > top * (1 + _NOISE) or (flow.bound is capacity and level < top * (1 - _NOISE))
         if objects:
-            flow.chosen = True
-            objectors.append(flow)
+            objectors[flow] = None
