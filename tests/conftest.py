@@ -1,0 +1,45 @@
+"""Fixtures that several tests share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command line left: its exit code and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    def is_one_clear_message(self, code: int) -> bool:
+        """The exit code, nothing on stdout, and one message without a traceback on stderr."""
+        return self.code == code and not self.out and self.err.count("Error: ") == 1 and "Traceback" not in self.err
+
+
+@pytest.fixture
+def braid(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    """Runs one command line in this process: braid("run", "a3_prefill:dp") -> Outcome."""
+    from simulator.cli import main
+
+    def run(*arguments: object) -> Outcome:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main([str(argument) for argument in arguments])
+        printed = capsys.readouterr()
+        return Outcome(int(end.value.code or 0), printed.out, printed.err)
+
+    return run
