@@ -1,0 +1,199 @@
+"""A timeline as Chrome JSON that Perfetto shows whole and PyTorch-profiler tools understand.
+
+One process per rank, one thread per stream. Perfetto drops `X` slices that overlap on a thread, so only what is serial
+is written as `X`: work (start..end) and waiting for cores or peers (ready..start). What is in flight beside that is
+async (`b`/`e`), rates are counters (`C`), waits across streams are arrows (`s`/`f`). Perfetto rounds start and duration
+to whole nanoseconds one by one, which makes slices that touch overlap (it dropped one in ten of them): edges are
+therefore rounded down to nanoseconds here, and durations taken between rounded edges.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from json import dumps
+from os import PathLike
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, NamedTuple
+
+from simulator.observe.columns import rank_weights, select, waits
+from simulator.observe.files import whole_file
+
+if TYPE_CHECKING:
+    from simulator.observe.columns import Array, Columns
+
+PS_PER_NS = 1_000
+
+
+class Flight(NamedTuple):
+    """Something in flight on a rank, from start to end; flights may overlap."""
+
+    name: str
+    rank: int
+    start_ps: int
+    end_ps: int
+
+
+class Sample(NamedTuple):
+    """A counter's value from an instant on, such as ("HBM GB/s", 0, 1_000_000, 812.5)."""
+
+    name: str
+    rank: int
+    time_ps: int
+    value: float
+
+
+def some_ranks(columns: Columns) -> list[int]:
+    """The ranks worth looking at first: one per class of identical ranks (at most 8), else the first two."""
+    ranks, multiplicity, _ = rank_weights(columns)
+    return ranks[:8 if (multiplicity > 1).any() else 2].tolist()
+
+
+def write_trace(columns: Columns, path: str | PathLike[str], ranks: Sequence[int] | None = None,
+                flights: Iterable[Flight] = (), counters: Iterable[Sample] = ()) -> int:
+    """Writes `path` (.json or .json.gz) and returns the number of `X` slices in it.
+
+    `ranks`: whose rows are written; default `some_ranks`. Raises ValueError for a rank that is not in the table,
+    OSError where the file cannot be written; half a file is never left behind.
+    """
+    import numpy as np
+
+    chosen = some_ranks(columns) if ranks is None else sorted(set(ranks))
+    absent = sorted(set(chosen) - set(columns["rank"].tolist()))
+    if absent:
+        raise ValueError(f"no rows of rank {', '.join(map(str, absent))}; ranks are {_few(columns)}")
+    some = select(columns, np.isin(columns["rank"], chosen))
+    writer = _Events(some)
+    lines = [writer.tracks(), writer.slices(), writer.arrows(), writer.flights(flights, chosen),
+             writer.counters(counters, chosen)]
+    with whole_file(path) as part, _text_file(part, str(path).endswith(".gz")) as file:
+        file.write('{"traceEvents":[\n')
+        file.writelines(_joined(line for group in lines for line in group))
+        file.write('\n],"schemaVersion":1,"run":' + dumps(str(some["run"][0]) if len(some["run"]) else "") + "}\n")
+    return writer.written
+
+
+class _Events:
+    """The events of some ranks, each as one line of JSON."""
+
+    def __init__(self, columns: Columns) -> None:
+        self.columns = columns
+        self.written = 0
+        keys = list(zip(columns["rank"].tolist(), columns["stream"].tolist(), strict=True))
+        self.tids: dict[tuple[int, str], int] = {}
+        next_tid: dict[int, int] = {}
+        for key in keys:
+            if key not in self.tids:
+                self.tids[key] = next_tid[key[0]] = next_tid.get(key[0], 0) + 1
+        self.pid = [rank + 1 for rank, _ in keys]
+        self.tid = [self.tids[key] for key in keys]
+
+    def tracks(self) -> Iterator[str]:
+        """Names and order of processes (ranks) and threads (streams)."""
+        multiplicity = dict(zip(self.columns["rank"].tolist(), self.columns["multiplicity"].tolist(), strict=True))
+        for rank, times in multiplicity.items():
+            name = f"rank {rank}" + (f" (stands for {times})" if times > 1 else "")
+            yield _meta("process_name", rank, 0, name)
+            yield _meta("process_sort_index", rank, 0, rank)
+        for (rank, stream), tid in self.tids.items():
+            yield _meta("thread_name", rank, tid, f"stream {stream}")
+            yield _meta("thread_sort_index", rank, tid, tid)
+
+    def slices(self) -> Iterator[str]:
+        """One slice per task and one per wait for cores or peers, in the order of each stream."""
+        columns = self.columns
+        numbers = ("rank", "task", "layer", "micro_batch", "multiplicity")
+        texts = ("name", "kind", "engine", "bound_by")
+        amounts = ("flops", "hbm_bytes", "wire_bytes")
+        lists = {name: columns[name].tolist() for name in (*numbers, *texts, *amounts)}
+        quoted = {text: dumps(text) for name in texts for text in set(lists[name])}
+        waiting = {name: dumps(f"wait: {name}") for name in set(lists["name"])}
+        ready, start = _ns(columns["ready_ps"]), _ns(columns["start_ps"])
+        end, solo = _ns(columns["end_ps"]), columns["solo_ps"].tolist()
+        for row in range(len(solo)):
+            place = f'"ph":"X","pid":{self.pid[row]},"tid":{self.tid[row]}'
+            if start[row] > ready[row]:
+                self.written += 1
+                yield (f'{{{place},"name":{waiting[lists["name"][row]]},"cat":"wait","ts":{_us(ready[row])},'
+                       f'"dur":{_us(start[row] - ready[row])}}}')
+            args = "".join(f',"{name}":{lists[name][row]}' for name in numbers if lists[name][row] >= 0)
+            args += "".join(f',"{name}":{quoted[lists[name][row]]}' for name in texts[1:])
+            args += "".join(f',"{name}":{lists[name][row]:.6g}' for name in amounts if lists[name][row])
+            self.written += 1
+            yield (f'{{{place},"name":{quoted[lists["name"][row]]},"cat":"kernel","ts":{_us(start[row])},'
+                   f'"dur":{_us(end[row] - start[row])},"args":{{"stream":{self.tid[row]},"correlation":{row + 1},'
+                   f'"device":{lists["rank"][row]}{args},"solo_us":{_exact_us(solo[row])}}}}}')
+
+    def arrows(self) -> Iterator[str]:
+        """From the end of a task to the start of one on another stream that waited for it.
+
+        An arrow binds to the slice that is open at its time: a task shorter than a nanosecond cannot have one.
+        """
+        columns = self.columns
+        start, end = _ns(columns["start_ps"]), _ns(columns["end_ps"])
+        number = 0
+        for row, awaited in zip(*(rows.tolist() for rows in waits(columns)), strict=True):
+            if self.tid[row] == self.tid[awaited] or end[row] == start[row] or end[awaited] == start[awaited]:
+                continue
+            number += 1
+            head = f'"cat":"wait","name":"waits for","id":{number}'
+            yield (f'{{"ph":"s",{head},"pid":{self.pid[awaited]},"tid":{self.tid[awaited]},'
+                   f'"ts":{_us(end[awaited] - 1)}}}')
+            yield (f'{{"ph":"f","bp":"e",{head},"pid":{self.pid[row]},"tid":{self.tid[row]},"ts":{_us(start[row])}}}')
+
+    def flights(self, flights: Iterable[Flight], ranks: Sequence[int]) -> Iterator[str]:
+        """Overlapping things in flight, as async events with an id each."""
+        for number, flight in enumerate(one for one in flights if one.rank in set(ranks)):
+            head = f'"cat":"flow","name":{dumps(flight.name)},"id":"flow-{number}","pid":{flight.rank + 1}'
+            yield f'{{"ph":"b",{head},"ts":{_us(flight.start_ps // PS_PER_NS)}}}'
+            yield f'{{"ph":"e",{head},"ts":{_us(flight.end_ps // PS_PER_NS)}}}'
+
+    def counters(self, samples: Iterable[Sample], ranks: Sequence[int]) -> Iterator[str]:
+        """Values over time, such as a capacity's rate."""
+        for sample in samples:
+            if sample.rank in set(ranks):
+                yield (f'{{"ph":"C","name":{dumps(sample.name)},"pid":{sample.rank + 1},'
+                       f'"ts":{_us(sample.time_ps // PS_PER_NS)},"args":{{"value":{sample.value:.9g}}}}}')
+
+
+def _meta(what: str, rank: int, tid: int, value: str | int) -> str:
+    key = "name" if isinstance(value, str) else "sort_index"
+    return f'{{"ph":"M","name":"{what}","pid":{rank + 1},"tid":{tid},"args":{{"{key}":{dumps(value)}}}}}'
+
+
+def _ns(times_ps: Array) -> list[int]:
+    return (times_ps // PS_PER_NS).tolist()
+
+
+def _us(ns: int) -> str:
+    return f"{ns // 1000}.{ns % 1000:03d}"
+
+
+def _exact_us(ps: int) -> str:
+    return f"{ps // 10**6}.{ps % 10**6:06d}"
+
+
+def _few(columns: Columns) -> str:
+    ranks = rank_weights(columns)[0].tolist()
+    return ", ".join(map(str, ranks)) if len(ranks) < 8 else f"{ranks[0]} to {ranks[-1]}"
+
+
+def _joined(lines: Iterable[str]) -> Iterator[str]:
+    comma = ""
+    for line in lines:
+        yield comma + line
+        comma = ",\n"
+
+
+@contextmanager
+def _text_file(path: Path, packed: bool) -> Iterator[IO[str]]:
+    """A file to write text to, gzipped (without a time stamp: the same run gives the same bytes) or plain."""
+    if not packed:
+        with path.open("w", encoding="utf-8") as file:
+            yield file
+        return
+    with (path.open("wb") as raw, gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as zipped,
+          io.TextIOWrapper(zipped, encoding="utf-8") as file):
+        yield file
