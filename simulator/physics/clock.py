@@ -51,14 +51,16 @@ class Timer:
     they are removed when the timer is disarmed.
     """
 
-    __slots__ = ("_at_ps", "_entries", "_env", "_priority", "_ring")
+    __slots__ = ("_at_ps", "_calls", "_env", "_event", "_priority", "_ring", "_times")
 
     def __init__(self, env: Environment, ring: Callable[[], Any], priority: EventPriority = NORMAL) -> None:
         self._env = env
         self._ring = ring
-        self._at_ps: int | None = None
-        self._entries: dict[int, Event] = {}
         self._priority = priority
+        self._at_ps: int | None = None
+        self._event = Call(env, self._fire)  # one event, in the queue once for each of these times
+        self._calls = self._event.callbacks
+        self._times: set[int] = set()
 
     @property
     def at_ps(self) -> int | None:
@@ -67,27 +69,29 @@ class Timer:
 
     def arm(self, at_ps: int) -> None:
         """Ring at `at_ps` (now or later) instead of whenever it was armed for before."""
+        if at_ps == self._at_ps:
+            return
+        env = self._env
+        if at_ps < env._now:
+            raise ValueError(f"a timer cannot ring in the past: {at_ps} ps, now {env._now} ps")
         self._at_ps = at_ps
-        if at_ps not in self._entries:
-            env = self._env
-            if at_ps < env._now:
-                raise ValueError(f"a timer cannot ring in the past: {at_ps} ps, now {env._now} ps")
-            event = self._entries[at_ps] = Call(env, self._fire)
-            heappush(env._queue, (at_ps, self._priority, next(env._eid), event))
+        if at_ps not in self._times:
+            self._times.add(at_ps)
+            heappush(env._queue, (at_ps, self._priority, next(env._eid), self._event))
 
     def disarm(self) -> None:
         """Do not ring, and leave nothing behind in the queue that would move the clock."""
         self._at_ps = None
-        if self._entries:
-            mine = set(self._entries.values())
+        if self._times:
             queue = self._env._queue
-            queue[:] = [entry for entry in queue if entry[3] not in mine]
+            queue[:] = [entry for entry in queue if entry[3] is not self._event]
             heapify(queue)
-            self._entries.clear()
+            self._times.clear()
 
     def _fire(self, event: Event) -> None:
+        event.callbacks = self._calls  # SimPy took them away; the event stays usable for the other times
         now_ps = self._env._now
-        del self._entries[now_ps]  # type: ignore[arg-type]
+        self._times.remove(now_ps)  # type: ignore[arg-type]
         if now_ps == self._at_ps:
             self._at_ps = None
             self._ring()

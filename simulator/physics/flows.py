@@ -102,12 +102,12 @@ class Flow:
         self._finish_ps = self._queued_ps = _NEVER
         self._since_ps = self._bound_since_ps = 0
         self._bound_ps: dict[Bound, int] | None = None
-        self._done: Callable[[Flow], object] | None = None
+        self._done: Callable[[Flow], object]
         self._serial = -1
 
     def _add_up(self, loads: Sequence[tuple[Capacity, float]]) -> None:
         """Set `pulls` (the loads that can bound, for all members) and the rate and bound of the flow alone."""
-        if len(loads) > 1 and len(dict(loads)) < len(loads):
+        if len(loads) > 1 and (loads[0][0] is loads[1][0] if len(loads) == 2 else len(dict(loads)) < len(loads)):
             merged: dict[Capacity, float] = {}
             for capacity, coefficient in loads:
                 merged[capacity] = merged.get(capacity, 0.0) + coefficient
@@ -141,22 +141,28 @@ class Flow:
 
     @property
     def bound_ps(self) -> Mapping[Bound, int]:
-        """How long each bound has limited it, in ps; the one that does so now is counted up to its last change."""
-        return self._bound_ps if self._bound_ps is not None else {}
+        """How long each bound has limited it, in ps; complete when it is done, else up to the last change of bound."""
+        return self._bound_times(self._since_ps if self._finish_ps == _DONE else self._bound_since_ps)
 
     def bound_by(self, now_ps: int | None = None) -> Bound:
         """What has limited it longest: until `now_ps` while it is in flight, in all after it is done."""
-        times = dict(self.bound_ps)
-        if now_ps is not None and self._finish_ps >= 0:
-            times[self.bound] = times.get(self.bound, 0) + now_ps - self._bound_since_ps
-        return max(times, key=times.__getitem__) if times else self.bound
-
-    def _count_bound(self, now_ps: int) -> None:
         if self._bound_ps is None:
-            self._bound_ps = {self.bound: now_ps - self._bound_since_ps}
-        else:
-            self._bound_ps[self.bound] = self._bound_ps.get(self.bound, 0) + now_ps - self._bound_since_ps
-        self._bound_since_ps = now_ps
+            return self.bound
+        until_ps = self._since_ps if self._finish_ps == _DONE or now_ps is None else now_ps
+        times = self._bound_times(until_ps)
+        return max(times, key=times.__getitem__)
+
+    def _bound_times(self, until_ps: int) -> dict[Bound, int]:
+        times = dict(self._bound_ps or ())
+        if until_ps > self._bound_since_ps:
+            times[self.bound] = times.get(self.bound, 0) + until_ps - self._bound_since_ps
+        return times
+
+    def _set_bound(self, bound: Bound, now_ps: int) -> None:
+        if now_ps > self._bound_since_ps:
+            self._bound_ps = self._bound_times(now_ps)
+            self._bound_since_ps = now_ps
+        self.bound = bound
 
 
 @dataclass(slots=True)
@@ -183,6 +189,7 @@ class Network:
         self._timer = Timer(env, self._finish)
         self._affected: list[Flow] = []  # flows whose rate must be solved at the end of this instant
         self._solve_due = False
+        self._ending = False  # while `done` of a batch is called: the timer is set after it
 
     def start(self, flow: Flow, done: Callable[[Flow], object], latency_ps: int = 0) -> None:
         """Set a flow off after `latency_ps`, in which it loads nothing; call `done(flow)` when its bytes are moved.
@@ -207,14 +214,29 @@ class Network:
             self._begin(flow)
 
     def _begin(self, flow: Flow) -> None:
-        flow._since_ps = flow._bound_since_ps = self.env._now  # type: ignore[assignment]
-        affected = self._affected
+        now_ps: int = self.env._now  # type: ignore[assignment]
+        flow._since_ps = flow._bound_since_ps = now_ps
+        alone = True
         for capacity, pull in flow.pulls:
             if capacity.flows:
+                alone = False
                 self._affect(capacity)
             capacity.flows[flow] = pull
-        flow.chosen = True
-        affected.append(flow)
+        if alone:  # nothing to solve; whoever comes later in this instant finds it as one in flight
+            flow.bound = flow.solo_bound
+            self._set_rate(flow, flow.solo_rate, now_ps)
+            if self.watchers:
+                self._solve_later()
+            elif not self._ending:
+                at_ps = self._timer.at_ps
+                if at_ps is None or flow._finish_ps < at_ps:
+                    self._timer.arm(flow._finish_ps)
+        else:
+            flow.chosen = True
+            self._affected.append(flow)
+            self._solve_later()
+
+    def _solve_later(self) -> None:
         if not self._solve_due:
             self._solve_due = True
             call_later(self.env, 0, self._solve, SOLVE)
@@ -238,9 +260,7 @@ class Network:
             for flow, rate, bound in zip(flows, rates, bounds, strict=True):
                 flow.chosen = False
                 if bound is not flow.bound:
-                    if flow._bound_since_ps != now_ps:
-                        flow._count_bound(now_ps)
-                    flow.bound = bound
+                    flow._set_bound(bound, now_ps)
                 old = flow.rate_bytes_per_s
                 if not old or abs(rate - old) > _SAME * rate:
                     self._set_rate(flow, rate, now_ps)
@@ -294,8 +314,9 @@ class Network:
         now_ps: int = self.env._now  # type: ignore[assignment]
         for flow in batch:
             flow._finish_ps = _DONE
-            if flow.rate_bytes_per_s:
-                flow._count_bound(now_ps)
+            flow._since_ps = now_ps
+            if not flow.rate_bytes_per_s:  # it had no bytes
+                flow._bound_since_ps = now_ps
             flow.rate_bytes_per_s = 0.0
             for capacity, _ in flow.pulls:
                 capacity.flows.pop(flow, None)
@@ -304,12 +325,11 @@ class Network:
             for capacity, _ in flow.pulls:
                 if capacity.flows:
                     self._affect(capacity)
+        self._ending = True
         for flow in batch:
-            assert flow._done is not None
             flow._done(flow)
-        if not self._solve_due:
-            if self._affected or self.watchers:
-                self._solve_due = True
-                call_later(self.env, 0, self._solve, SOLVE)
-            else:
-                self._arm()
+        self._ending = False
+        if self._affected or self.watchers:
+            self._solve_later()
+        elif not self._solve_due:
+            self._arm()

@@ -64,10 +64,13 @@ def _only_chosen_one(flow: Flow, rates: list[float], bounds: list[Bound], k: int
     for capacity, pull in flow.pulls:
         left = capacity.rate_bytes_per_s
         if len(capacity.flows) > 1:
-            for other in capacity.flows:
-                if other.chosen and other is not flow:
-                    return False
-            left -= fsum([c * other.rate_bytes_per_s for other, c in capacity.flows.items() if other is not flow])
+            taken: list[float] = []
+            for other, c in capacity.flows.items():
+                if other is not flow:
+                    if other.chosen:
+                        return False
+                    taken.append(c * other.rate_bytes_per_s)
+            left -= taken[0] if len(taken) == 1 else fsum(taken)
             shared.append((capacity, pull, left))
         most = left / pull if left > 0.0 else 0.0
         if most < rate or (most == rate and (bound == LIMIT or capacity.serial < bound.serial)):  # type: ignore[union-attr]

@@ -164,16 +164,17 @@ def test_ranks_in_lock_step_are_one_rank(hbm: float) -> None:
 
 def test_a_neighbour_in_another_component_is_not_touched() -> None:
     """Arrivals elsewhere neither solve nor move a flow."""
-    out = simulate([1e9, 1e9], [Job(1e9 / 3, {0: 1.0})] + [Job(1e6, {1: 1.0}, start_ps=k * 10**9) for k in range(50)])
-    assert out.network.stats.started == 51
-    assert out.network.stats.solved == 51
+    jobs = [Job(1e9, {0: 1.0})] * 2 + [Job(1e6, {1: 1.0}, start_ps=k * 2 * 10**9) for k in range(50)]
+    out = simulate([1e9, 1e9], jobs)
+    assert out.network.stats.started == 52
+    assert out.network.stats.solved == 2
 
 
 def test_a_flow_held_back_elsewhere_is_not_solved_again() -> None:
     """A collective bound by its port leaves HBM idle: kernels that come and go beside it do not concern it."""
-    jobs = [Job(1e9, {0: 1.0, 1: 2.0})] + [Job(1e6, {1: 1.0}, start_ps=k * 10**9) for k in range(50)]
+    jobs = [Job(1e9, {0: 1.0, 1: 2.0})] + [Job(1e6, {1: 1.0}, start_ps=k * 2 * 10**9) for k in range(50)]
     out = simulate([1e9, 1e12], jobs)
-    assert out.network.stats.solved == 51
+    assert out.network.stats.solved <= 51
     assert out.end_ps[0] == S
 
 
