@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from simulator.paths import did_you_mean
@@ -16,8 +17,8 @@ def disagreements(spec: MachineSpec) -> Iterator[tuple[str, Any, str]]:
     yield from _pools(spec)
     for name, collective in spec.collectives.items():
         for kind, rungs in collective.ladder:
-            sizes = [rung.bytes_per_peer.si for rung in rungs or []]
-            if sizes != sorted(set(sizes)):
+            sizes = [rung.bytes_per_peer for rung in rungs or []]
+            if any(lower.si >= upper.si for lower, upper in pairwise(sizes)):
                 yield f"collectives.{name}.ladder.{kind}", sizes, "bytes_per_peer must rise from rung to rung"
     yield from _levels(spec.fabric)
 

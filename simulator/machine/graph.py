@@ -98,8 +98,9 @@ class Fabric:
 
     def _add_level(self, level: LevelSpec, order: int) -> None:
         """The edges of one level, as far as the ranks need them."""
-        instances = self.instance(self.ranks - 1, level.name) + 1
-        for index in range(instances):
+        if self.ranks <= self._die_counts[level.name] // level.size.count:
+            return  # one child: nothing to join here or further out
+        for index in range(self.instance(self.ranks - 1, level.name) + 1):
             ranks = self.members(level.name, index)
             if level.kind == "mesh":
                 for one, other in permutations(ranks, 2):
@@ -110,8 +111,6 @@ class Fabric:
             if below is not None:
                 indices = dict.fromkeys(self.instance(rank, below.name) for rank in ranks)
                 ends = [f"{below.name} {each}" for each in indices]
-            if len(ends) == instances == 1:
-                continue  # nothing to join, now or further out
             for end in ends:
                 for edge in ((end, f"{level.name} {index}"), (f"{level.name} {index}", end)):
                     self._edge(*edge, level, order, (level.latency.si - below_latency_s) / 2)

@@ -199,9 +199,11 @@ def _show(got: Any) -> str:
         return str(got)
     if isinstance(got, dict):
         if "value" in got and "unit" in got:
-            value = got["value"]
-            return f"{value:g}" if got["unit"] == "1" and isinstance(value, float) else f"{value} {got['unit']}"
+            value = f"{got['value']:g}" if isinstance(got["value"], float) else str(got["value"])
+            return value if got["unit"] == "1" else f"{value} {got['unit']}"
         return "{" + ", ".join(got) + "}" if len(got) < 8 else f"a table of {len(got)} keys"
+    if isinstance(got, list):
+        return ", ".join(map(str, got)) if all(isinstance(each, Quantity) for each in got) else f"a list of {len(got)}"
     text = repr(got)
     return text if len(text) <= 60 else text[:57] + "..."
 
