@@ -1,0 +1,250 @@
+"""What a person reads after a run: a table against what was expected, where the time went, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING
+
+from simulator.observe.critical import CriticalPath, important
+from simulator.observe.metrics import CommunicationTimes, Metrics
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+    from simulator.observe.columns import Columns
+
+PS_PER_MS = 10**9
+PLAIN_WIDTH = 100
+
+
+@dataclass(frozen=True)
+class ExpectedRow:
+    """A value that somebody published or measured beside the simulated one; role: fit or predict."""
+
+    id: str
+    metric: str
+    value: float
+    simulated: float | None
+    role: str
+
+    @property
+    def error(self) -> float | None:
+        """(simulated - expected) / expected; None where nothing was simulated or zero was expected."""
+        return None if self.simulated is None or not self.value else self.simulated / self.value - 1
+
+
+@dataclass(frozen=True)
+class Footnote:
+    """Where a parameter comes from: `value` as text with its unit, `kind` published | derived | fitted | assumed."""
+
+    parameter: str
+    value: str
+    kind: str
+    source: str
+
+
+@dataclass(frozen=True)
+class ReportInput:
+    """All that a report shows; what is empty or None is left out.
+
+    facts: lines below the title. numbers: headline metrics as (name, text). utilisation: shares by name.
+    picture_rank, picture_layer: what `columns` is drawn for (layer None: the middle one).
+    """
+
+    title: str
+    facts: Sequence[str] = ()
+    numbers: Sequence[tuple[str, str]] = ()
+    expected: Sequence[ExpectedRow] = ()
+    metrics: Metrics | None = None
+    path: CriticalPath | None = None
+    utilisation: Mapping[str, float] = field(default_factory=dict)
+    columns: Columns | None = None
+    picture_rank: int = 0
+    picture_layer: int | None = None
+    footnotes: Sequence[Footnote] = ()
+
+
+def print_report(report: ReportInput, file: IO[str] | None = None, width: int | None = None) -> None:
+    """Prints a report to a terminal, or as plain text PLAIN_WIDTH columns wide to anything else."""
+    from rich.console import Console
+
+    console = Console(file=file, width=width, highlight=False)
+    if width is None and not console.is_terminal:
+        console = Console(file=file, width=PLAIN_WIDTH, highlight=False)
+    for part in parts(report, console):
+        console.print(part)
+
+
+def parts(report: ReportInput, console: Console) -> list[RenderableType]:
+    """The pieces of a report from top to bottom, for a console of some width."""
+    made: list[RenderableType] = [_header(report)]
+    if report.expected:
+        made.append(expected_table(report.expected))
+    if report.metrics is not None and report.metrics.makespan_ps:
+        made += _times(report.metrics, report.utilisation)
+    if report.path is not None and report.path.segments:
+        made.append(critical_table(report.path))
+    if report.columns is not None and len(report.columns["rank"]):
+        from simulator.observe.layer_picture import layer_picture
+
+        made += [layer_picture(report.columns, report.picture_rank, report.picture_layer, console.width), ""]
+    if report.footnotes:
+        made.append(footnote_table(report.footnotes))
+    return made
+
+
+def expected_table(rows: Sequence[ExpectedRow]) -> RenderableType:
+    """Expected against simulated; a fitted value is no evidence, hence the role beside every error."""
+    table = _titled("", "expected against simulated", "<id", "<metric", ">expected", ">simulated", ">error", "<role")
+    for row in rows:
+        simulated = "-" if row.simulated is None else number(row.simulated)
+        error = "-" if row.error is None else f"{row.error:+.1%}"
+        table.add(row.id, row.metric, number(row.value), simulated, error, row.role)
+    return table
+
+
+def kind_table(metrics: Metrics) -> RenderableType:
+    """Time that at least one task of a kind works; kinds overlap, so shares may add up to more than 100%."""
+    table = _titled("average rank", "time by kind", "<kind", ">ms", ">of the run")
+    for kind, busy in metrics.kind_ps.items():
+        table.add(kind, ms(busy), share(busy, metrics))
+    return table
+
+
+def account_table(metrics: Metrics) -> RenderableType:
+    """Where the run went: every instant counted once, under the first heading that applies."""
+    table = _titled("each instant once", "where the time went", "<", ">ms", ">of the run")
+    for heading, length in metrics.account_ps.items():
+        if length:
+            table.add(heading, ms(length), share(length, metrics))
+    return table
+
+
+def communication_table(metrics: Metrics) -> RenderableType:
+    """Communication by name: at work, hidden under compute, exposed, waiting for peers or cores."""
+    table = _titled("ms of an average rank, share of the run", "communication", "<name", ">busy", ">hidden", ">exposed",
+                   ">waiting", ">of it exposed")
+    for name, times in metrics.communication.items():
+        table.add(name, *_communication(times, metrics))
+    if len(metrics.communication) > 1:
+        table.table.add_section()
+        table.add("all (overlaps once)", *_communication(metrics.all_communication, metrics))
+    return table
+
+
+def critical_table(path: CriticalPath, least: float = 0.01) -> RenderableType:
+    """What bounded more than a share `least` of the critical path."""
+    table = _titled(f"more than {least:.0%} of it", "critical path", "<kind", "<bound by", ">ms", ">of the path")
+    for (kind, bound), part in important(path.by_kind_and_bound(), least).items():
+        table.add(kind, bound, ms(part * path.makespan_ps), f"{part:.1%}")
+    return table
+
+
+def footnote_table(notes: Sequence[Footnote]) -> RenderableType:
+    """Where the parameters that mattered come from."""
+    table = _titled("", "parameters that mattered", "<parameter", "<value", "<kind", "<source")
+    for note in notes:
+        table.add(note.parameter, note.value, note.kind, note.source)
+    return table
+
+
+def stretch_sentence(metrics: Metrics) -> str:
+    """How much longer compute ran than alone, in words."""
+    stretch = metrics.stretch
+    whole = f"Compute against its time alone on the same cores: {stretch.overall - 1:+.1%} over the run"
+    if stretch.beside_communication is None:
+        return f"{whole}; no communication ran beside it."
+    return (f"{whole}, {stretch.beside_communication - 1:+.1%} while communication runs on its rank, "
+            f"{stretch.apart - 1:+.1%} apart from it.")
+
+
+def host_sentence(metrics: Metrics) -> str:
+    """How long compute waited for the host alone, in words."""
+    return (f"Host-bound: {ms(metrics.host_bound_ps)} ms ({share(metrics.host_bound_ps, metrics)}) in which a compute "
+            "stream was idle only because the host had not issued its next task.")
+
+
+def utilisation_sentence(shares: Mapping[str, float]) -> str:
+    """Shares of what could have been done, in words."""
+    return "Utilisation: " + ", ".join(f"{name} {part:.1%}" for name, part in shares.items()) + "."
+
+
+def ms(time_ps: float) -> str:
+    """Picoseconds as milliseconds, four digits."""
+    return number(time_ps / PS_PER_MS)
+
+
+def number(value: float) -> str:
+    """Four digits, or all of those before the point: 0.01234, 12.35, 3128, 48,210."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def share(time_ps: float, metrics: Metrics) -> str:
+    """A time as percentage of the makespan."""
+    return f"{time_ps / metrics.makespan_ps:.1%}"
+
+
+def _communication(times: CommunicationTimes, metrics: Metrics) -> list[str]:
+    exposed = f"{times.exposed_ps / times.busy_ps:.0%}" if times.busy_ps else "-"
+    cells = [times.busy_ps, times.hidden_ps, times.exposed_ps, times.waiting_ps]
+    return [f"{ms(one)} {share(one, metrics):>6}" for one in cells] + [exposed]
+
+
+def _times(metrics: Metrics, shares: Mapping[str, float]) -> list[RenderableType]:
+    from rich.table import Table
+    from rich.text import Text
+
+    sentences = [stretch_sentence(metrics), host_sentence(metrics)]
+    if shares:
+        sentences.append(utilisation_sentence(shares))
+    beside = Table.grid(padding=(0, 4))
+    beside.add_row(account_table(metrics), kind_table(metrics))
+    made: list[RenderableType] = [beside]
+    if metrics.communication:
+        made.append(communication_table(metrics))
+    return [*made, Text("\n".join(sentences) + "\n")]
+
+
+def _header(report: ReportInput) -> Text:
+    from rich.text import Text
+
+    header = Text(report.title, style="bold")
+    for fact in report.facts:
+        header.append("\n" + fact, "not bold")
+    for name, text in report.numbers:
+        header.append(f"\n{name}: ", "not bold").append(text, "bold")
+    return header.append("\n")
+
+
+@dataclass
+class _Titled:
+    """A table below its title, an empty line after it."""
+
+    title: Text
+    table: Table
+
+    def add(self, *cells: str) -> None:
+        from rich.text import Text
+
+        self.table.add_row(*(Text(cell) for cell in cells))
+
+    def __rich_console__(self, _: Console, __: ConsoleOptions) -> Iterator[RenderableType]:
+        yield self.title
+        yield self.table
+        yield ""
+
+
+def _titled(caption: str, title: str, *headings: str) -> _Titled:
+    """An empty table; its headings say by < or > how their column is aligned."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="")
+    for heading in headings:
+        right = heading[0] == ">"
+        table.add_column(Text(heading[1:]), justify="right" if right else "left", no_wrap=right)
+    return _Titled(Text(title, "bold").append(f" ({caption})" if caption else "", "not bold"), table)

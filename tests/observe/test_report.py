@@ -1,0 +1,120 @@
+"""The report reads as plain text a hundred columns wide; what is not given is left out."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+
+import pytest
+
+from simulator.observe.critical import critical_path
+from simulator.observe.metrics import measure, utilisation
+from simulator.observe.report import ExpectedRow, Footnote, ReportInput, number, print_report, stretch_sentence
+from tests.observe.hand import comm, task, timeline
+
+MS = 10**9
+RUN = [
+    task("attention", 0, 100 * MS, kind="attention", layer=0, bound_by="L2"),
+    comm("dispatch", 120 * MS, 300 * MS, ready=100 * MS, after=(0,), layer=0),
+    task("experts", 100 * MS, 220 * MS, solo=100 * MS, after=(0,), layer=0, bound_by="HBM"),
+    comm("combine", 300 * MS, 350 * MS, after=(1, 2), layer=0, bound_by="latency"),
+]
+EXPECTED = [ExpectedRow("A1", "latency_ms", 3128.0, 3200.0, "fit"), ExpectedRow("A2", "tpot_ms", 0.5, None, "predict")]
+GOLDEN = """\
+a3_prefill:dp on atlas_a3
+32 dies
+latency: 350 ms
+
+expected against simulated
+id   metric       expected   simulated   error   role
+────────────────────────────────────────────────────────
+A1   latency_ms      3,128       3,200   +2.3%   fit
+A2   tpot_ms           0.5           -       -   predict
+
+where the time went (each instant once)           time by kind (average rank)
+                         ms   of the run          kind          ms   of the run
+────────────────────────────────────────          ─────────────────────────────
+compute                 220        62.9%          all_to_all   230        65.7%
+communication exposed   130        37.1%          gemm         120        34.3%
+                                                  attention    100        28.6%
+
+communication (ms of an average rank, share of the run)
+name                        busy       hidden      exposed     waiting   of it exposed
+──────────────────────────────────────────────────────────────────────────────────────
+dispatch              180  51.4%   100  28.6%    80  22.9%   20   5.7%             44%
+combine                50  14.3%     0   0.0%    50  14.3%    0   0.0%            100%
+
+all (overlaps once)   230  65.7%   100  28.6%   130  37.1%   20   5.7%             57%
+
+Compute against its time alone on the same cores: +10.0% over the run, +25.0% while communication
+runs on its rank, +0.0% apart from it.
+Host-bound: 0 ms (0.0%) in which a compute stream was idle only because the host had not issued its
+next task.
+Utilisation: sdma busy 65.7%, cube busy 62.9%.
+
+critical path (more than 1% of it)
+kind         bound by    ms   of the path
+─────────────────────────────────────────
+all_to_all   link       180         51.4%
+attention    L2         100         28.6%
+all_to_all   latency     50         14.3%
+wait         peers       20          5.7%
+
+rank 0, layer 0: 350 ms, from 0 ms
+main |AAAAAAAAAAAAAAAAAAAAAAAAAAAEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEE                                   |
+comm |                           ~~~~~DDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDCCCCCCCCCCCCC|
+ms    0                          100                       200                        300
+A attention 100 ms   D dispatch 180 ms   E experts 120 ms   C combine 50 ms
+~ waiting for cores or peers, : another layer
+
+parameters that mattered
+parameter   value    kind     source
+────────────────────────────────────
+chip.l2     5 TB/s   fitted   [1] 2.
+"""
+
+
+def _printed(report: ReportInput) -> str:
+    file = io.StringIO()
+    print_report(report, file=file)
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines()).rstrip() + "\n"
+
+
+def test_a_whole_report() -> None:
+    columns = timeline(RUN).columns()
+    text = _printed(ReportInput(
+        "a3_prefill:dp on atlas_a3", ["32 dies"], [("latency", "350 ms")], EXPECTED, measure(columns),
+        critical_path(columns), utilisation(columns), columns,
+        footnotes=[Footnote("chip.l2", "5 TB/s", "fitted", "[1] 2.")]))
+    assert text == GOLDEN
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_what_is_not_given_is_left_out() -> None:
+    assert _printed(ReportInput("nothing ran")) == "nothing ran\n"
+    empty = timeline().columns()
+    assert _printed(ReportInput("empty", metrics=measure(empty), path=critical_path(empty), columns=empty)) == "empty\n"
+
+
+def test_errors_are_relative_to_what_was_expected() -> None:
+    assert [row.error for row in EXPECTED] == [pytest.approx(72 / 3128), None]
+    assert ExpectedRow("x", "misses", 0.0, 3.0, "predict").error is None
+
+
+def test_stretch_without_company() -> None:
+    alone = measure(timeline([task("a", 0, 11, solo=10)]).columns())
+    assert stretch_sentence(alone) == (
+        "Compute against its time alone on the same cores: +10.0% over the run; no communication ran beside it.")
+
+
+def test_numbers_keep_four_digits() -> None:
+    shown = [number(one) for one in (0.012344, 12.345, 3128.4, 48210.0, 0)]
+    assert shown == ["0.01234", "12.35", "3,128", "48,210", "0"]
+
+
+def test_importing_is_light() -> None:
+    modules = ["timeline", "metrics", "critical", "trace", "report", "layer_picture", "arrow"]
+    code = (f"import sys; [__import__('simulator.observe.' + name) for name in {modules}]; "
+            "sys.exit(any(name in sys.modules for name in ('numpy', 'pyarrow', 'rich')))")
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
