@@ -77,7 +77,10 @@ def fill(
     rising = [True] * len(limits)
     heap: list[tuple[float, int]] = [(stop, len(members) + j) for j, stop in enumerate(stops) if stop < inf]
     for i, crossing in enumerate(members):
-        if len(crossing) > 1:
+        if len(crossing) == 2 and available[i] > 0.0:  # the same as _level, for the most frequent case
+            (j, a), (k, b) = crossing
+            heap.append((available[i] / (a * weights[j] + b * weights[k]), i))
+        elif len(crossing) > 1:
             heap.append((_level(available[i], crossing, weights, rising, rates), i))
     heapify(heap)
     seen_at = [0] * len(members)  # how many flows had stopped when this capacity's key was worked out

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from simulator.physics.maxmin import LIMIT, fill
 
 if TYPE_CHECKING:
-    from simulator.physics.flows import Bound, Capacity, Flow
+    from simulator.physics.flow import Bound, Capacity, Flow
 
 _NOISE = 1e-12  # relative; levels and rates that differ by less are equal
 _serial = attrgetter("serial")
@@ -93,10 +93,16 @@ def _solve_together(
     members: list[list[tuple[int, float]]] = []
     contested: list[int] = []
     for i, capacity in enumerate(capacities):
-        inside = [(flow.index, pull) for flow, pull in capacity.flows.items() if flow.chosen]
+        inside: list[tuple[int, float]] = []
+        taken: list[float] = []
+        for flow, pull in capacity.flows.items():
+            if flow.chosen:
+                inside.append((flow.index, pull))
+            else:
+                taken.append(pull * flow.rate_bytes_per_s)
         left = capacity.rate_bytes_per_s
-        if len(inside) < len(capacity.flows):
-            left -= fsum([pull * flow.rate_bytes_per_s for flow, pull in capacity.flows.items() if not flow.chosen])
+        if taken:
+            left -= fsum(taken)
             contested.append(i)
         members.append(inside)
         available.append(left)

@@ -1,0 +1,160 @@
+"""Capacities, and the flows of bytes that share them. What they do in time is up to the network (`flows.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from math import inf
+from typing import TypeAlias
+
+from simulator.physics.maxmin import LIMIT
+
+NEVER, DONE = -1, -2
+"""Finish times of a flow that has no rate yet, and of one that has ended."""
+
+_serials = count()
+
+
+class StalledFlowError(ValueError):
+    """A flow that can never move its bytes; the text names it and what stops it."""
+
+
+class Capacity:
+    """Something that moves at most `rate_bytes_per_s`, shared by the flows that cross it; rate inf never binds."""
+
+    __slots__ = ("flows", "name", "rate_bytes_per_s", "serial")
+
+    def __init__(self, name: object, rate_bytes_per_s: float) -> None:
+        if not rate_bytes_per_s >= 0:
+            raise ValueError(f"capacity {name!r}: rate {rate_bytes_per_s} bytes/s; it must be 0 or more")
+        self.name = name
+        self.rate_bytes_per_s = rate_bytes_per_s
+        self.flows: dict[Flow, float] = {}  # those in flight here -> bytes moved here per byte of a member's own
+        self.serial = next(_serials)
+
+    def __repr__(self) -> str:
+        return f"Capacity({self.name!r}, {self.rate_bytes_per_s:g} B/s)"
+
+    def used_bytes_per_s(self) -> float:
+        """How much moves here at this moment."""
+        return sum(coefficient * flow.rate_bytes_per_s for flow, coefficient in self.flows.items())
+
+
+Bound: TypeAlias = Capacity | int
+"""What limits a flow: a capacity, or LIMIT."""
+
+
+def _before(capacity: Capacity, bound: Bound) -> bool:
+    """Whether a tie goes to the capacity: it does against LIMIT, and against a capacity that was made later."""
+    return not isinstance(bound, Capacity) or capacity.serial < bound.serial
+
+
+class Flow:
+    """`multiplicity` identical members that each move `size_bytes`, at `weight` times the fair level.
+
+    loads: (capacity, bytes moved there per byte of a member's own). limit_bytes_per_s, size and rate are per member.
+    Raises ValueError for numbers that make no sense, and for a flow that nothing bounds (no load, no finite limit).
+    """
+
+    __slots__ = (  # noqa: RUF023
+        "size_bytes", "loads", "limit_bytes_per_s", "weight", "multiplicity", "tag", "rate_bytes_per_s",
+        "pulls", "bound", "chosen", "index", "solo_rate", "solo_bound",
+        "left_bytes", "since_ps", "finish_ps", "queued_ps", "bound_since_ps", "_bound_ps", "done", "serial",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        size_bytes: float,
+        loads: Sequence[tuple[Capacity, float]],
+        limit_bytes_per_s: float = inf,
+        weight: float = 1.0,
+        multiplicity: int = 1,
+        tag: object = None,
+    ) -> None:
+        self.size_bytes = size_bytes
+        self.loads = loads
+        self.limit_bytes_per_s = limit_bytes_per_s
+        self.weight = weight
+        self.multiplicity = multiplicity
+        self.tag = tag
+        if not (0 <= size_bytes < inf and limit_bytes_per_s >= 0 and 0 < weight < inf and multiplicity >= 1):
+            raise ValueError(f"{self!r}: limit {limit_bytes_per_s}, weight {weight}, multiplicity {multiplicity}; all "
+                             "must be positive, and size and weight finite")
+        if not loads and limit_bytes_per_s == inf:
+            raise ValueError(f"{self!r} loads no capacity and has no finite limit: nothing bounds its rate")
+        self.rate_bytes_per_s = 0.0  # at this moment
+        self.bound: Bound = LIMIT  # what sets the rate at this moment
+        self.chosen = False  # for the solver: among those whose rates are being solved, and the index there
+        self.index = 0
+        self._add_up(loads)
+        self.left_bytes: float = size_bytes
+        self.finish_ps = self.queued_ps = NEVER
+        self.since_ps = self.bound_since_ps = 0
+        self._bound_ps: dict[Bound, int] | None = None
+        self.done: Callable[[Flow], object]
+        self.serial = -1
+
+    def _add_up(self, loads: Sequence[tuple[Capacity, float]]) -> None:
+        """Set `pulls` (the loads that can bound, for all members) and the rate and bound of the flow alone."""
+        if len(loads) > 1 and (loads[0][0] is loads[1][0] if len(loads) == 2 else len(dict(loads)) < len(loads)):
+            merged: dict[Capacity, float] = {}
+            for capacity, coefficient in loads:
+                merged[capacity] = merged.get(capacity, 0.0) + coefficient
+            loads = list(merged.items())
+        members = self.multiplicity
+        rate = self.limit_bytes_per_s
+        bound: Bound = LIMIT
+        idle = False  # some of the loads can never bind
+        for capacity, coefficient in loads:
+            total = capacity.rate_bytes_per_s
+            if 0.0 < coefficient < inf:
+                alone = total / (coefficient * members)
+                if alone <= rate and (alone < rate or (alone < inf and _before(capacity, bound))):
+                    rate, bound = alone, capacity
+                elif total == inf:
+                    idle = True
+            elif coefficient == 0:
+                idle = True
+            else:
+                raise ValueError(f"{self!r}: coefficient {coefficient} on {capacity!r}; it must be 0 or more")
+        if members == 1 and not idle:
+            self.pulls: Sequence[tuple[Capacity, float]] = tuple(loads)
+        else:
+            self.pulls = [(c, a * members) for c, a in loads if a and c.rate_bytes_per_s < inf]
+        self.solo_rate: float = rate
+        self.solo_bound: Bound = bound
+
+    def __repr__(self) -> str:
+        name = "" if self.tag is None else f"{self.tag!r}, "
+        return f"Flow({name}{self.size_bytes:g} B)"
+
+    def solo_s(self) -> float:
+        """How long it takes with nobody else there, in seconds, without latency; inf if it can never end."""
+        if not self.size_bytes:
+            return 0.0
+        return self.size_bytes / self.solo_rate if self.solo_rate else inf
+
+    @property
+    def bound_ps(self) -> Mapping[Bound, int]:
+        """How long each bound has limited it, in ps; complete when it is done, else up to the last change of bound."""
+        return self._bound_times(self.since_ps if self.finish_ps == DONE else self.bound_since_ps)
+
+    def bound_by(self, now_ps: int | None = None) -> Bound:
+        """What has limited it longest: until `now_ps` while it is in flight, in all after it is done."""
+        if self._bound_ps is None:
+            return self.bound
+        until_ps = self.since_ps if self.finish_ps == DONE or now_ps is None else now_ps
+        times = self._bound_times(until_ps)
+        return max(times, key=times.__getitem__)
+
+    def _bound_times(self, until_ps: int) -> dict[Bound, int]:
+        times = dict(self._bound_ps or ())
+        if until_ps > self.bound_since_ps:
+            times[self.bound] = times.get(self.bound, 0) + until_ps - self.bound_since_ps
+        return times
+
+    def set_bound(self, bound: Bound, now_ps: int) -> None:
+        if now_ps > self.bound_since_ps:
+            self._bound_ps = self._bound_times(now_ps)
+            self.bound_since_ps = now_ps
+        self.bound = bound
