@@ -33,19 +33,17 @@ def share(flows: list[Flow]) -> tuple[list[float], list[Bound]]:
 
     Appends (and marks) those others whose rates must change as well.
     """
+    joint: list[int] = []  # those that meet another chosen one, from then on
+    apart = list(range(len(flows)))
     while True:
         rates: list[float] = [0.0] * len(flows)
         bounds: list[Bound] = [LIMIT] * len(flows)
-        joint: list[int] = []
         objectors: dict[Flow, None] = {}
-        for k, flow in enumerate(flows):
-            for capacity, _ in flow.pulls:
-                if len(capacity.flows) > 1:
-                    break
+        still_apart: list[int] = []
+        for k in apart:
+            if _only_chosen_one(flows[k], rates, bounds, k, objectors):
+                still_apart.append(k)
             else:
-                rates[k], bounds[k] = flow.solo_rate, flow.solo_bound
-                continue
-            if not _only_chosen_one(flow, rates, bounds, k, objectors):
                 joint.append(k)
         if joint:
             _solve_together(flows, joint, rates, bounds, objectors)
@@ -53,6 +51,7 @@ def share(flows: list[Flow]) -> tuple[list[float], list[Bound]]:
             return rates, bounds
         for flow in objectors:  # only now: all of this round was solved with them as background
             flow.chosen = True
+        apart = still_apart + list(range(len(flows), len(flows) + len(objectors)))
         flows.extend(objectors)
 
 

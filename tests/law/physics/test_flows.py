@@ -281,3 +281,14 @@ def test_a_flow_starts_once() -> None:
 def test_a_negative_rate_is_refused() -> None:
     with pytest.raises(ValueError, match="link"):
         Capacity("link", -1.0)
+
+
+@pytest.mark.parametrize("hbm", [1.6e12, 3e11])
+@pytest.mark.parametrize("seed", range(3))
+def test_uneven_ranks_under_one_collective_equal_a_plain_global_solve(hbm: float, seed: int) -> None:
+    """What happens on one rank reaches the others only through the collective, and then all the way."""
+    random = Random(seed)
+    rates, jobs = collective(6, hbm)
+    uneven = [jobs[0]] + [Job(**{**vars(job), "start_ps": random.randrange(5 * 10**9)}) for job in jobs[1:]]
+    ends = [end * 1e-12 for end in simulate(rates, uneven).end_ps]
+    assert ends == pytest.approx(plain_ends_s(rates, uneven), rel=1e-9, abs=2e-11)
