@@ -44,6 +44,7 @@ def layer_picture(columns: Columns, rank: int, layer: int | None = None, width: 
     if not here.any():
         raise ValueError(f"rank {rank} has no task of layer {layer}")
     start, end = int(mine["start_ps"][here].min()), int(mine["end_ps"][here].max())
+    end = max(end, start + 1)
     letters = _letters([str(name) for name in mine["name"][here].tolist()])
     label = min(_LABEL, max(2, *(len(stream) for stream in mine["stream"].tolist())))
     cells = max(10, width - label - 3)
@@ -80,17 +81,17 @@ def _letters(names: list[str]) -> dict[str, tuple[str, str]]:
 def _rows(columns: Columns, layer: int, letters: dict[str, tuple[str, str]], start: int,
           end: int) -> dict[str, list[_Block]]:
     """What each stream shows between start and end, streams in the order of their first task."""
-    rows: dict[str, list[_Block]] = {}
+    rows: dict[str, list[_Block]] = {stream: [] for stream in columns["stream"].tolist()}
     names = ("stream", "name", "layer", "micro_batch", "ready_ps", "start_ps", "end_ps")
     for stream, name, its, batch, ready, began, ended in zip(*(columns[one].tolist() for one in names), strict=True):
         if ended <= start or ready >= end:
             continue
         letter, colour = letters[name] if its == layer else (ELSEWHERE, "")
-        blocks = rows.setdefault(stream, [])
+        blocks = rows[stream]
         blocks.append(_Block(WAITING if its == layer else IDLE, "dim", ready, began))
         style = f"black on {colour}" if colour else "dim"
         blocks.append(_Block(letter.lower() if batch % 2 and batch > 0 else letter, style, began, ended))
-    return rows
+    return {stream: blocks for stream, blocks in rows.items() if blocks}
 
 
 def _cells(blocks: list[_Block], start: int, end: int, cells: int) -> list[tuple[str, str]]:

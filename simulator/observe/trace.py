@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from simulator.observe.columns import Array, Columns
 
 PS_PER_NS = 1_000
+# Process of rank 0; threads count from 1, and Perfetto would show a thread with its process's number as main thread.
+FIRST_PID = 1_000
 
 
 class Flight(NamedTuple):
@@ -66,8 +68,8 @@ def write_trace(columns: Columns, path: str | PathLike[str], ranks: Sequence[int
         raise ValueError(f"no rows of rank {', '.join(map(str, absent))}; ranks are {_few(columns)}")
     some = select(columns, np.isin(columns["rank"], chosen))
     writer = _Events(some)
-    lines = [writer.tracks(), writer.slices(), writer.arrows(), writer.flights(flights, chosen),
-             writer.counters(counters, chosen)]
+    lines = [writer.tracks(), writer.slices(), writer.arrows(), writer.flights(flights, set(chosen)),
+             writer.counters(counters, set(chosen))]
     with whole_file(path) as part, _text_file(part, str(path).endswith(".gz")) as file:
         file.write('{"traceEvents":[\n')
         file.writelines(_joined(line for group in lines for line in group))
@@ -87,7 +89,7 @@ class _Events:
         for key in keys:
             if key not in self.tids:
                 self.tids[key] = next_tid[key[0]] = next_tid.get(key[0], 0) + 1
-        self.pid = [rank + 1 for rank, _ in keys]
+        self.pid = [FIRST_PID + rank for rank, _ in keys]
         self.tid = [self.tids[key] for key in keys]
 
     def tracks(self) -> Iterator[str]:
@@ -143,24 +145,29 @@ class _Events:
                    f'"ts":{_us(end[awaited] - 1)}}}')
             yield (f'{{"ph":"f","bp":"e",{head},"pid":{self.pid[row]},"tid":{self.tid[row]},"ts":{_us(start[row])}}}')
 
-    def flights(self, flights: Iterable[Flight], ranks: Sequence[int]) -> Iterator[str]:
+    def flights(self, flights: Iterable[Flight], ranks: set[int]) -> Iterator[str]:
         """Overlapping things in flight, as async events with an id each."""
-        for number, flight in enumerate(one for one in flights if one.rank in set(ranks)):
-            head = f'"cat":"flow","name":{dumps(flight.name)},"id":"flow-{number}","pid":{flight.rank + 1}'
+        for number, flight in enumerate(flights):
+            if flight.rank not in ranks:
+                continue
+            head = (f'"cat":"flow","name":{dumps(flight.name)},"id2":{{"local":"flow-{number}"}},'
+                    f'"pid":{FIRST_PID + flight.rank}')
             yield f'{{"ph":"b",{head},"ts":{_us(flight.start_ps // PS_PER_NS)}}}'
             yield f'{{"ph":"e",{head},"ts":{_us(flight.end_ps // PS_PER_NS)}}}'
 
-    def counters(self, samples: Iterable[Sample], ranks: Sequence[int]) -> Iterator[str]:
+    def counters(self, samples: Iterable[Sample], ranks: set[int]) -> Iterator[str]:
         """Values over time, such as a capacity's rate."""
         for sample in samples:
-            if sample.rank in set(ranks):
-                yield (f'{{"ph":"C","name":{dumps(sample.name)},"pid":{sample.rank + 1},'
-                       f'"ts":{_us(sample.time_ps // PS_PER_NS)},"args":{{"value":{sample.value:.9g}}}}}')
+            if sample.rank in ranks:
+                name, _, unit = sample.name.rpartition(" ")  # Perfetto joins the two again
+                yield (f'{{"ph":"C","name":{dumps(name or unit)},"pid":{FIRST_PID + sample.rank},'
+                       f'"ts":{_us(sample.time_ps // PS_PER_NS)},'
+                       f'"args":{{{dumps(unit if name else "value")}:{sample.value:.9g}}}}}')
 
 
 def _meta(what: str, rank: int, tid: int, value: str | int) -> str:
     key = "name" if isinstance(value, str) else "sort_index"
-    return f'{{"ph":"M","name":"{what}","pid":{rank + 1},"tid":{tid},"args":{{"{key}":{dumps(value)}}}}}'
+    return f'{{"ph":"M","name":"{what}","pid":{FIRST_PID + rank},"tid":{tid},"args":{{"{key}":{dumps(value)}}}}}'
 
 
 def _ns(times_ps: Array) -> list[int]:

@@ -33,7 +33,7 @@ def check_trace(path: Path) -> list[dict[str, Any]]:
     pairs = defaultdict(list)
     for one in events:
         if one["ph"] in "be":
-            pairs[one["cat"], one["id"]].append(one["ph"])
+            pairs[one["pid"], one["cat"], one["id2"]["local"]].append(one["ph"])
     assert all(ends == ["b", "e"] for ends in pairs.values()), "async events need one b and one e per id"
     for one in events:
         for key in ("ts", "dur"):

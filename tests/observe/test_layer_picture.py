@@ -79,3 +79,7 @@ def test_a_task_too_short_for_a_cell_is_in_the_legend_only() -> None:
 def test_an_absent_layer_is_refused() -> None:
     with pytest.raises(ValueError, match="rank 0 has no task of layer 7"):
         layer_picture(timeline(TWO).columns(), 0, 7)
+
+
+def test_a_layer_without_length_is_drawn_too() -> None:
+    assert "T t 0 us" in layer_picture(timeline([task("t", 5, 5, layer=0)]).columns(), 0, 0).plain

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from simulator.observe.timeline import Timeline
-from simulator.observe.trace import Flight, Sample, some_ranks, write_trace
+from simulator.observe.trace import FIRST_PID, Flight, Sample, some_ranks, write_trace
 from tests.law.trace_laws import check_trace
 from tests.observe.hand import comm, task, timeline
 from tests.observe.perfetto_ui import opened
@@ -78,10 +78,10 @@ def test_flights_and_counters_are_written_for_the_ranks_shown(tmp_path: Path) ->
     counters = [Sample("HBM GB/s", 0, 0, 812.5), Sample("HBM GB/s", 0, 5 * US, 0), Sample("HBM GB/s", 9, 0, 1)]
     write_trace(timeline(LAYER).columns(), tmp_path / "trace.json", flights=flights, counters=counters)
     events = check_trace(tmp_path / "trace.json")
-    assert [(one["ph"], one["id"], one["ts"]) for one in events if one["ph"] in "be"] == [
+    assert [(one["ph"], one["id2"]["local"], one["ts"]) for one in events if one["ph"] in "be"] == [
         ("b", "flow-0", 0), ("e", "flow-0", 5), ("b", "flow-1", 1), ("e", "flow-1", 3)]
-    assert [(one["name"], one["ts"], one["args"]["value"]) for one in events if one["ph"] == "C"] == [
-        ("HBM GB/s", 0, Decimal("812.5")), ("HBM GB/s", 5, 0)]
+    assert [(one["name"], one["ts"], one["args"]) for one in events if one["ph"] == "C"] == [
+        ("HBM", 0, {"GB/s": Decimal("812.5")}), ("HBM", 5, {"GB/s": 0})]
 
 
 def test_ranks_to_show() -> None:
@@ -121,14 +121,18 @@ def test_perfetto_shows_every_slice_arrow_and_track(tmp_path: Path, suffix: str)
         assert perfetto.complaints() == []
         on_threads = "slice join thread_track on track_id = thread_track.id"
         assert perfetto.query(f"select count(*) from {on_threads}") == [[written]]
-        assert perfetto.query("select count(*) from slice where name = 'prefetch'") == [[2]]
+        assert perfetto.query("select slice.name, process.name, count(*) from slice join process_track on "
+                              "track_id = process_track.id join process using (upid)") == [["prefetch", "rank 0", 2]]
         assert perfetto.query("select count(*) from flow") == [[sum(one["ph"] == "s" for one in events)]]
-        assert perfetto.query("select count(*) from counter") == [[5]]
+        assert perfetto.query("select name, count(*) from counter join process_counter_track as track "
+                              "on track_id = track.id group by 1") == [["HBM GB/s", 5]]
+        assert perfetto.query("select count(*) from thread where is_main_thread and utid in "
+                              "(select utid from thread_track)") == [[0]]
         assert perfetto.query(
             f"select process.name, thread.name, count(*) from {on_threads} "
             "join thread using (utid) join process using (upid) group by 1, 2 order by pid, tid") == [
-            [f"rank {rank}", f"stream {stream}", sum(one["ph"] == "X" and (one["pid"], one["tid"]) == (rank + 1, tid)
-                                                     for one in events)]
+            [f"rank {rank}", f"stream {stream}",
+             sum(one["ph"] == "X" and (one["pid"], one["tid"]) == (FIRST_PID + rank, tid) for one in events)]
             for rank in (0, 2) for tid, stream in _streams(events, rank)]
         assert perfetto.query("select sum(dur) from slice where category = 'kernel'") == [
             [int(sum(one["dur"] * 1000 for one in events if one["ph"] == "X" and one["cat"] == "kernel"))]]
@@ -136,4 +140,4 @@ def test_perfetto_shows_every_slice_arrow_and_track(tmp_path: Path, suffix: str)
 
 def _streams(events: list[dict[str, Any]], rank: int) -> list[tuple[int, str]]:
     return sorted((one["tid"], one["args"]["name"].removeprefix("stream ")) for one in events
-                  if one["name"] == "thread_name" and one["pid"] == rank + 1)
+                  if one["name"] == "thread_name" and one["pid"] == FIRST_PID + rank)
