@@ -134,6 +134,15 @@ def test_crowds_equal_a_plain_global_solve_at_every_event(seed: int) -> None:
     assert ends == pytest.approx(plain_ends_s(rates, jobs), rel=1e-9, abs=6e-11)
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_crowds_folded_equal_crowds_unfolded_to_the_picosecond(seed: int) -> None:
+    rates, jobs = crowd(seed, capacities=4 + seed, flows=30)
+    m = (3, 8, 32)[seed % 3]
+    apart = simulate(rates, [jobs[0]] * m + jobs[1:]).end_ps
+    folded = Job(**{**vars(jobs[0]), "multiplicity": jobs[0].multiplicity * m})
+    assert [apart[0], *apart[m:]] == simulate(rates, [folded, *jobs[1:]]).end_ps
+
+
 def test_all_to_all_of_different_sizes_equals_a_plain_global_solve_at_every_event() -> None:
     """Each host sends to each other over its up and their down port, every size different."""
     random, hosts = Random(1), 8
