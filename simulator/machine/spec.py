@@ -183,6 +183,7 @@ class MachineSpec(Table):
     name: str
     title: str
     doc: str
+    dies_per_card: PositiveCount
     chip: ChipSpec
     host: HostSpec
     fabric: list[LevelSpec] = Field(min_length=1)

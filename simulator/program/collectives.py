@@ -80,6 +80,8 @@ class Lowering:
             return self.lower(scatter, members) + self.lower(gather, members)
         if collective.sizes:
             return (self._uneven(collective, members, engine),)
+        if not collective.bytes_per_pair:
+            return (Phase(self._latency_s(engine, members), ()),)
         copied = 2 * (n - 1) if kind == "all_to_all" else n + 1
         return (self._balanced(collective, members, engine, copied * collective.bytes_per_pair),)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from math import inf
 
@@ -24,7 +25,7 @@ def tape_of(program: Program, machine: MachineSpec, generation: str) -> Tape:
     cost = cache(lambda work: _cost(work, machine, generation))
     launch_ps = 0 if program.captured else to_ps(machine.host.launch_eager.si)
     offset_ps = to_ps(machine.host.launch_graph.si) if program.captured else 0
-    read_ps = to_ps(machine.host.device_read.si)
+    read_ps = launch_ps + to_ps(machine.host.device_read.si)  # the copy is launched too
     tape = Tape([], [], [Segment()])
     streams: dict[str, int] = {}
     exchanges = 0
@@ -93,3 +94,54 @@ def _cost(work: Work | Prefetch, machine: MachineSpec, generation: str) -> Cost:
         return cost_of(work, machine.chip, machine.kernels[generation])
     except KeyError as error:
         raise InputError(f"{machine.name}, generation '{generation}': {error.args[0]}") from None
+
+
+def statics(program: Program, machine: MachineSpec, generation: str, groups: dict[str, int]) -> dict[str, list]:
+    """What is known of every task before the run, as columns; groups: size of each group of ranks."""
+    cost = cache(lambda work: _cost(work, machine, generation))
+    columns: dict[str, list] = {name: [] for name in _STATIC}
+    last: dict[str, int] = {}
+    host_after = -1
+    for item in program.items:
+        if isinstance(item, HostWait):
+            host_after = item.task
+            continue
+        before = (last[item.stream],) if item.stream in last else ()
+        last[item.stream] = item.index
+        row = (
+            item.name,
+            item.stream,
+            item.kind,
+            item.layer,
+            item.micro_batch,
+            (*before, *item.after),
+            host_after,
+            *_amounts(item.work, cost, machine, groups),
+        )
+        for name, value in zip(_STATIC, row, strict=True):
+            columns[name].append(value)
+    return columns
+
+
+_STATIC = (
+    "name", "stream", "kind", "layer", "micro_batch", "after", "host_after",
+    "engine", "communication", "flops", "hbm_bytes", "wire_bytes",
+)  # fmt: skip
+
+
+def _amounts(
+    work: Work | Collective | Prefetch, cost: Callable[[Work | Prefetch], Cost], machine: MachineSpec, groups: dict
+) -> tuple[str, bool, float, float, float]:
+    """Engine, whether it is communication, FLOPs, HBM bytes and wire bytes of one rank."""
+    if isinstance(work, Collective):
+        engine = machine.collectives[work.via]
+        n = groups[work.group]
+        peers = 1 if work.kind in ("send", "recv") else n - 1
+        each = work.bytes_per_pair if not work.sizes else sum(map(sum, work.sizes)) / n / max(n - 1, 1)
+        wire = each * peers * (2.0 / n if work.kind == "all_reduce" else 1.0)
+        copied = 2.0 if work.kind in ("all_to_all", "send", "recv") else (n + 1.0) / max(n - 1, 1)
+        memory = wire * (engine.transfer_bytes.si + copied * engine.copy_bytes.si)
+        return "+".join(engine.cores), True, 0.0, memory, wire
+    spent = cost(work)
+    flops = work.flops if isinstance(work, Work) else 0.0
+    return "+".join(pool for pool, _ in spent.need), False, flops, spent.hbm_bytes, 0.0

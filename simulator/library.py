@@ -1,0 +1,88 @@
+"""Scenarios by name ("a3_prefill:dp") from the library, or by path ("my.py:mine") from a user's own file."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from simulator import paths
+from simulator.errors import InputError
+from simulator.paths import did_you_mean
+
+if TYPE_CHECKING:
+    from simulator.scenario import Scenario
+
+
+def scenario_names() -> list[tuple[str, str]]:
+    """(name, first line of what it is) of every scenario of the library, file by file in the order of the code."""
+    return [
+        (f"{file}:{name}", (inspect.getdoc(function) or "").partition("\n")[0])
+        for file in paths.names("scenarios")
+        for name, function in _functions(_module(paths.find("scenarios", file)))
+    ]
+
+
+def load_scenario(reference: str) -> Scenario:
+    """The scenario FILE:FUNCTION, FILE being a name of the library or a path to a .py file.
+
+    Raises:
+        InputError: no such file or function, or the function does not return a scenario; says which there are.
+    """
+    from simulator.scenario import Scenario
+
+    file, colon, name = reference.rpartition(":")
+    if not colon:
+        known = [one for one, _ in scenario_names()]
+        hint = did_you_mean(reference, known)
+        raise InputError(f"'{reference}' is no scenario: write FILE:FUNCTION{hint}; there are {', '.join(known)}")
+    functions = dict(_functions(_module(paths.find("scenarios", file))))
+    if name not in functions:
+        known = [f"{file}:{one}" for one in functions]
+        raise InputError(f"'{reference}' is no scenario{did_you_mean(reference, known)}; there are {', '.join(known)}")
+    scenario = functions[name]()
+    if not isinstance(scenario, Scenario):
+        raise InputError(f"{reference} returns {type(scenario).__name__}, not a Scenario")
+    return scenario.variant(name=reference)
+
+
+def _module(path: Path) -> ModuleType:
+    """The file as a module; its own folder's siblings and the library's `workloads` can be imported from it."""
+    name = f"braid_scenarios.{path.stem}"
+    known = sys.modules.get(name)
+    if known is not None and getattr(known, "__file__", None) == str(path):
+        return known
+    _make_workloads_importable()
+    specification = importlib.util.spec_from_file_location(name, path)
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[name] = module
+    try:
+        specification.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[name]
+        if isinstance(error, SyntaxError | ImportError | NameError):
+            raise InputError(f"{path}: {type(error).__name__}: {error}") from error
+        raise
+    return module
+
+
+def _make_workloads_importable() -> None:
+    """`import workloads.NAME` finds the library's rank programs, in a checkout and in an installed wheel."""
+    root = str(paths.folder("workloads").parent)
+    if root not in sys.path:
+        sys.path.append(root)
+
+
+def _functions(module: ModuleType) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """The public functions that the file itself defines and that need no argument."""
+    for name, value in vars(module).items():
+        if name.startswith("_") or not inspect.isfunction(value) or value.__module__ != module.__name__:
+            continue
+        parameters = inspect.signature(value).parameters.values()
+        if all(parameter.default is not parameter.empty for parameter in parameters):
+            yield name, value

@@ -1,0 +1,38 @@
+"""Who holds what: how ranks form groups, and how requests fall on ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def blocks(ranks: int, size: int) -> list[tuple[int, ...]]:
+    """Groups of `size` neighbours: blocks(4, 2) is [(0, 1), (2, 3)].
+
+    Raises:
+        ValueError: the ranks do not divide into such groups.
+    """
+    if size < 1 or ranks % size:
+        raise ValueError(f"{ranks} ranks do not divide into groups of {size}")
+    return [tuple(range(first, first + size)) for first in range(0, ranks, size)]
+
+
+def strides(ranks: int, size: int) -> list[tuple[int, ...]]:
+    """Groups of `size` ranks as far apart as can be: strides(4, 2) is [(0, 2), (1, 3)]."""
+    if size < 1 or ranks % size:
+        raise ValueError(f"{ranks} ranks do not divide into groups of {size}")
+    step = ranks // size
+    return [tuple(range(first, ranks, step)) for first in range(step)]
+
+
+def deal(lengths: Sequence[int], ranks: int) -> list[tuple[int, ...]]:
+    """Requests to data-parallel ranks: each, longest first, to the rank with the fewest tokens so far."""
+    hands: list[list[int]] = [[] for _ in range(ranks)]
+    for length in sorted(lengths, reverse=True):
+        min(hands, key=sum).append(length)
+    return [tuple(hand) for hand in hands]
+
+
+def split(total: int, parts: int) -> list[int]:
+    """A whole number in nearly equal parts, the larger ones first: split(7, 3) is [3, 2, 2]."""
+    share, rest = divmod(total, parts)
+    return [share + (part < rest) for part in range(parts)]

@@ -1,0 +1,97 @@
+"""Mixture-of-experts layers, dense FFN, embedding and head: kernels in launch order, INT8 where it is quantised.
+
+Routing is computed twice in prefill: `init_routing` sorts a rank's own tokens by expert before the dispatch,
+`re_routing` sorts what arrived by local expert; `unsort` and `finalize_routing` undo both. The first GEMM of an expert
+writes int32, which SwiGLU reads again; the second one writes BF16. Kernels that only handle indices, counts or weights
+move few bytes, but an eager host launches each of them.
+"""
+
+from __future__ import annotations
+
+from simulator.model import ops
+from simulator.model.mla import Kernels
+from simulator.model.shapes import Shapes
+
+
+def gate(s: Shapes, tokens: int) -> Kernels:
+    """Norm, router in FP32 (cast, GEMM), then scores, groups and top-k."""
+    scores = 4.0 * tokens * s.routed_experts
+    return [
+        ("moe.norm", ops.add_rms_norm(tokens, s.hidden)),
+        ("gate.cast", ops.passes(2.0 * tokens * s.hidden, 4.0 * tokens * s.hidden)),
+        ("gate", ops.gemm(tokens, s.routed_experts, s.hidden, dtype="fp32", out="fp32")),
+        ("gate.top_k", ops.passes(2.0 * scores, scores)),
+        ("gate.scale", ops.copy(tokens * s.experts_per_token, 4.0)),
+    ]
+
+
+def init_routing(s: Shapes, tokens: int) -> Kernels:
+    """Quantise and sort: one INT8 row per token and chosen expert, by expert."""
+    rows = tokens * s.experts_per_token
+    return [
+        ("init_routing", ops.passes(2.0 * tokens * s.hidden, rows * (s.hidden + 4.0))),
+        ("counts.difference", ops.copy(s.routed_experts, 8.0)),
+    ]
+
+
+def split_sizes(s: Shapes) -> Kernels:
+    """From the exchanged counts to the split sizes that the host reads: stack, sum per rank, sum of all."""
+    return [(f"counts.{what}", ops.copy(2 * s.routed_experts, 8.0)) for what in ("stack", "sum", "total")]
+
+
+def experts(s: Shapes, rows: tuple[int, ...]) -> Kernels:
+    """The local experts on the rows that arrived for each of them, sorted by expert before and unsorted after."""
+    total, width = sum(rows), s.expert_intermediate
+    return [
+        ("re_routing", ops.copy(total * (s.hidden + 4.0), 1.0)),
+        ("experts.gate_up", ops.grouped_gemm(rows, 2 * width, s.hidden, out="int32")),
+        ("experts.swiglu", ops.swiglu_quantise(total, width)),
+        ("experts.down", ops.grouped_gemm(rows, s.hidden, width)),
+        ("unsort.to_float", ops.copy(total, 4.0)),
+        ("unsort.argsort", ops.copy(total, 4.0)),
+        ("unsort.to_int", ops.copy(total, 4.0)),
+        ("unsort", ops.copy(total * s.hidden)),
+    ]
+
+
+def shared_expert(s: Shapes, tokens: int) -> Kernels:
+    """The expert that every token visits."""
+    width = s.shared_experts * s.expert_intermediate
+    return [
+        ("shared.quantise", ops.quantise(tokens, s.hidden)),
+        ("shared.gate_up", ops.gemm(tokens, 2 * width, s.hidden, out="int32")),
+        ("shared.swiglu", ops.swiglu_quantise(tokens, width)),
+        ("shared.down", ops.gemm(tokens, s.hidden, width)),
+    ]
+
+
+def finalize_routing(s: Shapes, tokens: int) -> Kernels:
+    """Weighted sum of a token's expert rows, in its own order, plus the shared expert."""
+    rows = tokens * s.experts_per_token
+    return [
+        ("finalize.weights", ops.copy(rows, 4.0)),
+        ("finalize_routing", ops.passes(2.0 * (rows + tokens) * s.hidden, 2.0 * tokens * s.hidden)),
+    ]
+
+
+def dense(s: Shapes, tokens: int) -> Kernels:
+    """The FFN of the first layers."""
+    width = s.dense_intermediate
+    return [
+        ("dense.norm", ops.add_rms_norm(tokens, s.hidden)),
+        ("dense.quantise", ops.quantise(tokens, s.hidden)),
+        ("dense.gate_up", ops.gemm(tokens, 2 * width, s.hidden, out="int32")),
+        ("dense.swiglu", ops.swiglu_quantise(tokens, width)),
+        ("dense.down", ops.gemm(tokens, s.hidden, width)),
+    ]
+
+
+def embedding_shard(s: Shapes, tokens: int) -> Kernels:
+    """One vocabulary shard looks up every token of the group, then zeroes those that are not its own."""
+    size = 2.0 * tokens * s.hidden
+    return [("embedding.lookup", ops.passes(0.0, size)), ("embedding.mask", ops.passes(size, size))]
+
+
+def head_shard(s: Shapes, rows: int, shards: int) -> Kernels:
+    """One vocabulary shard's logits of these rows, BF16."""
+    return [("lm_head", ops.gemm(rows, -(-s.vocabulary // shards), s.hidden, dtype="bf16"))]

@@ -1,0 +1,92 @@
+"""Kernels from shapes: FLOPs, bytes and families, never time.
+
+Every function returns the `Work` of one kernel. Byte counts are those of the tensors that the kernel reads and writes
+once; what it reads again on chip is the machine's business. `tokens` are rows; sizes are elements.
+"""
+
+from __future__ import annotations
+
+from simulator.machine.kernels import ELEMENT_BYTES, Work
+
+
+def gemm(tokens: int, n: int, k: int, dtype: str = "int8", out: str = "bf16", weights: str = "") -> Work:
+    """[tokens, k] x [k, n]. An int32 result has no dequantising epilogue, so it is a family of its own."""
+    return grouped_gemm((tokens,), n, k, dtype, out, weights)
+
+
+def grouped_gemm(
+    rows: tuple[int, ...], n: int, k: int, dtype: str = "int8", out: str = "bf16", weights: str = ""
+) -> Work:
+    """One product [rows[g], k] x [k, n] per group g, in one kernel; groups without rows cost nothing."""
+    busy = tuple(count for count in rows if count)
+    grouped = len(rows) > 1
+    family = f"{'grouped_' if grouped else ''}gemm_{dtype}{'_int32' if out == 'int32' else ''}"
+    return Work(
+        family,
+        kind="grouped_gemm" if grouped else "gemm",
+        dtype=dtype,
+        out_dtype=out,
+        rows=busy,
+        n=n,
+        k=k,
+        read_bytes=sum(busy) * k * ELEMENT_BYTES[dtype],
+        write_bytes=sum(busy) * n * ELEMENT_BYTES[out],
+        weight_bytes=len(busy) * n * k * ELEMENT_BYTES[dtype],
+        weights=weights,
+    )
+
+
+def flash_attention(
+    sequences: tuple[tuple[int, int, bool], ...],
+    heads: int,
+    qk_dim: int,
+    v_dim: int,
+    family: str = "flash_attention_ntd",
+    dtype: str = "bf16",
+) -> Work:
+    """Attention with its own keys per head; sequences: (queries, keys, causal)."""
+    queries = sum(queries for queries, _, _ in sequences)
+    keys = sum(keys for _, keys, _ in sequences)
+    element = ELEMENT_BYTES[dtype]
+    return Work(
+        family,
+        kind="attention",
+        dtype=dtype,
+        out_dtype=dtype,
+        scores=sequences,
+        heads=heads,
+        qk_dim=qk_dim,
+        v_dim=v_dim,
+        read_bytes=heads * (queries * qk_dim + keys * (qk_dim + v_dim)) * element,
+        write_bytes=heads * queries * v_dim * element,
+    )
+
+
+def passes(read_bytes: float, write_bytes: float) -> Work:
+    """Element-wise work, a norm, a copy, a sort: one pass over memory on vector cores."""
+    return Work("vector", kind="vector", dtype="fp32", read_bytes=read_bytes, write_bytes=write_bytes)
+
+
+def add_rms_norm(tokens: int, width: int) -> Work:
+    """Residual add and RMSNorm: reads x and the residual, writes the new residual and the norm, BF16."""
+    return passes(4.0 * tokens * width, 4.0 * tokens * width)
+
+
+def rms_norm(tokens: int, width: int) -> Work:
+    """RMSNorm, BF16 in and out."""
+    return passes(2.0 * tokens * width, 2.0 * tokens * width)
+
+
+def quantise(tokens: int, width: int) -> Work:
+    """BF16 to INT8 with one FP32 scale per token."""
+    return passes(2.0 * tokens * width, tokens * (width + 4.0))
+
+
+def copy(elements: float, element_bytes: float = 2.0) -> Work:
+    """Read and write once: a transpose, a concatenation, an index_select."""
+    return passes(elements * element_bytes, elements * element_bytes)
+
+
+def swiglu_quantise(rows: int, width: int) -> Work:
+    """Dequantise an int32 [rows, 2 width], SwiGLU, quantise to INT8 [rows, width] with a scale per row."""
+    return passes(8.0 * rows * width, rows * (width + 4.0))

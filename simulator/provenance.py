@@ -1,0 +1,60 @@
+"""Which numbers of the machine mattered: from what bounded the critical path to parameters with their sources."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from simulator.machine.typed_toml import quantities
+from simulator.units import Quantity
+
+if TYPE_CHECKING:
+    from simulator.machine.spec import MachineSpec
+    from simulator.observe.critical import CriticalPath, Segment
+    from simulator.scenario import Scenario
+
+LEAST_SHARE = 0.01
+
+
+def parameters_of(critical: CriticalPath, machine: MachineSpec, scenario: Scenario) -> list[dict[str, Any]]:
+    """Parameters that bounded more than 1% of the critical path, the most important first.
+
+    Each has name (dotted key in the machine's file), value, unit, kind, source and share of the critical path.
+    """
+    known = dict(quantities(machine))
+    shares: Counter[str] = Counter()
+    for segment in critical.segments:
+        for name in _names(segment, machine, scenario):
+            if name in known:
+                shares[name] += segment.to_ps - segment.from_ps
+    rows = []
+    for name, length in shares.most_common():
+        share = length / critical.makespan_ps
+        if share > LEAST_SHARE:
+            rows.append({"name": name, **_plain(known[name]), "share": share})
+    return rows
+
+
+def _plain(quantity: Quantity) -> dict[str, Any]:
+    return {"value": quantity.value, "unit": quantity.unit, "kind": quantity.kind, "source": quantity.source}
+
+
+def _names(segment: Segment, machine: MachineSpec, scenario: Scenario) -> list[str]:
+    """The parameters behind what bounded a segment."""
+    by = segment.bound_by.split(" ")[0]
+    if segment.what == "host":
+        return ["host.launch_eager"]
+    engine = getattr(scenario.knobs, "engine", "")
+    if by == "wire":
+        kind = getattr(machine.collectives[engine].ladder, segment.kind, None)
+        ladder = segment.kind if kind else "default"
+        return [f"collectives.{engine}.ladder.{ladder}.0.rate"]
+    names = {
+        "HBM": ["chip.hbm.peak", "chip.hbm.efficiency"],
+        "L2": ["chip.l2.rate"],
+        "link": [f"fabric.{number}.link_rate" for number in range(len(machine.fabric))],
+        "compute": [f"chip.peak.{pool}.{dtype}" for pool, peaks in machine.chip.peak.items() for dtype in peaks],
+    }
+    if by == "latency" and engine and segment.kind in ("all_to_all", "all_gather", "reduce_scatter", "all_reduce"):
+        return [f"collectives.{engine}.startup", f"collectives.{engine}.startup_per_peer"]
+    return names.get(by, [])

@@ -1,0 +1,178 @@
+"""A scenario: a machine, a model, a workload with its knobs, and the published values it is held against.
+
+A scenario is what a function of a scenario file returns. A variant calls its parent and replaces two fields::
+
+    def microbatch() -> Scenario:
+        return dp().variant(title="...", workload=MICRO_BATCH, expected=(...))
+
+Every leaf is a setting that the command line can change ("batch.requests=128"), and so is every number of the machine
+("machine.chip.hbm.peak=3.2 TB/s") and of the model ("model.shapes.layers=4").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, SerializeAsAny, model_validator
+
+from simulator.machine.spec import MachineSpec, load_machine, override
+from simulator.model.layout import deal
+from simulator.model.shapes import Shapes, load_model, override_model, shapes_of
+from simulator.program.rank import Rank
+from simulator.settings import leaves, replaced
+
+
+class Part(BaseModel):
+    """A part of a scenario: unknown keys are refused, values cannot change."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Prompts(Part):
+    """A batch of prompts to prefill: `requests` of `prompt_tokens` each, or the lengths of `prompt_lengths`."""
+
+    requests: PositiveInt = 1
+    prompt_tokens: PositiveInt = 4096
+    prompt_lengths: tuple[PositiveInt, ...] = Field((), description="uneven prompts; instead of the two above")
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Tokens of every prompt."""
+        return self.prompt_lengths or (self.prompt_tokens,) * self.requests
+
+
+class Layout(Part):
+    """How many ranks share what."""
+
+    expert_parallel: PositiveInt = 1
+
+
+class RoutingSpec(Part):
+    """Expert load: forced even without a skew; drawn from a power law with one (0 is even popularity)."""
+
+    skew: float | None = Field(None, ge=0)
+
+
+class Expected(Part):
+    """A published value. `role`: fit (a parameter was fitted on it: it proves nothing) or predict. `band`: the source
+    gives a range; `note`: source, and the reason of a miss."""
+
+    id: str
+    metric: str
+    value: float
+    role: Literal["fit", "predict"]
+    band: tuple[float, float] | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a rank program may read: shapes, ranks, batch, layout, routing, knobs and the seed of all draws."""
+
+    shapes: Shapes
+    cards: int
+    ranks: int
+    batch: Any
+    layout: Any
+    routing: RoutingSpec
+    knobs: Any
+    seed: int
+
+    def micro_batch_lengths(self, number: int, parts: int) -> tuple[int, ...]:
+        """The prompts of one of `parts` micro-batches of the whole batch."""
+        return deal(self.batch.lengths, parts)[number]
+
+
+Groups = Mapping[str, Sequence[tuple[int, ...]]]
+MemoryItem = tuple[str, str, float]  # name, category, bytes on one rank
+
+
+class Workload(NamedTuple):
+    """A rank program with what goes with it.
+
+    program: records one rank. groups: the case's groups of ranks. place: what a rank may ask about itself beside its
+    number. memory: items that the fullest rank keeps in HBM. measures: metrics from the makespan in seconds.
+    """
+
+    program: Callable[[Rank, Case], None]
+    groups: Callable[[Case], Groups]
+    place: Callable[[Case, int], Mapping[str, object]]
+    memory: Callable[[Case], list[MemoryItem]]
+    measures: Callable[[Case, float], Mapping[str, float]]
+
+
+class Scenario(Part):
+    """A system under a load. `cards` are what is bought; a card may carry several dies, each of them a rank."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    name: str = ""
+    title: str
+    machine: str = Field(description="name in topologies/, or path of a .toml file")
+    model: str = Field(description="name in workloads/models/, or path of a .toml file")
+    kernels: str = Field(description="software generation of the kernels, one of the machine's")
+    cards: PositiveInt
+    batch: SerializeAsAny[Part]
+    layout: SerializeAsAny[Part] = Layout()
+    routing: RoutingSpec = RoutingSpec()
+    knobs: SerializeAsAny[BaseModel]
+    workload: Workload = Field(exclude=True)
+    expected: tuple[Expected, ...] = Field((), exclude=True)
+    machine_changes: dict[str, str] = Field({}, exclude=True)
+    model_changes: dict[str, str] = Field({}, exclude=True)
+    changes: dict[str, str] = Field({}, exclude=True, description="what was set from outside, for the header")
+
+    @model_validator(mode="after")
+    def _names_its_values(self) -> Scenario:
+        if len({(one.id, one.metric) for one in self.expected}) < len(self.expected):
+            raise ValueError("two expected values have the same id and metric")
+        return self
+
+    def variant(self, **fields: Any) -> Scenario:
+        """The same scenario with some fields replaced."""
+        return Scenario.model_validate({**{name: getattr(self, name) for name in type(self).model_fields}, **fields})
+
+    def settings(self) -> dict[str, Any]:
+        """Every key that `replace` takes, with its value."""
+        return leaves(self)
+
+    def replace(self, changes: Mapping[str, str]) -> Scenario:
+        """The scenario with settings changed, from text as on the command line.
+
+        Raises:
+            InputError: a wrong key (with the right ones) or a wrong value (with what is right).
+        """
+        machine = {key.partition(".")[2]: text for key, text in changes.items() if key.startswith("machine.")}
+        model = {key.partition(".")[2]: text for key, text in changes.items() if key.startswith("model.")}
+        own = {key: text for key, text in changes.items() if key.partition(".")[0] not in ("machine", "model")}
+        own |= {key: text for key, text in changes.items() if key in ("machine", "model")}
+        changed = replaced(self, own).variant(
+            machine_changes={**self.machine_changes, **machine},
+            model_changes={**self.model_changes, **model},
+            changes={**self.changes, **changes},
+        )
+        changed.machine_spec()  # wrong keys and values are refused here, before anything runs
+        changed.shapes()
+        return changed
+
+    def machine_spec(self) -> MachineSpec:
+        """The machine's file with the changes of this scenario."""
+        return override(load_machine(self.machine), self.machine_changes)
+
+    def shapes(self) -> Shapes:
+        """The model's sizes with the changes of this scenario."""
+        return shapes_of(override_model(load_model(self.model), self.model_changes))
+
+    def case(self, machine: MachineSpec, seed: int) -> Case:
+        """What the workload's program gets to see."""
+        ranks = self.cards * machine.dies_per_card.count
+        return Case(self.shapes(), self.cards, ranks, self.batch, self.layout, self.routing, self.knobs, seed)
+
+
+def simulate(scenario: Scenario, **options: Any) -> Any:
+    """Run a scenario; see `simulator.simulation.simulate`."""
+    from simulator import simulation
+
+    return simulation.simulate(scenario, **options)

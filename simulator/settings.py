@@ -1,0 +1,72 @@
+"""Settings by dotted key: what a scenario's leaves are, and how text from a command line replaces them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from simulator.errors import InputError
+from simulator.paths import did_you_mean
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def leaves(model: BaseModel, prefix: str = "") -> dict[str, Any]:
+    """Dotted key -> value of every leaf that may be set, in order."""
+    found: dict[str, Any] = {}
+    for name, value in _fields(model):
+        if isinstance(value, BaseModel):
+            found |= leaves(value, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = value
+    return found
+
+
+def replaced(model: Model, changes: Mapping[str, str]) -> Model:
+    """`model` with leaves replaced from text; InputError names every wrong key and value at once."""
+    known, mistakes = leaves(model), []
+    for key in changes:
+        if key not in known:
+            inside = [one for one in known if one.startswith(key.rpartition(".")[0] + ".")] or list(known)
+            mistakes.append(f"--set {key}: no such setting{did_you_mean(key, known)}; there are {', '.join(inside)}")
+    if mistakes:
+        raise InputError("\n".join(mistakes))
+    for key, text in changes.items():
+        try:
+            model = _with(model, key.split("."), text)
+        except ValidationError as error:
+            reasons = "; ".join(one["msg"] for one in error.errors(include_url=False))
+            mistakes.append(f"--set {key}: got '{text}': {reasons} (now {known[key]!r})")
+    if mistakes:
+        raise InputError("\n".join(mistakes))
+    return model
+
+
+def _fields(model: BaseModel) -> Iterator[tuple[str, Any]]:
+    for name, field in type(model).model_fields.items():
+        if not field.exclude and name not in ("name", "title"):
+            yield name, getattr(model, name)
+
+
+def _with(model: Model, path: list[str], text: str) -> Model:
+    """A copy with one leaf replaced and validated."""
+    fields = {name: getattr(model, name) for name in type(model).model_fields}
+    name, *rest = path
+    inner = fields[name]
+    fields[name] = _with(inner, rest, text) if rest else _value(text, inner)
+    return type(model).model_validate(fields)
+
+
+def _value(text: str, old: Any) -> Any:
+    """Text as the type that it will be checked as; lists may be written 1024,2048 or [1024, 2048]."""
+    if isinstance(old, str):
+        return text
+    if isinstance(old, tuple | list) and not text.startswith("["):
+        return [part.strip() for part in text.split(",") if part.strip()]
+    try:
+        return json.loads(text.lower() if text in ("True", "False", "None") else {"none": "null"}.get(text, text))
+    except json.JSONDecodeError:
+        return text

@@ -1,0 +1,212 @@
+"""Runs a scenario: the one place where machine, model, programs and observers meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from simulator.errors import InputError
+from simulator.machine.graph import Fabric
+from simulator.machine.memory import Ledger
+from simulator.machine.spec import MachineSpec
+from simulator.observe.critical import CriticalPath, critical_path
+from simulator.observe.metrics import Metrics, measure
+from simulator.observe.timeline import StaticTasks, Timeline
+from simulator.program.collectives import Lowering
+from simulator.program.replay import Replay, rate_of
+from simulator.program.roles import Roles, find_roles, unfolded
+from simulator.program.tape import statics
+from simulator.program.task import ProgramError
+from simulator.program.world import World, record_world
+from simulator.provenance import parameters_of
+from simulator.scenario import Case, Scenario
+from simulator.units import PS_PER_S
+
+Progress = Callable[[float], None]
+RANK_MODES = ("roles", "all")
+EXCHANGE_MODES = ("auto", "classes", "pairwise")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A scenario ready to run: its machine, recorded programs, fabric and memory."""
+
+    scenario: Scenario
+    machine: MachineSpec
+    case: Case
+    world: World
+    fabric: Fabric
+    ledger: Ledger
+
+
+@dataclass
+class Result:
+    """What a run gave. header: how it was run. metrics: by name, in the unit that ends the name."""
+
+    scenario: Scenario
+    machine: MachineSpec
+    header: dict[str, Any]
+    metrics: dict[str, float]
+    timeline: Timeline
+    ledger: Ledger
+    makespan_ps: int
+
+    @cached_property
+    def columns(self) -> dict[str, Any]:
+        """The timeline as columns."""
+        return self.timeline.columns()
+
+    @cached_property
+    def measured(self) -> Metrics:
+        """Where the time went."""
+        return measure(self.columns)
+
+    @cached_property
+    def critical(self) -> CriticalPath:
+        """The chain of tasks and waits that made the run as long as it is."""
+        return critical_path(self.columns)
+
+    @cached_property
+    def parameters(self) -> list[dict[str, Any]]:
+        """Machine parameters that bounded more than 1% of the critical path: name, value, unit, kind, source, share."""
+        return parameters_of(self.critical, self.machine, self.scenario)
+
+    @property
+    def expected(self) -> list[dict[str, Any]]:
+        """Published values beside simulated ones: id, metric, value, simulated, error, role, scenario, note."""
+        rows = []
+        for one in self.scenario.expected:
+            simulated = self.metrics.get(one.metric)
+            error = None if simulated is None else _error(simulated, one.value, one.band)
+            rows.append({**one.model_dump(), "simulated": simulated, "error": error, "scenario": self.scenario.name})
+        return rows
+
+
+def prepare(scenario: Scenario, seed: int = 0) -> Prepared:
+    """Record the programs of a scenario and check that it fits.
+
+    Raises:
+        InputError: a name, number or layout that cannot be. DoesNotFit: more memory than there is, with the ledger.
+    """
+    machine = scenario.machine_spec()
+    case = scenario.case(machine, seed)
+    fabric = Fabric(machine, case.ranks)
+    workload = scenario.workload
+    try:
+        ledger = Ledger.of(f"{scenario.name}: the fullest rank", machine.chip.hbm)
+        for item in workload.memory(case):
+            ledger.add(*item)  # type: ignore[arg-type]
+        ledger.check()
+        world = record_world(
+            lambda npu: workload.program(npu, case), case.ranks, workload.groups(case), lambda r: workload.place(case, r)
+        )
+    except (ProgramError, ValueError) as error:
+        raise InputError(f"{scenario.name}: {error}") from error
+    return Prepared(scenario, machine, case, world, fabric, ledger)
+
+
+def simulate(
+    scenario: Scenario,
+    *,
+    ranks: str = "roles",
+    seed: int = 0,
+    exchange: str = "auto",
+    progress: Progress | None = None,
+) -> Result:
+    """Run a scenario once.
+
+    ranks: "roles" simulates ranks that do the same thing once, "all" every rank. seed: of all draws. exchange: how
+    collectives are lowered ("auto", "classes" or "pairwise"). progress: told the share done, now and then.
+    """
+    if ranks not in RANK_MODES or exchange not in EXCHANGE_MODES:
+        raise InputError(f"ranks is one of {', '.join(RANK_MODES)}; exchange is one of {', '.join(EXCHANGE_MODES)}")
+    ready = prepare(scenario, seed)
+    lowering = Lowering(ready.fabric, ready.machine.collectives, exchange)
+    roles = unfolded(ready.world)
+    if ranks == "roles":
+        roles = find_roles(ready.world, lowering, lambda key: rate_of(key, ready.machine, ready.fabric))
+    timeline = Timeline(scenario.name)
+    _add_ranks(timeline, ready, roles)
+    total = sum(len(ready.world.programs[rank].tasks) for rank in roles.leaders)
+    watch = timeline if progress is None else _Reporting(timeline, total, progress)
+    replay = Replay(ready.world, ready.machine, scenario.kernels, ready.fabric, lowering, roles, watch)
+    makespan_ps = replay.run()
+    if progress is not None:
+        progress(1.0)
+    header = {
+        "machine": ready.machine.title,
+        "model": ready.case.shapes.name,
+        "cards": scenario.cards,
+        "ranks": ready.case.ranks,
+        "mode": ranks,
+        "classes": len(roles.leaders),
+        "seed": seed,
+        "changed": dict(scenario.changes),
+    }
+    result = Result(scenario, ready.machine, header, {}, timeline, ready.ledger, makespan_ps)
+    result.metrics.update(_metrics(result, ready.case))
+    return result
+
+
+def _add_ranks(timeline: Timeline, ready: Prepared, roles: Roles) -> None:
+    known: dict[int, StaticTasks] = {}
+    for rank, count in sorted(roles.multiplicity.items()):
+        program = ready.world.programs[rank]
+        if id(program) not in known:
+            sizes = {name: len(instances[0]) for name, instances in ready.world.groups.items()}
+            known[id(program)] = StaticTasks(**statics(program, ready.machine, ready.scenario.kernels, sizes))
+        timeline.add_rank(rank, known[id(program)], count)
+
+
+def _metrics(result: Result, case: Case) -> Mapping[str, float]:
+    """The workload's own metrics, then those that every run has."""
+    seconds = result.makespan_ps / PS_PER_S
+    times = result.measured.all_communication
+    metrics = {
+        **result.scenario.workload.measures(case, seconds),
+        "communication_ms": times.busy_ps / 1e9,
+        "hidden_comm_ms": times.hidden_ps / 1e9,
+        "exposed_comm_ms": times.exposed_ps / 1e9,
+        "waiting_comm_ms": times.waiting_ps / 1e9,
+        "communication_share": times.busy_ps / result.makespan_ps,
+        "compute_ms": result.measured.compute_ps / 1e9,
+        "compute_stretch": result.measured.stretch.overall,
+        "host_bound_ms": result.measured.host_bound_ps / 1e9,
+    }
+    if result.measured.stretch.beside_communication is not None:
+        metrics["compute_stretch_beside_communication"] = result.measured.stretch.beside_communication
+    return metrics
+
+
+class _Reporting:
+    """Passes finished tasks on, and says now and then how many there were."""
+
+    EVERY = 4096
+
+    def __init__(self, timeline: Timeline, total: int, progress: Progress) -> None:
+        self._record, self._total, self._progress = timeline.record, max(total, 1), progress
+        self._count = 0
+
+    def record(self, *row: Any) -> None:
+        """One finished task."""
+        self._record(*row)
+        self._count += 1
+        if not self._count % self.EVERY:
+            self._progress(self._count / self._total)
+
+
+def _error(simulated: float, value: float, band: tuple[float, float] | None) -> float:
+    """Relative to the published value; inside a published band there is none, outside it is to the nearer end."""
+    if band is not None:
+        value = min(max(simulated, band[0]), band[1])
+    return simulated / value - 1.0 if value else simulated
+
+
+def program_text(scenario: Scenario, rank: int = 0) -> str:
+    """What one rank does, in launch order."""
+    ready = prepare(scenario)
+    if not 0 <= rank < ready.case.ranks:
+        raise InputError(f"{scenario.name} has ranks 0 to {ready.case.ranks - 1}; rank {rank} was asked for")
+    return str(ready.world.programs[rank])
