@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from simulator.commands.markdown import number, table
-from simulator.commands.simulation import expected_row
+from simulator.commands.output import expected_row
+from simulator.commands.terminal import console
 from simulator.errors import BraidError, InputError
 from simulator.patterns import matches
 
@@ -88,9 +89,9 @@ def _rows_of(name: str, pattern: str | None) -> list[Row]:
 
 
 def _simulated(scenario: Scenario, rows: list[Row]) -> list[Row]:
-    from simulator import scenario as floor
+    from simulator.simulation import simulate
 
-    found = {(row["id"], row["metric"]): row for row in floor.simulate(scenario).expected}
+    found = {(row["id"], row["metric"]): row for row in simulate(scenario).expected}
     done = [found[row.id, row.metric] for row in rows]
     return [replace(row, simulated=one["simulated"], error=one["error"]) for row, one in zip(rows, done, strict=True)]
 
@@ -123,19 +124,18 @@ def summary(rows: Sequence[Row]) -> str:
 
 def print_rows(rows: Sequence[Row]) -> None:
     """The rows as a table in the terminal, then what did not run, then the summary."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    terminal = console()
     shown = Table(box=None, pad_edge=False)
     for head in _HEAD:
-        shown.add_column(head, justify="right" if head in ("expected", "simulated", "error") else "left")
+        shown.add_column(head, justify="right" if head in ("expected", "simulated", "error") else "left", no_wrap=True)
     for row in rows:
         shown.add_row(*_cells(row))
-    console.print(shown)
+    terminal.print(shown)
     for name, reason in dict.fromkeys((row.scenario, row.reason) for row in rows if row.failed):
-        console.print(f"{name} did not run: {reason}", markup=False, highlight=False)
-    console.print(summary(rows), highlight=False)
+        terminal.print(f"{name} did not run: {reason}")
+    terminal.print(summary(rows))
 
 
 def markdown(rows: Sequence[Row]) -> str:

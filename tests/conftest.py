@@ -27,7 +27,9 @@ class Outcome:
 
     def is_one_clear_message(self, code: int) -> bool:
         """The exit code, nothing on stdout, and one message without a traceback on stderr."""
-        return self.code == code and not self.out and self.err.count("Error: ") == 1 and "Traceback" not in self.err
+        lines = self.err.splitlines()
+        alone = len([line for line in lines if line.startswith("Error: ")]) == 1 and lines[0].startswith("Error: ")
+        return self.code == code and not self.out and alone and "Traceback" not in self.err
 
 
 @pytest.fixture

@@ -16,10 +16,11 @@ REPEATS = 3
 
 def _simulate(reference: str, ranks: str) -> Measurement:
     """CPU seconds of one run, loading and machine included, imports not."""
-    from simulator import library, scenario
+    from simulator.library import load_scenario
+    from simulator.simulation import Result, simulate
 
-    results: list[scenario.Result] = []
-    cpu_s = cpu_s_of(lambda: results.append(scenario.simulate(library.load_scenario(reference), ranks=ranks)))
+    results: list[Result] = []
+    cpu_s = cpu_s_of(lambda: results.append(simulate(load_scenario(reference), ranks=ranks)))
     return Measurement(cpu_s, cpu_s, {"tasks": len(results[0].timeline)})
 
 

@@ -14,9 +14,10 @@ import click
 from simulator.bench.case import Case, Measurement, Row
 from simulator.bench.process import environment
 from simulator.commands.markdown import number, table
+from simulator.commands.terminal import console
 from simulator.patterns import choose
 
-TIMEOUT_S = 300
+TIMEOUT_S = 120
 
 CASES = (
     Case("flows_independent", "20,000 flows that share nothing, CPU time a flow",
@@ -60,15 +61,15 @@ def _measure(case: Case) -> Row:
 
 def print_rows(rows: Sequence[Row]) -> None:
     """The rows as a table in the terminal, reasons of failures below it."""
-    from rich.console import Console
     from rich.table import Table
 
     shown = Table(box=None, pad_edge=False)
     for head in _HEAD:
-        shown.add_column(head, justify="left" if head in ("name", "unit", "met", "counts") else "right")
+        left = head in ("name", "unit", "met", "counts")
+        shown.add_column(head, justify="left" if left else "right", no_wrap=head == "name")
     for row in rows:
         shown.add_row(*_cells(row))
-    Console().print(shown)
+    console().print(shown)
     for row in rows:
         if row.failed:
             click.echo(f"{row.case.name}: not measured: {row.reason}")

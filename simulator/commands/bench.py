@@ -29,7 +29,7 @@ def bench(ctx: click.Context, pattern: str | None, as_json: bool) -> None:
     """
     from simulator.bench import suite
     from simulator.commands.folder import OutputFolder, write_text
-    from simulator.commands.simulation import to_json
+    from simulator.commands.output import to_json
 
     target = None
     if pattern is None and not as_json:

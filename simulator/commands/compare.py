@@ -29,14 +29,15 @@ def compare(a: str, b: str, settings: dict[str, str], ranks: str, seed: int, out
       braid compare a3_prefill:dp a3_prefill:microbatch --out results/a3_prefill
     """
     from simulator.commands.folder import OutputFolder
-    from simulator.commands.simulation import scenario_of, simulate, write_result
+    from simulator.commands.output import write_result
+    from simulator.commands.request import scenario_of, simulate
 
     folder = OutputFolder(out) if out is not None else None
     scenarios = [scenario_of(reference, settings) for reference in (a, b)]
     results = [simulate(scenario, ranks, seed) for scenario in scenarios]
-    from simulator.observe import report
+    from simulator.commands.comparison import print_comparison
 
-    report.print_comparison(*results)
+    print_comparison(*results)
     if folder is not None:
         folder.path.mkdir(exist_ok=True)
         for number, result in enumerate(results):

@@ -39,13 +39,9 @@ def show(scenario: str, settings: dict[str, str], program: bool) -> None:
       # what one rank launches, in order
       braid show a3_prefill:microbatch --program
     """
-    from simulator import scenario as floor
-    from simulator.commands.simulation import scenario_of
+    from simulator.commands.description import description
+    from simulator.commands.request import scenario_of
+    from simulator.simulation import program_text
 
     chosen = scenario_of(scenario, settings)
-    if program:
-        click.echo(floor.program_text(chosen, rank=0))
-        return
-    from simulator.observe import report
-
-    report.print_description(floor.describe(chosen), chosen.settings())
+    click.echo(program_text(chosen) if program else description(chosen))

@@ -19,7 +19,7 @@ class ProgressBar:
     def __init__(self, title: str) -> None:
         self._title = title
         self._since_s = time.monotonic()
-        self._wanted = sys.stderr.isatty()
+        self.wanted = sys.stderr.isatty()
         self._bar: Progress | None = None
         self._task: Any = None
 
@@ -32,7 +32,7 @@ class ProgressBar:
             self._bar.stop()
 
     def __call__(self, share: float) -> None:
-        if not self._wanted:
+        if not self.wanted:
             return
         if self._bar is None:
             if time.monotonic() - self._since_s < PATIENCE_S:

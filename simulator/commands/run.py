@@ -34,7 +34,8 @@ def run(scenario: str, settings: dict[str, str], ranks: str, seed: int, out: Pat
       braid run my_study.py:mine --json
     """
     from simulator.commands.folder import OutputFolder
-    from simulator.commands.simulation import result_object, scenario_of, simulate, to_json, write_result
+    from simulator.commands.output import result_object, to_json, write_result
+    from simulator.commands.request import scenario_of, simulate
 
     folder = OutputFolder(out) if out is not None else None
     result = simulate(scenario_of(scenario, settings), ranks, seed)
@@ -42,8 +43,9 @@ def run(scenario: str, settings: dict[str, str], ranks: str, seed: int, out: Pat
     if as_json:
         click.echo(to_json(result_object(result)))
         return
-    from simulator.observe import report
+    from simulator.commands.summary import report_of
+    from simulator.observe.report import print_report
 
-    report.print_result(result)
+    print_report(report_of(result))
     for path in written:
         click.echo(f"wrote {path}")

@@ -33,7 +33,7 @@ def validate(ctx: click.Context, pattern: str | None, jobs: int, as_json: bool) 
     """
     from simulator import validation
     from simulator.commands.folder import OutputFolder, write_text
-    from simulator.commands.simulation import to_json
+    from simulator.commands.output import to_json
 
     target = None
     if pattern is None and not as_json:

@@ -1,4 +1,4 @@
-"""From the words of a command line to a Result, and from a Result to what is printed as JSON or written to a folder."""
+"""What is left of a result when the command has ended: JSON for scripts, files in a folder."""
 
 from __future__ import annotations
 
@@ -9,28 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator.commands.folder import OutputFolder
-from simulator.commands.progress import ProgressBar
 
 if TYPE_CHECKING:
-    from simulator.scenario import Result, Scenario
+    from simulator.simulation import Result
 
 EXPECTED_KEYS = ("id", "metric", "value", "simulated", "error", "role")
-
-
-def scenario_of(reference: str, settings: Mapping[str, str]) -> Scenario:
-    """The scenario of that name or path with the settings of the command line; InputError says what is right."""
-    from simulator import library
-
-    scenario = library.load_scenario(reference)
-    return scenario.replace(dict(settings)) if settings else scenario
-
-
-def simulate(scenario: Scenario, ranks: str, seed: int) -> Result:
-    """Runs it, with a progress bar where a person watches; RunError if it does not fit or does not end."""
-    from simulator import scenario as floor
-
-    with ProgressBar(scenario.name) as bar:
-        return floor.simulate(scenario, ranks=ranks, seed=seed, progress=bar)
 
 
 def plain(value: Any) -> Any:
@@ -66,10 +49,10 @@ def to_json(value: Any) -> str:
 
 def write_result(result: Result, folder: OutputFolder) -> list[Path]:
     """Writes the timeline, the trace and the JSON of a result; returns their paths."""
-    from simulator.observe import trace
+    from simulator.observe.trace import write_trace
 
     with folder.staged() as staging:
         result.timeline.write_parquet(staging / "timeline.parquet")
-        trace.write_trace(result.timeline, staging / "trace.json.gz")
+        write_trace(result.columns, staging / "trace.json.gz")
         (staging / "result.json").write_text(to_json(result_object(result)) + "\n", encoding="utf-8")
     return [folder.path / name for name in ("timeline.parquet", "trace.json.gz", "result.json")]

@@ -1,0 +1,94 @@
+"""What a scenario consists of, as text: machine, layout, memory, settings, and every number with its source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from simulator.scenario import Scenario
+    from simulator.simulation import Prepared
+    from simulator.units import Quantity
+
+
+def description(scenario: Scenario) -> str:
+    """Everything that `braid show` prints; raises what preparing the scenario raises."""
+    from simulator.machine.typed_toml import quantities
+    from simulator.model.shapes import load_model, override_model
+    from simulator.simulation import prepare
+
+    ready = prepare(scenario)
+    model = override_model(load_model(scenario.model), scenario.model_changes)
+    machine_numbers = [(key, one) for key, one in quantities(ready.machine) if _matters(key, scenario)]
+    sections = {
+        f"{scenario.name}: {scenario.title}": [],
+        f"Machine: {ready.machine.title}": _machine(ready),
+        "Layout": _layout(ready),
+        "Memory of the fullest rank": str(ready.ledger).splitlines(),
+        "Settings (--set KEY=VALUE)": _columns((key, _value(value)) for key, value in scenario.settings().items()),
+        "Expected values": _expected(scenario),
+        f"Numbers of the machine {scenario.machine} (--set machine.KEY=VALUE)": _numbers(machine_numbers),
+        f"Numbers of the model {scenario.model} (--set model.KEY=VALUE)": _numbers(quantities(model)),
+    }
+    return "\n\n".join("\n".join([title, *lines]) for title, lines in sections.items())
+
+
+def _matters(key: str, scenario: Scenario) -> bool:
+    """Kernels of another software generation are not used."""
+    return not key.startswith("kernels.") or key.startswith(f"kernels.{scenario.kernels}.")
+
+
+def _columns(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Rows of text as aligned columns."""
+    cells = list(rows)
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    padded = [[text.ljust(width) for text, width in zip(row, widths, strict=True)] for row in cells]
+    return [f"  {'  '.join(row)}".rstrip() for row in padded]
+
+
+def _machine(ready: Prepared) -> list[str]:
+    machine = ready.machine
+    chip = machine.chip
+    cores = ", ".join(f"{count} {pool}" for pool, count in chip.cores.items())
+    levels = [(level.name, f"{level.kind} of {level.size}", f"{level.link_rate} a link, one way", str(level.latency))
+              for level in machine.fabric]
+    return [
+        *(f"  {line}" for line in machine.doc.strip().splitlines()),
+        f"  {chip.name}: cores {cores}; HBM {chip.hbm.capacity}, {chip.hbm.peak}",
+        *_columns(levels),
+    ]
+
+
+def _layout(ready: Prepared) -> list[str]:
+    world = ready.world
+    programs = len({id(program) for program in world.programs})
+    return [
+        f"  {ready.scenario.cards} cards of {ready.machine.dies_per_card} dies = {ready.case.ranks} ranks; "
+        f"different programs: {programs}; {len(world.programs[0].tasks):,} tasks on rank 0",
+        *(f"  group {name}: {len(members)} of {len(members[0])} ranks" for name, members in world.groups.items()),
+    ]
+
+
+def _value(value: object) -> str:
+    if value is None or value == ():
+        return "none"
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _expected(scenario: Scenario) -> list[str]:
+    rows = [(one.id, one.metric, f"{one.value:g}", one.role, one.note) for one in scenario.expected]
+    return _columns(rows) or ["  none"]
+
+
+def _numbers(named: Iterable[tuple[str, Quantity]]) -> list[str]:
+    """A number a line: key, value, kind, confidence, source and how it follows or was fitted."""
+    return _columns((key, str(one), one.kind, one.confidence or "", _origin(one)) for key, one in named)
+
+
+def _origin(quantity: Quantity) -> str:
+    how = [quantity.source]
+    if quantity.expression:
+        how.append(f"= {quantity.expression}")
+    if quantity.fitted_on:
+        how.append(f"fitted on {quantity.fitted_on}")
+    return "; ".join(how)

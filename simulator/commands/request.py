@@ -1,0 +1,44 @@
+"""From the words of a command line to a scenario, and from that to a result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from simulator.commands.progress import ProgressBar
+from simulator.errors import BraidError, InputError
+
+if TYPE_CHECKING:
+    from simulator.scenario import Scenario
+    from simulator.simulation import Result
+
+
+def scenario_of(reference: str, settings: Mapping[str, str]) -> Scenario:
+    """The scenario of that name or path with the settings of the command line; InputError says what is right."""
+    from simulator import library
+
+    try:
+        scenario = library.load_scenario(reference)
+    except BraidError:
+        raise
+    except Exception as error:  # a user's own file may raise anything
+        raise InputError(f"{reference}: {_text_of(error)}") from error
+    return scenario.replace(dict(settings)) if settings else scenario
+
+
+def simulate(scenario: Scenario, ranks: str, seed: int) -> Result:
+    """Runs it, with a progress bar where a person watches; RunError if it does not fit or does not end."""
+    from simulator import simulation
+
+    with ProgressBar(scenario.name) as bar:
+        return simulation.simulate(scenario, ranks=ranks, seed=seed, progress=bar if bar.wanted else None)
+
+
+def _text_of(error: Exception) -> str:
+    """What is wrong in the words of whoever raised it; pydantic's errors with their places and without its links."""
+    from pydantic import ValidationError
+
+    if isinstance(error, ValidationError):
+        found = error.errors(include_url=False)
+        return "; ".join(f"{'.'.join(map(str, one['loc'])) or error.title}: {one['msg']}" for one in found)
+    return f"{type(error).__name__}: {error}"
