@@ -58,7 +58,8 @@ def _module(path: Path) -> ModuleType:
         return known
     _make_workloads_importable()
     specification = importlib.util.spec_from_file_location(name, path)
-    assert specification is not None and specification.loader is not None
+    assert specification is not None
+    assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     sys.modules[name] = module
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from simulator.errors import InputError
@@ -15,13 +15,14 @@ from simulator.observe.critical import CriticalPath, critical_path
 from simulator.observe.metrics import Metrics, measure
 from simulator.observe.timeline import StaticTasks, Timeline
 from simulator.program.collectives import Lowering
+from simulator.program.rank import Rank
 from simulator.program.replay import Replay, rate_of
 from simulator.program.roles import Roles, find_roles, unfolded
 from simulator.program.tape import statics
 from simulator.program.task import ProgramError
 from simulator.program.world import World, record_world
 from simulator.provenance import parameters_of
-from simulator.scenario import Case, Scenario
+from simulator.scenario import Case, Scenario, Workload
 from simulator.units import PS_PER_S
 
 Progress = Callable[[float], None]
@@ -100,11 +101,15 @@ def prepare(scenario: Scenario, seed: int = 0) -> Prepared:
             ledger.add(*item)  # type: ignore[arg-type]
         ledger.check()
         world = record_world(
-            lambda npu: workload.program(npu, case), case.ranks, workload.groups(case), lambda r: workload.place(case, r)
+            partial(_record, workload, case), case.ranks, workload.groups(case), partial(workload.place, case)
         )
     except (ProgramError, ValueError) as error:
         raise InputError(f"{scenario.name}: {error}") from error
     return Prepared(scenario, machine, case, world, fabric, ledger)
+
+
+def _record(workload: Workload, case: Case, npu: Rank) -> None:
+    workload.program(npu, case)
 
 
 def simulate(

@@ -327,7 +327,7 @@ def _inside(npu: Rank, layer: int, number: int) -> Iterator[None]:
         yield
 
 
-# --- what a scenario needs to know --------------------------------------------------------------------------------------
+# --- what a scenario needs to know ------------------------------------------------------------------------------------
 
 
 def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
-from typing import Protocol
+from typing import Any, Protocol
 
 import simpy
 
@@ -19,7 +19,7 @@ from simulator.machine.cache import Cache
 from simulator.machine.kernels import Cost
 from simulator.physics.clock import call_later
 from simulator.physics.cores import Cores
-from simulator.physics.flows import LIMIT, Capacity, Flow, Network
+from simulator.physics.flows import Capacity, Flow, Network
 from simulator.units import to_ps
 
 
@@ -98,7 +98,8 @@ class Npu:
         meet: Callable[[Npu, int], None],
         watch: Watch,
     ) -> None:
-        self.env, self.network, self.rank, self.tape = env, network, rank, tape
+        self.env: Any = env  # its times are whole picoseconds, which simpy's types do not know
+        self.network, self.rank, self.tape = network, rank, tape
         self.hbm, self.l2, self.cache, self.cores = hbm, l2, cache, cores
         self.meet, self.watch = meet, watch
         self.pending = [step.waits for step in tape.steps]
@@ -288,6 +289,6 @@ class Npu:
 def _bound(flow: Flow, latency_ps: int) -> str:
     """In words, what limited a kernel longest."""
     by = flow.bound_by()
-    name = "compute" if by is LIMIT or by == LIMIT else by.name.split(" ")[0]  # type: ignore[union-attr]
+    name = by.name.split(" ")[0] if isinstance(by, Capacity) else "compute"
     longest_ps = max(flow.bound_ps.values(), default=0)
     return "latency" if latency_ps > longest_ps else name

@@ -1,9 +1,9 @@
 """Expert load: which rows every rank sends to every expert, balanced or drawn from a seeded power law.
 
-`Balanced` is the load of a benchmark that forces even routing: every expert gets the same rows. `Drawn` gives the expert
-at place i of a random order a popularity proportional to (i + 1) ** -skew and draws, per source rank, what it sends: with
-skew 0 ranks still differ by chance. Sampling is multinomial, which stands for top-k without replacement as long as no
-expert is chosen by more than a few in ten tokens.
+`Balanced` is the load of a benchmark that forces even routing: every expert gets the same rows. `Drawn` gives the
+expert at place i of a random order a popularity proportional to (i + 1) ** -skew and draws, per source rank, what it
+sends: with skew 0 ranks still differ by chance. Sampling is multinomial, which stands for top-k without replacement as
+long as no expert is chosen by more than a few in ten tokens.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from math import inf
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from simulator.physics.maxmin import LIMIT
 
@@ -24,7 +24,7 @@ class Capacity:
 
     __slots__ = ("flows", "name", "rate_bytes_per_s", "serial")
 
-    def __init__(self, name: object, rate_bytes_per_s: float) -> None:
+    def __init__(self, name: str, rate_bytes_per_s: float) -> None:
         if not rate_bytes_per_s >= 0:
             raise ValueError(f"capacity {name!r}: rate {rate_bytes_per_s} bytes/s; it must be 0 or more")
         self.name = name
@@ -69,7 +69,7 @@ class Flow:
         limit_bytes_per_s: float = inf,
         weight: float = 1.0,
         multiplicity: int = 1,
-        tag: object = None,
+        tag: Any = None,
     ) -> None:
         self.size_bytes = size_bytes
         self.loads = loads

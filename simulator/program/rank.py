@@ -104,19 +104,9 @@ class Rank:
         self._tasks += 1
         last = self._last.get(stream, -1)
         after = tuple(sorted({task for task in self._waits.pop(stream, ()) if task != last}))
-        self.program.items.append(
-            Task(
-                index,
-                stream,
-                name,
-                work,
-                after,
-                self._layer,
-                self._micro_batch,
-                self._priority.get(stream, 0),
-                self._partition.get(stream, ""),
-            )  # fmt: skip
-        )
+        priority, partition = self._priority.get(stream, 0), self._partition.get(stream, "")
+        task = Task(index, stream, name, work, after, self._layer, self._micro_batch, priority, partition)
+        self.program.items.append(task)
         self._last[stream] = index
         return Event(name, index)
 

@@ -7,9 +7,9 @@ of its neighbours, until nothing splits. The partition is *equitable*: every mem
 members of every other class, with the same loads. Max-min rates and the order of events depend on nothing else, so one
 member of each class stands for all, and the result is that of the unfolded run.
 
-Worked example: 4 ranks on one switch, all running the same program with an All2All: one transfer, tied to 4 ports up and
-4 down with 3 MB each. All ports up have one colour, all ports down another, all ranks one: one class of four. Halve one
-port's rate and its rank's colour splits off through the transfers that cross it.
+Worked example: 4 ranks on one switch, all running the same program with an All2All: one transfer, tied to 4 ports up
+and 4 down with 3 MB each. All ports up have one colour, all ports down another, all ranks one: one class of four. Halve
+one port's rate and its rank's colour splits off through the transfers that cross it.
 """
 
 from __future__ import annotations
@@ -120,10 +120,9 @@ def _as_exchange(
 ) -> tuple[str, tuple[int, ...], Collective]:
     """A message concerns its two ends alone; every other collective the whole group."""
     if collective.kind == "send":
-        return name, (rank, members[collective.peer]), collective
+        return name, (rank, members[collective.peer]), collective.as_send()
     if collective.kind == "recv":
-        send = Collective("send", name, collective.via, collective.bytes_per_pair)
-        return name, (members[collective.peer], rank), send
+        return name, (members[collective.peer], rank), collective.as_send()
     return name, members, collective
 
 

@@ -10,7 +10,7 @@ from simulator.errors import InputError
 from simulator.machine.kernels import Cost, Work, cost_of
 from simulator.machine.npu import Segment, Step, Tape
 from simulator.machine.spec import MachineSpec
-from simulator.program.task import Collective, HostWait, Prefetch, Program, Task
+from simulator.program.task import Collective, HostWait, Prefetch, Program
 from simulator.units import to_ps
 
 
@@ -37,11 +37,17 @@ def tape_of(program: Program, machine: MachineSpec, generation: str) -> Tape:
             continue
         offset_ps += launch_ps
         stream = streams.setdefault(item.stream, len(streams))
-        step = _step(item, stream, len(tape.segments) - 1, offset_ps, machine)
+        step = Step(
+            stream, waits=len(item.after), segment=len(tape.segments) - 1, offset_ps=offset_ps, priority=item.priority
+        )
         if isinstance(item.work, Collective):
             step.exchange, exchanges = exchanges, exchanges + 1
+            step.need = _engine_cores(item.work, machine)
         else:
             step.cost = cost(item.work)
+        pools = [pool for pool, _ in (step.cost.need if step.cost else step.need)]
+        if all(pool in program.partitions.get(item.partition, {}) for pool in pools):
+            step.partition = item.partition
         if stream == len(tape.streams):
             tape.streams.append([])
         tape.streams[stream].append(item.index)
@@ -50,21 +56,6 @@ def tape_of(program: Program, machine: MachineSpec, generation: str) -> Tape:
         tape.steps.append(step)
     tape.segments[-1].length_ps = offset_ps
     return tape
-
-
-def _step(task: Task, stream: int, segment: int, offset_ps: int, machine: MachineSpec) -> Step:
-    need: tuple[tuple[str, int], ...] = ()
-    if isinstance(task.work, Collective):
-        need = _engine_cores(task.work, machine)
-    return Step(
-        stream=stream,
-        need=need,
-        waits=len(task.after),
-        segment=segment,
-        offset_ps=offset_ps,
-        priority=task.priority,
-        partition=task.partition,
-    )
 
 
 def _engine_cores(collective: Collective, machine: MachineSpec) -> tuple[tuple[str, int], ...]:

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 
 from simulator.machine.kernels import Work
 
-BALANCED = "balanced"
-
 
 class ProgramError(Exception):
     """A program that cannot be recorded or replayed; the message names rank, stream and task."""
@@ -38,6 +36,10 @@ class Collective:
         """What all members must agree on."""
         kind = "send/recv" if self.kind in ("send", "recv") else self.kind
         return (kind, self.via, self.bytes_per_pair, self.sizes)
+
+    def as_send(self) -> Collective:
+        """A message as its sender sees it, whichever end this is; two equal messages compare equal."""
+        return Collective("send", self.group, self.via, self.bytes_per_pair)
 
     def __str__(self) -> str:
         size = "uneven" if self.sizes else f"{self.bytes_per_pair} B per pair"

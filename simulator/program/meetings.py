@@ -1,0 +1,227 @@
+"""Collectives at run time: members meet by (group, sequence number), then phases of flows run, then members leave.
+
+A member *arrives* when its task is ready and holds its driving engine's cores; the exchange starts when the last one
+has arrived, so a late rank makes its peers wait. A member's task ends when the transfers of the last phase that it waits
+for have ended. Where ranks are folded by role, leaders meet for all the ranks that they stand for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import simpy
+
+from simulator.errors import RunError
+from simulator.machine.npu import Npu
+from simulator.physics.clock import call_later
+from simulator.physics.flows import Capacity, Flow, Network
+from simulator.program.collectives import Key, Lowering, Phase, Transfer
+from simulator.program.roles import Roles, fold
+from simulator.program.task import Collective, Task
+from simulator.program.world import World
+from simulator.units import to_ps
+
+Who = tuple[str, tuple[int, ...]]  # a group's name and the leaders of those who meet
+
+
+@dataclass(slots=True, eq=False)
+class Meeting:
+    """One exchange: who is expected, who has arrived (with the steps that they bring), what is on the wire."""
+
+    who: Who
+    number: int
+    collective: Collective
+    expected: frozenset[int]
+    steps: int
+    phases: tuple[Phase, ...]
+    arrived: dict[int, list[tuple[Npu, int]]] = field(default_factory=dict)
+    started_ps: int = -1
+    solo_ps: int = 0
+    waiting: dict[int, int] = field(default_factory=dict)  # rank -> transfers of the last phase that it waits for
+
+    @property
+    def complete(self) -> bool:
+        """Whether everybody is there."""
+        return len(self.arrived) == len(self.expected) and all(len(x) == self.steps for x in self.arrived.values())
+
+    def absent(self) -> list[int]:
+        """Ranks that have not arrived."""
+        return sorted(self.expected - set(self.arrived))
+
+
+class Meetings:
+    """All exchanges of a run. capacity: finds or makes the capacity of a key. tasks: of each simulated rank."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        network: Network,
+        world: World,
+        roles: Roles,
+        lowering: Lowering,
+        capacity: Callable[[Key], Capacity],
+        tasks: Callable[[int], list[Task]],
+    ) -> None:
+        self.env, self.network, self.world, self.roles = env, network, world, roles
+        self.lowering, self.capacity, self.tasks = lowering, capacity, tasks
+        self._open: dict[tuple[Who, int], Meeting] = {}
+        self._phases: dict[tuple[Who, Collective], tuple[Phase, ...]] = {}
+        self._agendas: dict[int, list[tuple[Who, int, tuple[int, ...]]]] = {}
+
+    def arrive(self, npu: Npu, index: int) -> None:
+        """A step of `npu` is ready to exchange; the last one to arrive starts it."""
+        meeting = self.of(npu, index)
+        meeting.arrived.setdefault(npu.rank, []).append((npu, index))
+        if meeting.complete:
+            meeting.started_ps = int(self.env.now)
+            self._run(meeting, 0)
+
+    def of(self, npu: Npu, index: int) -> Meeting:
+        """The meeting that a step belongs to.
+
+        Raises:
+            RunError: the step is another exchange than that of those who are there already; it names both.
+        """
+        who, number, members = self._agenda(npu.rank)[npu.tape.steps[index].exchange]
+        task = self.tasks(npu.rank)[index]
+        collective = task.work
+        assert isinstance(collective, Collective)
+        meeting = self._open.get((who, number))
+        if meeting is None:
+            expected = frozenset(self.roles.leader[rank] for rank in members)
+            both_ends = collective.kind in ("send", "recv") and len(expected) == 1
+            phases = self._phases_of(who, collective, members)
+            meeting = Meeting(who, number, collective, expected, 2 if both_ends else 1, phases)
+            self._open[who, number] = meeting
+        elif meeting.collective.signature() != collective.signature():
+            raise RunError(_disagreement(meeting, npu.rank, task))
+        return meeting
+
+    def _agenda(self, rank: int) -> list[tuple[Who, int, tuple[int, ...]]]:
+        """(who, sequence number, members) of every exchange of a rank's program, in launch order."""
+        if rank not in self._agendas:
+            self._agendas[rank] = _agenda_of(self.world, self.roles, rank)
+        return self._agendas[rank]
+
+    def _phases_of(self, who: Who, collective: Collective, members: tuple[int, ...]) -> tuple[Phase, ...]:
+        what = collective.as_send() if collective.kind in ("send", "recv") else collective
+        known = self._phases.get((who, what))
+        if known is None:
+            if self.roles.colours is None:
+                known = self.lowering.lower(what, members)
+            else:
+                alike = _alike(self.world, self.roles, collective, members)
+                known = fold([self.lowering.lower(what, instance) for instance in alike], self.roles)
+            self._phases[who, what] = known
+        return known
+
+    def _run(self, meeting: Meeting, number: int) -> None:
+        """Start a phase: its latency, then its flows."""
+        phase, last = meeting.phases[number], number + 1 == len(meeting.phases)
+        latency_ps = to_ps(phase.latency_s)
+        meeting.solo_ps += latency_ps
+        if not phase.transfers:
+            call_later(self.env, latency_ps, lambda _: self._after_latency(meeting, number, last))
+            return
+        flows = [self._flow(transfer) for transfer in phase.transfers]
+        meeting.solo_ps += max(to_ps(flow.solo_s()) for flow in flows)
+        if last:
+            self._expect(meeting, phase, latency_ps)
+        left = len(flows)
+
+        def done(flow: Flow) -> None:
+            nonlocal left
+            left -= 1
+            if last:
+                self._release(meeting, flow)
+            elif not left:
+                self._run(meeting, number + 1)
+
+        for flow in flows:
+            self.network.start(flow, done, latency_ps)
+
+    def _after_latency(self, meeting: Meeting, number: int, last: bool) -> None:
+        if not last:
+            self._run(meeting, number + 1)
+            return
+        for rank in list(meeting.arrived):
+            self._leave(meeting, rank, "latency")
+
+    def _expect(self, meeting: Meeting, phase: Phase, latency_ps: int) -> None:
+        """Count what every member waits for; those who neither send nor receive leave after the latency."""
+        for transfer in phase.transfers:
+            for rank in transfer.ranks:
+                meeting.waiting[rank] = meeting.waiting.get(rank, 0) + 1
+        idle = [rank for rank in meeting.arrived if rank not in meeting.waiting]
+        for rank in idle:
+            call_later(self.env, latency_ps, lambda _, rank=rank: self._leave(meeting, rank, "latency"))  # type: ignore[misc]
+
+    def _flow(self, transfer: Transfer) -> Flow:
+        size = transfer.size_bytes
+        loads = [(self.capacity(key), load / size) for key, load in transfer.loads]
+        return Flow(size, loads, weight=transfer.weight, tag=transfer)
+
+    def _release(self, meeting: Meeting, flow: Flow) -> None:
+        """A transfer of the last phase has ended: members that waited for nothing else leave."""
+        by = flow.bound_by()
+        bound_by = by.name if isinstance(by, Capacity) else "engine"
+        for rank in flow.tag.ranks:
+            meeting.waiting[rank] -= 1
+            if not meeting.waiting[rank]:
+                self._leave(meeting, rank, bound_by)
+
+    def _leave(self, meeting: Meeting, rank: int, bound_by: str) -> None:
+        steps = meeting.arrived.pop(rank)
+        if not meeting.arrived:
+            del self._open[meeting.who, meeting.number]
+        for npu, index in steps:
+            npu.finish(index, meeting.started_ps, meeting.solo_ps, bound_by, npu.tape.steps[index].need, 1)
+
+
+def _agenda_of(world: World, roles: Roles, rank: int) -> list[tuple[Who, int, tuple[int, ...]]]:
+    counts: dict[tuple[Who, str], int] = {}
+    groups = {name: world.instance(name, rank) for name in world.groups}
+    everybody = {name: (name, _leaders(roles, members)) for name, members in groups.items()}
+    agenda = []
+    for _, collective in world.programs[rank].collectives():
+        members, who, side = groups[collective.group], everybody[collective.group], ""
+        if collective.kind in ("send", "recv"):
+            peer, side = members[collective.peer], collective.kind
+            members = (rank, peer) if side == "send" else (peer, rank)
+            who = (collective.group, (roles.leader[members[0]], roles.leader[members[1]]))
+        number = counts[who, side] = counts.get((who, side), -1) + 1
+        agenda.append((who, number, members))
+    return agenda
+
+
+def _leaders(roles: Roles, members: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(roles.leader[member] for member in members))
+
+
+def _alike(world: World, roles: Roles, collective: Collective, members: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Every instance of the group whose members have the same leaders: they all meet at the same time."""
+    if collective.kind not in ("send", "recv"):
+        leaders = _leaders(roles, members)
+        return [alike for alike in world.groups[collective.group] if _leaders(roles, alike) == leaders]
+    ends = (roles.leader[members[0]], roles.leader[members[1]])
+    return [pair for pair in _messages(world, collective) if (roles.leader[pair[0]], roles.leader[pair[1]]) == ends]
+
+
+def _messages(world: World, collective: Collective) -> list[tuple[int, int]]:
+    """(sender, receiver) of every message of the world like this one."""
+    pairs: dict[tuple[int, int], None] = {}
+    for rank, program in enumerate(world.programs):
+        for _, other in program.collectives():
+            if other.kind == "send" and other.signature() == collective.signature():
+                pairs[rank, world.instance(other.group, rank)[other.peer]] = None
+    return list(pairs)
+
+
+def _disagreement(meeting: Meeting, rank: int, task: Task) -> str:
+    other = next(iter(meeting.arrived))
+    return (
+        f"ranks {other} and {rank} disagree on exchange {meeting.number} of group '{meeting.who[0]}': "
+        f"rank {other} runs {meeting.collective}; rank {rank} runs {task.work} "
+        f"(stream '{task.stream}', task '{task.name}', layer {task.layer})"
+    )
