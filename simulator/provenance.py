@@ -41,7 +41,7 @@ def _plain(quantity: Quantity) -> dict[str, Any]:
 
 def _names(segment: Segment, machine: MachineSpec, scenario: Scenario) -> list[str]:
     """The parameters behind what bounded a segment."""
-    by = segment.bound_by.split(" ")[0]
+    by, _, which = segment.bound_by.partition(" ")
     if segment.what == "host":
         return ["host.launch_eager"]
     engine = getattr(scenario.knobs, "engine", "")
@@ -49,12 +49,20 @@ def _names(segment: Segment, machine: MachineSpec, scenario: Scenario) -> list[s
         kind = getattr(machine.collectives[engine].ladder, segment.kind, None)
         ladder = segment.kind if kind else "default"
         return [f"collectives.{engine}.ladder.{ladder}.0.rate"]
+    if segment.kind == "attention" and by == "L2":
+        return ["chip.l2.rate", *_attention_parameters(machine, scenario)]
     names = {
         "HBM": ["chip.hbm.peak", "chip.hbm.efficiency"],
         "L2": ["chip.l2.rate"],
-        "link": [f"fabric.{number}.link_rate" for number in range(len(machine.fabric))],
-        "compute": [f"chip.peak.{pool}.{dtype}" for pool, peaks in machine.chip.peak.items() for dtype in peaks],
+        "link": [f"fabric.{which}.link_rate"],
+        "compute": [f"chip.peak.{which}"],
+        "latency": [f"kernels.{scenario.kernels}.{which}.floor"],
     }
-    if by == "latency" and engine and segment.kind in ("all_to_all", "all_gather", "reduce_scatter", "all_reduce"):
+    if by == "latency" and not which:
         return [f"collectives.{engine}.startup", f"collectives.{engine}.startup_per_peer"]
     return names.get(by, [])
+
+
+def _attention_parameters(machine: MachineSpec, scenario: Scenario) -> list[str]:
+    families = machine.kernels[scenario.kernels].items()
+    return [f"kernels.{scenario.kernels}.{name}.score_bytes" for name, kernel in families if kernel.law == "attention"]

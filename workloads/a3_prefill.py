@@ -208,11 +208,11 @@ def sp_attention(npu: Rank, case: Case, batch: tuple[int, ...], own: int) -> Non
     s, world = case.shapes, npu.group("world")
     heads = s.heads // world.size
     launch(npu, [("attention.norm", ops.add_rms_norm(own, s.hidden)), *mla.down_projections(s, own)])
-    world.all_gather("q_latent", 2 * own * s.q_lora, case.knobs.engine)
-    world.all_gather("kv_latent", 2 * own * (s.kv_lora + s.rope_dim), case.knobs.engine)
+    world.all_gather("attention.gather_q", 2 * own * s.q_lora, case.knobs.engine)
+    world.all_gather("attention.gather_kv", 2 * own * (s.kv_lora + s.rope_dim), case.knobs.engine)
     launch(npu, mla.up_projections(s, sum(batch), heads))
     launch(npu, mla.attention(s, mla.causal(batch), heads, f"flash_attention_{case.knobs.attention}"))
-    world.all_to_all("heads_to_tokens", 2 * own * heads * s.v_dim, case.knobs.engine)
+    world.all_to_all("attention.heads_to_tokens", 2 * own * heads * s.v_dim, case.knobs.engine)
     launch(npu, mla.output_projection(s, own))
 
 
@@ -255,17 +255,17 @@ class Exchange:
     def dispatch(self) -> None:
         """Counts, then (once the host has read the split sizes and their total) tokens in INT8 and FP32 scales."""
         with self.npu.scope(micro_batch=self.number):
-            self.group.all_to_all("counts", 4 * len(self.rows), self.case.knobs.engine)
+            self.group.all_to_all("dispatch.counts", 4 * len(self.rows), self.case.knobs.engine)
             if self.case.knobs.read_sizes:
                 launch(self.npu, moe.split_sizes(self.case.shapes))
                 self.npu.host_wait(self.npu.record(), reads=2)
-            self._all_to_all("dispatch", self.case.shapes.hidden)
+            self._all_to_all("dispatch.tokens", self.case.shapes.hidden)
             self._all_to_all("dispatch.scales", 4)
 
     def combine(self) -> None:
         """Every expert's rows back to where they came from, BF16."""
         with self.npu.scope(micro_batch=self.number):
-            self._all_to_all("combine", 2 * self.case.shapes.hidden, back=True)
+            self._all_to_all("combine.tokens", 2 * self.case.shapes.hidden, back=True)
 
     def on_comm(self, what: Callable[[], None], after: Event) -> Event:
         """Dispatch or combine on stream X, after an event of C."""
@@ -288,7 +288,7 @@ def embed(npu: Rank, case: Case) -> None:
     s, world = case.shapes, npu.group("world")
     tokens = sum(case.batch.lengths)
     launch(npu, moe.embedding_shard(s, tokens))
-    world.reduce_scatter("embedding", -(-tokens // world.size) * s.hidden * 2, case.knobs.engine)
+    world.reduce_scatter("embedding.reduce_scatter", -(-tokens // world.size) * s.hidden * 2, case.knobs.engine)
 
 
 def head(npu: Rank, case: Case) -> None:
@@ -296,9 +296,9 @@ def head(npu: Rank, case: Case) -> None:
     s, world, requests = case.shapes, npu.group("world"), len(case.batch.lengths)
     each = -(-requests // world.size)
     launch(npu, [("head.norm", ops.rms_norm(-(-sum(case.batch.lengths) // world.size), s.hidden))])
-    world.all_gather("head.tokens", each * s.hidden * 2, case.knobs.engine)
+    world.all_gather("head.gather_tokens", each * s.hidden * 2, case.knobs.engine)
     launch(npu, moe.head_shard(s, requests, world.size))
-    world.all_gather("head.logits", each * s.vocabulary * 2 // world.size, case.knobs.engine)
+    world.all_gather("head.gather_logits", each * s.vocabulary * 2 // world.size, case.knobs.engine)
 
 
 def _prompts(npu: Rank) -> tuple[int, ...]:

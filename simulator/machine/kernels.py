@@ -17,7 +17,7 @@ Worked example: INT8, M = N = K = 8192, tile 128 x 256: 2*8192**3 = 1.10 TFLOP a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import ceil, inf
 from typing import TYPE_CHECKING
 
@@ -82,7 +82,10 @@ def score_elements(sequence: tuple[int, int, bool], tile: int = 1) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cost:
-    """What a kernel spends on one kind of chip. `need`: cores of each pool per unit; see the module's text."""
+    """What a kernel spends on one kind of chip. `need`: cores of each pool per unit; see the module's text.
+
+    latency_name, limit_name: what to call its latency and its limit where they bound it.
+    """
 
     latency_s: float
     need: tuple[tuple[str, int], ...]
@@ -97,7 +100,8 @@ class Cost:
     weight_bytes: float = 0.0
     weights: str = ""
     allocates_bytes: float = 0.0
-    _seen: dict[int, tuple[float, float]] = field(default_factory=dict, repr=False)
+    latency_name: str = "latency"
+    limit_name: str = "compute"
 
     def compute_s(self, units: int) -> float:
         """Compute time on `units` units of cores, in seconds."""
@@ -190,6 +194,8 @@ def _common(work: Work, chip: ChipSpec, kernel: KernelSpec, want: int) -> dict:
         "weight_bytes": work.weight_bytes,
         "weights": work.weights,
         "allocates_bytes": work.read_bytes + work.write_bytes,
+        "latency_name": f"latency {work.family}",
+        "limit_name": f"compute {next(iter(kernel.cores))}.{work.dtype}",
     }
 
 

@@ -200,14 +200,14 @@ class Npu:
         latency_ps = to_ps(cost.latency_s)
         if not cost.onchip_bytes:
             delay_ps = latency_ps + to_ps(cost.compute_s(units))
-            call_later(self.env, delay_ps, lambda _: self._release(index, units, start_ps, solo_ps, "latency"))
+            call_later(self.env, delay_ps, lambda _: self._release(index, units, start_ps, solo_ps, cost.latency_name))
             return
         if cost.unoverlapped:
             self._serial_share(index, units, start_ps, shape)
             return
         flow = Flow(cost.onchip_bytes, loads, limit)
         self.network.start(
-            flow, lambda done: self._release(index, units, start_ps, solo_ps, _bound(done, latency_ps)), latency_ps
+            flow, lambda done: self._release(index, units, start_ps, solo_ps, _bound(done, latency_ps, cost)), latency_ps
         )
 
     def _serial_share(self, index: int, units: int, start_ps: int, shape: tuple) -> None:
@@ -222,7 +222,7 @@ class Npu:
         def rest(_: object) -> None:
             flow = Flow(cost.onchip_bytes * (1.0 - share), loads, limit)
             self.network.start(
-                flow, lambda done: self._release(index, units, start_ps, solo_ps, _bound(done, latency_ps)), compute_ps
+                flow, lambda done: self._release(index, units, start_ps, solo_ps, _bound(done, latency_ps, cost)), compute_ps
             )
 
         ports = units * cost.unit_rate_bytes_per_s
@@ -286,9 +286,9 @@ class Npu:
                 self._poke(self.tape.steps[follower].stream)
 
 
-def _bound(flow: Flow, latency_ps: int) -> str:
+def _bound(flow: Flow, latency_ps: int, cost: Cost) -> str:
     """In words, what limited a kernel longest."""
     by = flow.bound_by()
-    name = by.name.split(" ")[0] if isinstance(by, Capacity) else "compute"
-    longest_ps = max(flow.bound_ps.values(), default=0)
-    return "latency" if latency_ps > longest_ps else name
+    if latency_ps > max(flow.bound_ps.values(), default=0):
+        return cost.latency_name
+    return by.name.partition(":")[0] if isinstance(by, Capacity) else cost.limit_name

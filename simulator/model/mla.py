@@ -24,12 +24,12 @@ def down_projections(s: Shapes, tokens: int) -> Kernels:
     """Queries and keys/values down to their latents, one quantisation each; then the latents' norms and the cache."""
     latent = s.kv_lora + s.rope_dim
     return [
-        ("q_a.quantise", ops.quantise(tokens, s.hidden)),
-        ("q_a", ops.gemm(tokens, s.q_lora, s.hidden)),
-        ("q_a.norm", ops.rms_norm(tokens, s.q_lora)),
-        ("kv_a.quantise", ops.quantise(tokens, s.hidden)),
-        ("kv_a", ops.gemm(tokens, latent, s.hidden)),
-        ("kv_a.norm_rope_cache", ops.passes(2.0 * tokens * latent, 4.0 * tokens * latent)),
+        ("attention.q_a.quantise", ops.quantise(tokens, s.hidden)),
+        ("attention.q_a", ops.gemm(tokens, s.q_lora, s.hidden)),
+        ("attention.q_a.norm", ops.rms_norm(tokens, s.q_lora)),
+        ("attention.kv_a.quantise", ops.quantise(tokens, s.hidden)),
+        ("attention.kv_a", ops.gemm(tokens, latent, s.hidden)),
+        ("attention.kv_a.norm_rope_cache", ops.passes(2.0 * tokens * latent, 4.0 * tokens * latent)),
     ]
 
 
@@ -37,16 +37,16 @@ def up_projections(s: Shapes, tokens: int, heads: int) -> Kernels:
     """Latents up to per-head queries, keys and values, each part of a head in the layout that attention wants."""
     q_dim = s.nope_dim + s.rope_dim
     return [
-        ("q_b.quantise", ops.quantise(tokens, s.q_lora)),
-        ("q_b", ops.gemm(tokens, heads * q_dim, s.q_lora)),
-        ("q.rope", ops.copy(tokens * heads * s.rope_dim)),
-        ("q_rope.layout", ops.copy(tokens * heads * s.rope_dim)),
-        ("q_nope.layout", ops.copy(tokens * heads * s.nope_dim)),
-        ("kv_b", ops.gemm(tokens, heads * (s.nope_dim + s.v_dim), s.kv_lora, dtype="bf16")),
-        ("k_rope.repeat", ops.passes(2.0 * tokens * s.rope_dim, 2.0 * tokens * heads * s.rope_dim)),
-        ("k_rope.layout", ops.copy(tokens * heads * s.rope_dim)),
-        ("k_nope.layout", ops.copy(tokens * heads * s.nope_dim)),
-        ("v.layout", ops.copy(tokens * heads * s.v_dim)),
+        ("attention.q_b.quantise", ops.quantise(tokens, s.q_lora)),
+        ("attention.q_b", ops.gemm(tokens, heads * q_dim, s.q_lora)),
+        ("attention.q.rope", ops.copy(tokens * heads * s.rope_dim)),
+        ("attention.q_rope.layout", ops.copy(tokens * heads * s.rope_dim)),
+        ("attention.q_nope.layout", ops.copy(tokens * heads * s.nope_dim)),
+        ("attention.kv_b", ops.gemm(tokens, heads * (s.nope_dim + s.v_dim), s.kv_lora, dtype="bf16")),
+        ("attention.k_rope.repeat", ops.passes(2.0 * tokens * s.rope_dim, 2.0 * tokens * heads * s.rope_dim)),
+        ("attention.k_rope.layout", ops.copy(tokens * heads * s.rope_dim)),
+        ("attention.k_nope.layout", ops.copy(tokens * heads * s.nope_dim)),
+        ("attention.v.layout", ops.copy(tokens * heads * s.v_dim)),
     ]
 
 
@@ -54,16 +54,16 @@ def attention(s: Shapes, sequences: Sequences, heads: int, family: str) -> Kerne
     """FlashAttention and the layout of its result; the TND family reads and writes tokens in order, without layouts."""
     queries = sum(queries for queries, _, _ in sequences)
     return [
-        ("flash_attention", ops.flash_attention(sequences, heads, s.nope_dim + s.rope_dim, s.v_dim, family)),
-        ("o.layout", ops.copy(queries * heads * s.v_dim)),
+        ("attention.flash", ops.flash_attention(sequences, heads, s.nope_dim + s.rope_dim, s.v_dim, family)),
+        ("attention.o.layout", ops.copy(queries * heads * s.v_dim)),
     ]
 
 
 def output_projection(s: Shapes, tokens: int) -> Kernels:
     """All heads of these tokens back to the hidden size."""
     return [
-        ("o.quantise", ops.quantise(tokens, s.heads * s.v_dim)),
-        ("o", ops.gemm(tokens, s.hidden, s.heads * s.v_dim)),
+        ("attention.o.quantise", ops.quantise(tokens, s.heads * s.v_dim)),
+        ("attention.o", ops.gemm(tokens, s.hidden, s.heads * s.v_dim)),
     ]
 
 

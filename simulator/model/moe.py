@@ -17,9 +17,9 @@ def gate(s: Shapes, tokens: int) -> Kernels:
     """Norm, router in FP32 (cast, GEMM), then scores, groups and top-k."""
     scores = 4.0 * tokens * s.routed_experts
     return [
-        ("moe.norm", ops.add_rms_norm(tokens, s.hidden)),
+        ("gate.norm", ops.add_rms_norm(tokens, s.hidden)),
         ("gate.cast", ops.passes(2.0 * tokens * s.hidden, 4.0 * tokens * s.hidden)),
-        ("gate", ops.gemm(tokens, s.routed_experts, s.hidden, dtype="fp32", out="fp32")),
+        ("gate.router", ops.gemm(tokens, s.routed_experts, s.hidden, dtype="fp32", out="fp32")),
         ("gate.top_k", ops.passes(2.0 * scores, scores)),
         ("gate.scale", ops.copy(tokens * s.experts_per_token, 4.0)),
     ]
@@ -29,28 +29,28 @@ def init_routing(s: Shapes, tokens: int) -> Kernels:
     """Quantise and sort: one INT8 row per token and chosen expert, by expert."""
     rows = tokens * s.experts_per_token
     return [
-        ("init_routing", ops.passes(2.0 * tokens * s.hidden, rows * (s.hidden + 4.0))),
-        ("counts.difference", ops.copy(s.routed_experts, 8.0)),
+        ("init_routing.sort", ops.passes(2.0 * tokens * s.hidden, rows * (s.hidden + 4.0))),
+        ("init_routing.counts", ops.copy(s.routed_experts, 8.0)),
     ]
 
 
 def split_sizes(s: Shapes) -> Kernels:
     """From the exchanged counts to the split sizes that the host reads: stack, sum per rank, sum of all."""
-    return [(f"counts.{what}", ops.copy(2 * s.routed_experts, 8.0)) for what in ("stack", "sum", "total")]
+    return [(f"dispatch.counts_{what}", ops.copy(2 * s.routed_experts, 8.0)) for what in ("stack", "sum", "total")]
 
 
 def experts(s: Shapes, rows: tuple[int, ...]) -> Kernels:
     """The local experts on the rows that arrived for each of them, sorted by expert before and unsorted after."""
     total, width = sum(rows), s.expert_intermediate
     return [
-        ("re_routing", ops.copy(total * (s.hidden + 4.0), 1.0)),
+        ("experts.re_routing", ops.copy(total * (s.hidden + 4.0), 1.0)),
         ("experts.gate_up", ops.grouped_gemm(rows, 2 * width, s.hidden, out="int32")),
         ("experts.swiglu", ops.swiglu_quantise(total, width)),
         ("experts.down", ops.grouped_gemm(rows, s.hidden, width)),
-        ("unsort.to_float", ops.copy(total, 4.0)),
-        ("unsort.argsort", ops.copy(total, 4.0)),
-        ("unsort.to_int", ops.copy(total, 4.0)),
-        ("unsort", ops.copy(total * s.hidden)),
+        ("experts.unsort_to_float", ops.copy(total, 4.0)),
+        ("experts.unsort_argsort", ops.copy(total, 4.0)),
+        ("experts.unsort_to_int", ops.copy(total, 4.0)),
+        ("experts.unsort", ops.copy(total * s.hidden)),
     ]
 
 
@@ -70,7 +70,7 @@ def finalize_routing(s: Shapes, tokens: int) -> Kernels:
     rows = tokens * s.experts_per_token
     return [
         ("finalize.weights", ops.copy(rows, 4.0)),
-        ("finalize_routing", ops.passes(2.0 * (rows + tokens) * s.hidden, 2.0 * tokens * s.hidden)),
+        ("finalize.sum", ops.passes(2.0 * (rows + tokens) * s.hidden, 2.0 * tokens * s.hidden)),
     ]
 
 
@@ -94,4 +94,4 @@ def embedding_shard(s: Shapes, tokens: int) -> Kernels:
 
 def head_shard(s: Shapes, rows: int, shards: int) -> Kernels:
     """One vocabulary shard's logits of these rows, BF16."""
-    return [("lm_head", ops.gemm(rows, -(-s.vocabulary // shards), s.hidden, dtype="bf16"))]
+    return [("head.logits", ops.gemm(rows, -(-s.vocabulary // shards), s.hidden, dtype="bf16"))]

@@ -31,9 +31,9 @@ class _Block:
 
 
 def layer_picture(columns: Columns, rank: int, layer: int | None = None, width: int = 100) -> Text:
-    """What the streams of a rank did while a layer ran on it: a row per stream, a letter per task name, a time axis.
+    """What the streams of a rank did while a layer ran on it: a row per stream, a letter per block, a time axis.
 
-    A cell shows what took most of it, so a task much shorter than a cell is only in the legend, whose times are sums
+    A block is the first word of a task's name ("attention" of "attention.q_a"). A cell shows what took most of it, so what is much shorter than a cell is only in the legend, whose times are sums
     over the layer. `layer` None is the middle one. Raises ValueError where the rank has no task of that layer.
     """
     from rich.text import Text
@@ -45,7 +45,7 @@ def layer_picture(columns: Columns, rank: int, layer: int | None = None, width: 
         raise ValueError(f"rank {rank} has no task of layer {layer}")
     start, end = int(mine["start_ps"][here].min()), int(mine["end_ps"][here].max())
     end = max(end, start + 1)
-    letters = _letters([str(name) for name in mine["name"][here].tolist()])
+    letters = _letters([_block_of(name) for name in mine["name"][here].tolist()])
     label = min(_LABEL, max(2, *(len(stream) for stream in mine["stream"].tolist())))
     cells = max(10, width - label - 3)
     unit, per_unit = ("ms", 10**9) if end - start >= 10**9 else ("us", 10**6)
@@ -59,6 +59,10 @@ def layer_picture(columns: Columns, rank: int, layer: int | None = None, width: 
     picture.append(f"{unit:<{label}}  {_axis((end - start) / per_unit, cells)}\n")
     picture.append_text(_legend(select(mine, here), letters, unit, per_unit, width))
     return picture
+
+
+def _block_of(name: str) -> str:
+    return str(name).partition(".")[0]
 
 
 def _middle(columns: Columns) -> int:
@@ -86,7 +90,7 @@ def _rows(columns: Columns, layer: int, letters: dict[str, tuple[str, str]], sta
     for stream, name, its, batch, ready, began, ended in zip(*(columns[one].tolist() for one in names), strict=True):
         if ended <= start or ready >= end:
             continue
-        letter, colour = letters[name] if its == layer else (ELSEWHERE, "")
+        letter, colour = letters[_block_of(name)] if its == layer else (ELSEWHERE, "")
         blocks = rows[stream]
         blocks.append(_Block(WAITING if its == layer else IDLE, "dim", ready, began))
         style = f"black on {colour}" if colour else "dim"
@@ -132,7 +136,8 @@ def _legend(columns: Columns, letters: dict[str, tuple[str, str]], unit: str, pe
     work = (columns["end_ps"] - columns["start_ps"]).tolist()
     total: dict[str, int] = {}
     for name, length in zip(columns["name"].tolist(), work, strict=True):
-        total[name] = total.get(name, 0) + length
+        block = _block_of(name)
+        total[block] = total.get(block, 0) + length
     legend, used = Text(), 0
     for name, (letter, colour) in letters.items():
         entry = f" {name} {total[name] / per_unit:.3g} {unit}"

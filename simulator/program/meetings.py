@@ -165,7 +165,7 @@ class Meetings:
     def _release(self, meeting: Meeting, flow: Flow) -> None:
         """A transfer of the last phase has ended: members that waited for nothing else leave."""
         by = flow.bound_by()
-        bound_by = by.name if isinstance(by, Capacity) else "engine"
+        bound_by = by.name.partition(":")[0] if isinstance(by, Capacity) else "engine"
         for rank in flow.tag.ranks:
             meeting.waiting[rank] -= 1
             if not meeting.waiting[rank]:

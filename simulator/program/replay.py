@@ -68,7 +68,7 @@ class Replay:
     def capacity(self, key: Key) -> Capacity:
         """The capacity of this key, made when it is first asked for."""
         if key not in self.capacities:
-            self.capacities[key] = Capacity(_name(key), rate_of(key, self.machine, self.fabric))
+            self.capacities[key] = Capacity(_name(key, self.fabric), rate_of(key, self.machine, self.fabric))
         return self.capacities[key]
 
     def _npu(self, rank: int, watch: Watch) -> Npu:
@@ -129,9 +129,12 @@ def rate_of(key: Key, machine: MachineSpec, fabric: Fabric) -> float:
     return float(key[2])  # "out", "in": the rate that the driving engine achieves
 
 
-def _name(key: Key) -> str:
-    words = {"hbm": "HBM", "l2": "L2", "link": "link", "out": "wire", "in": "wire"}
-    return f"{words[key[0]]} {' '.join(str(part) for part in key[1:])}"
+def _name(key: Key, fabric: Fabric) -> str:
+    """What it is, as in a timeline's `bound_by`, then which one."""
+    if key[0] == "link":
+        return f"link {fabric.graph.edges[key[1], key[2]]['level']}: {key[1]} to {key[2]}"
+    words = {"hbm": "HBM: rank", "l2": "L2: rank", "out": "wire: out of rank", "in": "wire: into rank"}
+    return f"{words[key[0]]} {key[1]}"
 
 
 def _pools(program: Program, slots: dict[str, int]) -> dict[str, Cores]:

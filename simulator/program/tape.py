@@ -80,6 +80,7 @@ def _cost(work: Work | Prefetch, machine: MachineSpec, generation: str) -> Cost:
             unit_rate_bytes_per_s=rate,
             weight_bytes=work.size_bytes,
             weights=work.weights,
+            limit_name="prefetch rate",
         )
     try:
         return cost_of(work, machine.chip, machine.kernels[generation])
