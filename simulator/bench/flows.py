@@ -5,7 +5,7 @@ from __future__ import annotations
 from simulator.bench.case import Measurement, cpu_s_of
 
 INDEPENDENT_FLOWS = 20_000
-HOSTS = 144
+HOSTS = 48
 RATE_BYTES_PER_S = 1e11
 FLOW_BYTES = 1e6
 
@@ -33,7 +33,7 @@ def independent() -> Measurement:
 
 
 def coupled() -> Measurement:
-    """All-to-all of 144 hosts on a star, every size different: one component; value: CPU microseconds a flow."""
+    """All-to-all of 48 hosts on a star, every size different: one component; value: CPU microseconds a flow."""
     import simpy
 
     from simulator.physics.flows import Capacity, Flow, Network

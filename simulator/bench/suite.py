@@ -22,8 +22,12 @@ TIMEOUT_S = 120
 CASES = (
     Case("flows_independent", "20,000 flows that share nothing, CPU time a flow",
          "simulator.bench.flows:independent", "us/flow", 2.0),
-    Case("flows_coupled", "All-to-all of 144 hosts on a star, 20,592 sizes all different, CPU time a flow",
+    Case("flows_coupled", "All-to-all of 48 hosts on a star, 2,256 sizes all different, CPU time a flow",
          "simulator.bench.flows:coupled", "us/flow", 10.0),
+    Case("streams_alone", "144 ranks x 61 layers x 2 x 25 kernels, nothing shared between ranks, whole run",
+         "simulator.bench.streams:alone", "tasks/s", 200_000, more_is_better=True),
+    Case("streams_contended", "the same on two streams a rank that contend, a collective per half layer, whole run",
+         "simulator.bench.streams:contended", "tasks/s", 100_000, more_is_better=True),
     Case("run_all", "a3_prefill:microbatch, 32 dies, 61 layers, every rank by itself",
          "simulator.bench.runs:microbatch_all", "s", 10.0),
     Case("run_roles", "a3_prefill:microbatch by roles",

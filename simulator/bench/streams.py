@@ -1,0 +1,71 @@
+"""Speed of streams: tasks a second on 144 ranks and 61 layers, alone and with contention and collectives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from simulator.bench.case import Measurement, cpu_s_of
+
+if TYPE_CHECKING:
+    from simulator.program.rank import Rank
+    from simulator.scenario import Case, Scenario
+
+CARDS, LAYERS, MICRO_BATCHES, TASKS = 72, 61, 2, 25
+
+
+def _alone(npu: Rank, case: Case) -> None:
+    """One stream of small kernels of different sizes; ranks share nothing."""
+    from simulator.model import ops
+
+    for number in range(LAYERS * MICRO_BATCHES * TASKS):
+        npu.launch(ops.rms_norm(64 + number % 7, case.shapes.hidden), "kernel")
+
+
+def _contended(npu: Rank, case: Case) -> None:
+    """Two streams that contend for memory, with a collective of all ranks in every half layer of each."""
+    from simulator.model import ops
+
+    world = npu.group("world")
+    streams = [f"micro_batch_{number}" for number in range(MICRO_BATCHES)]
+    for _ in range(LAYERS):
+        for number, stream in enumerate(streams):
+            with npu.stream(stream):
+                for task in range(TASKS - 2):
+                    npu.launch(ops.rms_norm(64 + (task + number) % 7, case.shapes.hidden), "kernel")
+                    if task in (TASKS // 2, TASKS - 3):
+                        world.all_gather("gather", 2**16, "sdma")
+
+
+def _scenario(contended: bool) -> Scenario:
+    """The program on a machine of the library; nothing of the model but its hidden size is used."""
+    from simulator.library import load_scenario
+    from simulator.scenario import Workload
+
+    workload = Workload(
+        program=_contended if contended else _alone,
+        groups=lambda case: {"world": [tuple(range(case.ranks))]},
+        place=lambda case, rank: {},
+        memory=lambda case: [],
+        measures=lambda case, seconds: {},
+    )
+    return load_scenario("a3_prefill:dp").variant(cards=CARDS, workload=workload, expected=())
+
+
+def _tasks_per_s(contended: bool) -> Measurement:
+    from simulator.simulation import Result, simulate
+
+    results: list[Result] = []
+    scenario = _scenario(contended)
+    cpu_s = cpu_s_of(lambda: results.append(simulate(scenario, ranks="all")))
+    tasks = len(results[0].timeline)
+    return Measurement(tasks / cpu_s, cpu_s, {"tasks": tasks})
+
+
+def alone() -> Measurement:
+    """Tasks a second of CPU time, recording, replay and metrics included."""
+    return _tasks_per_s(contended=False)
+
+
+def contended() -> Measurement:
+    """The same with contention in every rank and collectives between them."""
+    return _tasks_per_s(contended=True)
