@@ -17,11 +17,13 @@ from simulator.commands.bench import bench
 from simulator.commands.compare import compare
 from simulator.commands.library import list_scenarios, show
 from simulator.commands.run import run
+from simulator.commands.sweep import sweep
 from simulator.commands.validate import validate
 from simulator.errors import BraidError, Interrupted
 
 _COMMANDS = {
-    "list": list_scenarios, "show": show, "run": run, "compare": compare, "validate": validate, "bench": bench,
+    "list": list_scenarios, "show": show, "run": run, "compare": compare, "sweep": sweep,
+    "validate": validate, "bench": bench,
 }
 
 

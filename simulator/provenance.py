@@ -16,15 +16,17 @@ if TYPE_CHECKING:
 LEAST_SHARE = 0.01
 
 
-def parameters_of(critical: CriticalPath, machine: MachineSpec, scenario: Scenario) -> list[dict[str, Any]]:
-    """Parameters that bounded more than 1% of the critical path, the most important first.
+def parameters_of(
+    critical: CriticalPath, machine: MachineSpec, scenario: Scenario, families: frozenset[str]
+) -> list[dict[str, Any]]:
+    """Parameters that bounded more than 1% of the critical path, the most important first; families: those launched.
 
     Each has name (dotted key in the machine's file), value, unit, kind, source and share of the critical path.
     """
     known = dict(quantities(machine))
     shares: Counter[str] = Counter()
     for segment in critical.segments:
-        for name in _names(segment, machine, scenario):
+        for name in _names(segment, machine, scenario, families):
             if name in known:
                 shares[name] += segment.to_ps - segment.from_ps
     rows = []
@@ -39,7 +41,7 @@ def _plain(quantity: Quantity) -> dict[str, Any]:
     return {"value": quantity.value, "unit": quantity.unit, "kind": quantity.kind, "source": quantity.source}
 
 
-def _names(segment: Segment, machine: MachineSpec, scenario: Scenario) -> list[str]:
+def _names(segment: Segment, machine: MachineSpec, scenario: Scenario, families: frozenset[str]) -> list[str]:
     """The parameters behind what bounded a segment."""
     by, _, which = segment.bound_by.partition(" ")
     if segment.what == "host":
@@ -50,7 +52,7 @@ def _names(segment: Segment, machine: MachineSpec, scenario: Scenario) -> list[s
         ladder = segment.kind if kind else "default"
         return [f"collectives.{engine}.ladder.{ladder}.0.rate"]
     if segment.kind == "attention" and by == "L2":
-        return ["chip.l2.rate", *_attention_parameters(machine, scenario)]
+        return ["chip.l2.rate", *(f"kernels.{scenario.kernels}.{family}.score_bytes" for family in sorted(families))]
     names = {
         "HBM": ["chip.hbm.peak", "chip.hbm.efficiency"],
         "L2": ["chip.l2.rate"],
@@ -61,8 +63,3 @@ def _names(segment: Segment, machine: MachineSpec, scenario: Scenario) -> list[s
     if by == "latency" and not which:
         return [f"collectives.{engine}.startup", f"collectives.{engine}.startup_per_peer"]
     return names.get(by, [])
-
-
-def _attention_parameters(machine: MachineSpec, scenario: Scenario) -> list[str]:
-    families = machine.kernels[scenario.kernels].items()
-    return [f"kernels.{scenario.kernels}.{name}.score_bytes" for name, kernel in families if kernel.law == "attention"]

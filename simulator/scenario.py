@@ -56,15 +56,35 @@ class RoutingSpec(Part):
 
 
 class Expected(Part):
-    """A published value. `role`: fit (a parameter was fitted on it: it proves nothing) or predict. `band`: the source
-    gives a range; `note`: source, and the reason of a miss."""
+    """A published value of a metric.
+
+    role: fit (a parameter was fitted on it, so it proves nothing) or predict. against: the metric is the ratio to that
+    of this other scenario (a gain, or with a band like (1, None) a sign). band: the source gives a range, or a sign;
+    inside it there is no error. note: the source, and the reason of a miss.
+    """
 
     id: str
     metric: str
     value: float
     role: Literal["fit", "predict"]
-    band: tuple[float, float] | None = None
+    against: str = ""
+    band: tuple[float | None, float | None] | None = None
     note: str = ""
+
+    @property
+    def full_metric(self) -> str:
+        """The metric, and what it is a ratio to."""
+        return f"{self.metric} / {self.against}" if self.against else self.metric
+
+
+class Study(Part):
+    """How metrics depend on one setting: `key` takes each of `values`, for this scenario and those of `beside`."""
+
+    title: str
+    key: str
+    values: tuple[str, ...]
+    metrics: tuple[str, ...]
+    beside: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -120,14 +140,15 @@ class Scenario(Part):
     knobs: SerializeAsAny[BaseModel]
     workload: Workload = Field(exclude=True)
     expected: tuple[Expected, ...] = Field((), exclude=True)
+    studies: tuple[Study, ...] = Field((), exclude=True)
     machine_changes: dict[str, str] = Field({}, exclude=True)
     model_changes: dict[str, str] = Field({}, exclude=True)
     changes: dict[str, str] = Field({}, exclude=True, description="what was set from outside, for the header")
 
     @model_validator(mode="after")
     def _names_its_values(self) -> Scenario:
-        if len({(one.id, one.metric) for one in self.expected}) < len(self.expected):
-            raise ValueError("two expected values have the same id and metric")
+        if len({(one.id, one.metric, one.against) for one in self.expected}) < len(self.expected):
+            raise ValueError("two expected values have the same id, metric and scenario to compare with")
         return self
 
     def variant(self, **fields: Any) -> Scenario:

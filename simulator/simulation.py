@@ -22,7 +22,7 @@ from simulator.program.tape import statics
 from simulator.program.task import ProgramError
 from simulator.program.world import World, record_world
 from simulator.provenance import parameters_of
-from simulator.scenario import Case, Scenario, Workload
+from simulator.scenario import Case, Expected, Scenario, Workload
 from simulator.units import PS_PER_S
 
 Progress = Callable[[float], None]
@@ -53,6 +53,7 @@ class Result:
     timeline: Timeline
     ledger: Ledger
     makespan_ps: int
+    families: frozenset[str]
 
     @cached_property
     def columns(self) -> dict[str, Any]:
@@ -72,17 +73,26 @@ class Result:
     @cached_property
     def parameters(self) -> list[dict[str, Any]]:
         """Machine parameters that bounded more than 1% of the critical path: name, value, unit, kind, source, share."""
-        return parameters_of(self.critical, self.machine, self.scenario)
+        return parameters_of(self.critical, self.machine, self.scenario, self.families)
 
-    @property
+    @cached_property
     def expected(self) -> list[dict[str, Any]]:
-        """Published values beside simulated ones: id, metric, value, simulated, error, role, scenario, note."""
-        rows = []
-        for one in self.scenario.expected:
-            simulated = self.metrics.get(one.metric)
-            error = None if simulated is None else _error(simulated, one.value, one.band)
-            rows.append({**one.model_dump(), "simulated": simulated, "error": error, "scenario": self.scenario.name})
-        return rows
+        """Published values beside simulated ones: id, metric, value, simulated, error, role, scenario, note.
+
+        Scenarios that a value is a ratio to are simulated by roles with this one's seed and changes.
+        """
+        return [self._beside(one) for one in self.scenario.expected]
+
+    def _beside(self, one: Expected) -> dict[str, Any]:
+        simulated = self.metrics.get(one.metric)
+        if one.against and simulated is not None:
+            from simulator.library import load_scenario
+
+            other = load_scenario(one.against).replace(self.scenario.changes)
+            simulated /= simulate(other, seed=self.header["seed"]).metrics[one.metric]
+        error = None if simulated is None else _error(simulated, one.value, one.band)
+        fields = one.model_dump() | {"metric": one.full_metric, "scenario": self.scenario.name}
+        return fields | {"simulated": simulated, "error": error}
 
 
 def prepare(scenario: Scenario, seed: int = 0) -> Prepared:
@@ -150,7 +160,8 @@ def simulate(
         "seed": seed,
         "changed": dict(scenario.changes),
     }
-    result = Result(scenario, ready.machine, header, {}, timeline, ready.ledger, makespan_ps)
+    families = frozenset(family for rank in roles.leaders for family in ready.world.programs[rank].families())
+    result = Result(scenario, ready.machine, header, {}, timeline, ready.ledger, makespan_ps, families)
     result.metrics.update(_metrics(result, ready.case))
     return result
 
@@ -179,6 +190,7 @@ def _metrics(result: Result, case: Case) -> Mapping[str, float]:
         "compute_ms": result.measured.compute_ps / 1e9,
         "compute_stretch": result.measured.stretch.overall,
         "host_bound_ms": result.measured.host_bound_ps / 1e9,
+        **{f"{kind}_ms": busy_ps / 1e9 for kind, busy_ps in result.measured.kind_ps.items()},
     }
     if result.measured.stretch.beside_communication is not None:
         metrics["compute_stretch_beside_communication"] = result.measured.stretch.beside_communication
@@ -202,10 +214,12 @@ class _Reporting:
             self._progress(self._count / self._total)
 
 
-def _error(simulated: float, value: float, band: tuple[float, float] | None) -> float:
+def _error(simulated: float, value: float, band: tuple[float | None, float | None] | None) -> float:
     """Relative to the published value; inside a published band there is none, outside it is to the nearer end."""
     if band is not None:
-        value = min(max(simulated, band[0]), band[1])
+        low, high = band
+        value = max(simulated, low) if low is not None else simulated
+        value = min(value, high) if high is not None else value
     return simulated / value - 1.0 if value else simulated
 
 

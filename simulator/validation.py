@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from simulator.commands.markdown import number, table
 from simulator.commands.output import expected_row
+from simulator.commands.summary import band_text
 from simulator.commands.terminal import console
 from simulator.errors import BraidError, InputError
 from simulator.patterns import matches
 
 if TYPE_CHECKING:
     from simulator.scenario import Scenario
+    from simulator.study import Table as StudyTable
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class Row:
     value: Any
     role: str
     note: str = ""
+    band: tuple[float | None, float | None] | None = None
     simulated: Any = None
     error: float | None = None
     reason: str | None = None
@@ -78,22 +81,21 @@ def _rows_of(name: str, pattern: str | None) -> list[Row]:
     except Exception as error:
         rows = [Row(name, "-", "-", None, "-", reason=_reason(error))]
         return rows if matches(pattern, name) else []
-    rows = [Row(name, one.id, one.metric, one.value, one.role, one.note or "") for one in scenario.expected
-            if matches(pattern, name) or matches(pattern, one.id)]
-    if not rows:
+    chosen = tuple(one for one in scenario.expected if matches(pattern, name) or matches(pattern, one.id))
+    if not chosen:
         return []
     try:
-        return _simulated(scenario, rows)
+        return _simulated(scenario.variant(expected=chosen))
     except Exception as error:
-        return [replace(row, reason=_reason(error)) for row in rows]
+        return [Row(name, one.id, one.metric, one.value, one.role, one.note, one.band, reason=_reason(error))
+                for one in chosen]
 
 
-def _simulated(scenario: Scenario, rows: list[Row]) -> list[Row]:
+def _simulated(scenario: Scenario) -> list[Row]:
     from simulator.simulation import simulate
 
-    found = {(row["id"], row["metric"]): row for row in simulate(scenario).expected}
-    done = [found[row.id, row.metric] for row in rows]
-    return [replace(row, simulated=one["simulated"], error=one["error"]) for row, one in zip(rows, done, strict=True)]
+    names = [field.name for field in fields(Row) if field.name != "reason"]
+    return [Row(**{name: one[name] for name in names}) for one in simulate(scenario).expected]
 
 
 def _reason(error: Exception) -> str:
@@ -104,20 +106,36 @@ def _reason(error: Exception) -> str:
 _HEAD = ("id", "scenario", "metric", "expected", "role", "simulated", "error")
 
 
+def wanted(value: Any, band: tuple[float | None, float | None] | None) -> str:
+    """A published value as a person reads it: a number, a range, or a side of a number."""
+    if band is None:
+        return number(value)
+    low, high = band
+    if low is None or high is None:
+        return f"above {number(low)}" if high is None else f"below {number(high)}"
+    return f"{number(low)} to {number(high)}"
+
+
 def _cells(row: Row) -> list[str]:
     simulated = "did not run" if row.failed else number(row.simulated)
     error = "-" if row.error is None else f"{row.error:+.1%}"
-    return [row.id, row.scenario, row.metric, number(row.value), row.role, simulated, error]
+    if row.band is not None and row.error == 0:
+        error = "none"
+    expected = number(row.value) if row.band is None else band_text(row.band)
+    return [row.id, row.scenario, row.metric, expected, row.role, simulated, error]
 
 
 def summary(rows: Sequence[Row]) -> str:
     """One line: how many values, how far off by role, what did not run."""
     parts = [f"{len(rows)} expected values of {len({row.scenario for row in rows})} scenarios"]
     for role in ("fit", "predict"):
-        errors = [abs(row.error) for row in rows if row.role == role and row.error is not None]
+        errors = [abs(row.error) for row in rows if row.role == role and row.error is not None and row.band is None]
         if errors:
             mean = sum(errors) / len(errors)
-            parts.append(f"{role}: {len(errors)}, mean error {mean:.1%}, largest {max(errors):.1%}")
+            parts.append(f"{role}: {len(errors)} values, mean error {mean:.1%}, largest {max(errors):.1%}")
+        banded = [row.error == 0 for row in rows if row.role == role and row.error is not None and row.band is not None]
+        if banded:
+            parts.append(f"{role}: {sum(banded)} of {len(banded)} bands and signs met")
     broken = len({row.scenario for row in rows if row.failed})
     return "; ".join(parts + ([f"{broken} scenarios did not run"] if broken else []))
 
@@ -138,13 +156,37 @@ def print_rows(rows: Sequence[Row]) -> None:
     terminal.print(summary(rows))
 
 
-def markdown(rows: Sequence[Row]) -> str:
-    """results/validation.md; the same rows give the same bytes."""
+def studies(announce: Callable[[str], None] | None = None) -> list[StudyTable]:
+    """The studies of the whole library, in its order."""
+    from simulator import library
+    from simulator.study import run_study
+
+    tables = []
+    for name, _ in library.scenario_names():
+        scenario = library.load_scenario(name)
+        for study in scenario.studies:
+            if announce is not None:
+                announce(f"{name}: {study.title}")
+            tables.append(run_study(scenario, study))
+    return tables
+
+
+def _study_lines(study: StudyTable) -> list[str]:
+    head = (study.key, *(f"{scenario}: {metric}" for scenario, metric in study.columns))
+    return [f"### {study.title}", "", table(head, [[value, *map(number, row)] for value, row in study.rows]), ""]
+
+
+def markdown(rows: Sequence[Row], tables: Sequence[StudyTable] = ()) -> str:
+    """results/validation.md; the same rows and studies give the same bytes."""
     lines = [
         "# Validation", "",
         "Written by `braid validate`. **fit**: a parameter was fitted on this value, so it proves nothing."
         " **predict**: no parameter was fitted on it.",
         "", f"{summary(rows)}.", "",
-        table((*_HEAD, "note"), [[*_cells(row), row.reason or row.note or ""] for row in rows]),
+        table((*_HEAD, "note"), [[*_cells(row), row.reason or row.note or ""] for row in rows]), "",
     ]
-    return "\n".join(lines)
+    if tables:
+        lines += ["## How results depend on what is uncertain", "",
+                  "One number at a time, everything else as it is (parameters are not fitted again).", ""]
+        lines += [line for study in tables for line in _study_lines(study)]
+    return "\n".join(lines).rstrip("\n") + "\n"

@@ -246,11 +246,11 @@ class Exchange:
         self.group = npu.group("ep")
         tokens = _tokens_by_rank(case, number, parts, sequence_parallel)
         size, s = self.group.size, case.shapes
-        alike = len(set(tokens)) == 1 and case.routing.skew is None
-        first = 0 if alike else npu.rank // size * size  # ranks that differ have programs of their own
+        drawn = case.routing.skew is not None
+        first = npu.rank // size * size if drawn or (len(set(tokens)) > 1 and size < case.ranks) else 0
         mine, seed = tokens[first : first + size], (case.seed, layer, number, first)
         self.routing = routing_of(mine, s.routed_experts, s.experts_per_token, case.routing.skew, seed)
-        self.rows = self.routing.rows(0 if alike else npu.rank - first)
+        self.rows = self.routing.rows(npu.rank - first if drawn else 0)
 
     def dispatch(self) -> None:
         """Counts, then (once the host has read the split sizes and their total) tokens in INT8 and FP32 scales."""

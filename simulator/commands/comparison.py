@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from simulator.commands.summary import facts
+from simulator.commands.summary import expected_rows, facts, headline
 from simulator.commands.terminal import console
 
 if TYPE_CHECKING:
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 
 def print_comparison(a: Result, b: Result) -> None:
-    """Metrics, where the time went, time by kind and exposed communication of two runs, with the differences."""
-    from simulator.observe.report import stretch_sentence
+    """Published values, metrics, where the time went and one layer's streams of two runs, with the differences."""
+    from simulator.observe.layer_picture import layer_picture
+    from simulator.observe.report import expected_table, stretch_sentence
 
     terminal = console()
     for letter, result in (("A", a), ("B", b)):
@@ -25,8 +26,14 @@ def print_comparison(a: Result, b: Result) -> None:
             terminal.print(f"   {fact}")
         terminal.print(f"   {stretch_sentence(result.measured)}")
     terminal.print()
+    expected = [*expected_rows(a), *expected_rows(b)]
+    if expected:
+        terminal.print(expected_table(expected))
     for table in _tables(a, b):
         terminal.print(table)
+    for letter, result in (("A", a), ("B", b)):
+        terminal.print(f"{letter}  {result.scenario.name}, one layer's streams", style="bold")
+        terminal.print(layer_picture(result.columns, rank=0, width=terminal.width))
 
 
 def _tables(a: Result, b: Result) -> list[Table]:
@@ -34,7 +41,7 @@ def _tables(a: Result, b: Result) -> list[Table]:
     hidden = [{name: times.hidden_ps / 1e9 for name, times in side.communication.items()} for side in (one, other)]
     exposed = [{name: times.exposed_ps / 1e9 for name, times in side.communication.items()} for side in (one, other)]
     return [
-        _table("metric", a.metrics, b.metrics),
+        _table("metric", headline(a), headline(b)),
         _table("where the time went, ms", _ms(one.account_ps), _ms(other.account_ps)),
         _table("time by kind, ms", _ms(one.kind_ps), _ms(other.kind_ps)),
         _table("hidden communication, ms", *hidden),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from simulator.observe.report import ExpectedRow, Footnote, ReportInput, number
 from simulator.units import format_si
 
 if TYPE_CHECKING:
-    from simulator.observe.report import ReportInput
     from simulator.simulation import Result
 
 # what the report's tables show in full, so that the headline need not
@@ -35,19 +36,50 @@ def facts(result: Result) -> list[str]:
     return lines
 
 
+@dataclass(frozen=True)
+class Row(ExpectedRow):
+    """A published value whose error is known already: none inside a band, outside it to the nearer end."""
+
+    known_error: float | None = None
+
+    @property
+    def error(self) -> float | None:
+        """The known one."""
+        return self.known_error
+
+
+def expected_rows(result: Result) -> list[ExpectedRow]:
+    """Published beside simulated values; a band stands behind its metric."""
+    rows: list[ExpectedRow] = []
+    for one in result.expected:
+        metric = f"{one['metric']}, {band_text(one['band'])}" if one["band"] else one["metric"]
+        rows.append(Row(one["id"], metric, one["value"], one["simulated"], one["role"], one["error"]))
+    return rows
+
+
+def band_text(band: tuple[float | None, float | None]) -> str:
+    """A band in words: "0.25 to 0.31", "above 1", "below 1"."""
+    low, high = band
+    if high is None:
+        return f"above {low:g}"
+    return f"below {high:g}" if low is None else f"{low:g} to {high:g}"
+
+
+def headline(result: Result) -> dict[str, float]:
+    """The metrics without the time of each kind, which has a table of its own."""
+    kinds = {f"{kind}_ms" for kind in result.measured.kind_ps}
+    return {name: value for name, value in result.metrics.items() if name not in kinds}
+
+
 def report_of(result: Result) -> ReportInput:
     """The report of one run."""
-    from simulator.observe.report import ExpectedRow, Footnote, ReportInput, number
-
-    expected = [ExpectedRow(row["id"], row["metric"], row["value"], row["simulated"], row["role"])
-                for row in result.expected]
     notes = [Footnote(one["name"], f"{one['value']:g} {one['unit']}".removesuffix(" 1"), one["kind"], one["source"])
              for one in result.parameters]
     return ReportInput(
         title=f"{result.scenario.name}: {result.scenario.title}",
         facts=facts(result),
-        numbers=[(name, number(value)) for name, value in result.metrics.items() if name not in _IN_TABLES],
-        expected=expected,
+        numbers=[(name, number(value)) for name, value in headline(result).items() if name not in _IN_TABLES],
+        expected=expected_rows(result),
         metrics=result.measured,
         path=result.critical,
         columns=result.columns,

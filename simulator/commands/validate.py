@@ -45,7 +45,7 @@ def validate(ctx: click.Context, pattern: str | None, jobs: int, as_json: bool) 
     else:
         validation.print_rows(rows)
     if target is not None:
-        write_text(target, validation.markdown(rows))
+        write_text(target, validation.markdown(rows, validation.studies(lambda what: click.echo(what, err=True))))
         click.echo(f"wrote {target}")
     if any(row.failed for row in rows):
         ctx.exit(1)

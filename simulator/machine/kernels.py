@@ -173,12 +173,13 @@ def _attention(work: Work, chip: ChipSpec, kernel: AttentionKernel) -> Cost:
 def _vector(work: Work, chip: ChipSpec, kernel: VectorKernel) -> Cost:
     units = units_of(chip, kernel)
     compute_s = work.vector_flops / _peak(chip, kernel, "fp32") if work.vector_flops else 0.0
+    tiles = max(1, ceil(work.hbm_bytes / kernel.tile_bytes.si))
     return Cost(
         latency_s=kernel.floor.si,
-        tiles=units,
-        tile_s=compute_s,
+        tiles=tiles,
+        tile_s=compute_s * units / tiles,
         onchip_bytes=work.hbm_bytes,
-        **_common(work, chip, kernel, units),
+        **_common(work, chip, kernel, min(tiles, units)),
     )
 
 

@@ -205,9 +205,8 @@ class Npu:
         if cost.unoverlapped:
             self._serial_share(index, units, start_ps, shape)
             return
-        flow = Flow(cost.onchip_bytes, loads, limit)
         self.network.start(
-            flow, lambda done: self._release(index, units, start_ps, solo_ps, _bound(done, latency_ps, cost)), latency_ps
+            Flow(cost.onchip_bytes, loads, limit), self._releasing(index, units, start_ps, solo_ps), latency_ps
         )
 
     def _serial_share(self, index: int, units: int, start_ps: int, shape: tuple) -> None:
@@ -221,9 +220,7 @@ class Npu:
 
         def rest(_: object) -> None:
             flow = Flow(cost.onchip_bytes * (1.0 - share), loads, limit)
-            self.network.start(
-                flow, lambda done: self._release(index, units, start_ps, solo_ps, _bound(done, latency_ps, cost)), compute_ps
-            )
+            self.network.start(flow, self._releasing(index, units, start_ps, solo_ps), compute_ps)
 
         ports = units * cost.unit_rate_bytes_per_s
         self.network.start(Flow(cost.onchip_bytes * share, loads, ports), rest, latency_ps)
@@ -245,6 +242,13 @@ class Npu:
             shape = (loads, limit, to_ps(solo_s))
         self._loads[id(cost), units, warm] = shape
         return shape
+
+    def _releasing(self, index: int, units: int, start_ps: int, solo_ps: int) -> Callable[[Flow], None]:
+        """What to do when a kernel's last flow has ended."""
+        cost = self.tape.steps[index].cost
+        assert cost is not None
+        latency_ps = to_ps(cost.latency_s)
+        return lambda done: self._release(index, units, start_ps, solo_ps, _bound(done, latency_ps, cost))
 
     def _release(self, index: int, units: int, start_ps: int, solo_ps: int, bound_by: str) -> None:
         step = self.tape.steps[index]

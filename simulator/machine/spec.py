@@ -112,7 +112,8 @@ class CollectiveSpec(Table):
     """Collectives by one driving engine and software.
 
     cores: what the engine holds meanwhile. startup + startup_per_peer x peers is latency. transfer_bytes: bytes through
-    L2 and HBM per byte on the wire, both ends together; copy_bytes: per byte of a staging copy (0: zero copy).
+    L2 and HBM per byte on the wire, both ends together; copy_bytes: per byte of a staging copy (0: zero copy). weight:
+    its share of contended capacities against kernels, in bytes of its own (1: max-min fairness, as kernels have).
     """
 
     cores: dict[str, PositiveCount]
@@ -120,6 +121,7 @@ class CollectiveSpec(Table):
     startup_per_peer: Seconds
     transfer_bytes: Ratio
     copy_bytes: Ratio
+    weight: Ratio
     ladder: LadderSpec
 
     def rate_bytes_per_s(self, kind: str, bytes_per_peer: float) -> float:
@@ -169,9 +171,10 @@ class AttentionKernel(_Kernel):
 
 
 class VectorKernel(_Kernel):
-    """Element-wise work, norms, sorting: bytes, and arithmetic of the vector cores."""
+    """Element-wise work, norms, sorting: bytes, and arithmetic of the vector cores, in pieces of `tile_bytes`."""
 
     law: Literal["vector"]
+    tile_bytes: Bytes
 
 
 KernelSpec: TypeAlias = Annotated[GemmKernel | AttentionKernel | VectorKernel, Field(discriminator="law")]

@@ -33,8 +33,9 @@ class _Block:
 def layer_picture(columns: Columns, rank: int, layer: int | None = None, width: int = 100) -> Text:
     """What the streams of a rank did while a layer ran on it: a row per stream, a letter per block, a time axis.
 
-    A block is the first word of a task's name ("attention" of "attention.q_a"). A cell shows what took most of it, so what is much shorter than a cell is only in the legend, whose times are sums
-    over the layer. `layer` None is the middle one. Raises ValueError where the rank has no task of that layer.
+    A block is the first word of a task's name ("attention" of "attention.q_a"). A cell shows what took most of it, so
+    what is much shorter than a cell is only in the legend, whose times are sums over the layer. `layer` None is the
+    middle one. Raises ValueError where the rank has no task of that layer.
     """
     from rich.text import Text
 

@@ -3,7 +3,8 @@
 A balanced exchange is lowered to **one transfer for all ranks** (they run in lock-step): its size is what one rank puts
 on the wire, its loads are the bytes on every link, HBM and L2 of the group. An uneven All2All becomes one transfer per
 pair, or, as flow classes, one per sender with a weight in proportion to its bytes. Balanced exchanges are lowered pair
-by pair too where a reference is wanted.
+by pair too where a reference is wanted. All messages of a rank together weigh as much as one kernel (times the engine's
+`weight`) where flows compete for a capacity.
 
 Bytes through local memory, per rank of a group of n, with t = `transfer_bytes` (a read where a wire byte leaves and a
 write where it arrives) and c = `copy_bytes` (a read and a write) of the driving engine:
@@ -91,10 +92,11 @@ class Lowering:
         rate = engine.rate_bytes_per_s(collective.kind, size)
         latency_s = self._latency_s(engine, members)
         moved = size * (n - 1) * engine.transfer_bytes.si + copied * engine.copy_bytes.si
+        weight = engine.weight.si
         if self.mode == "pairwise":
             share = moved / (n - 1) / 2.0
             pairs = ((a, b) for a in members for b in members if a != b)
-            return Phase(latency_s, tuple(self._pair(a, b, size, share, rate) for a, b in pairs))
+            return Phase(latency_s, tuple(self._pair(a, b, size, share, rate, weight / (n - 1)) for a, b in pairs))
         loads: list[tuple[Key, int]] = []
         for rank in members:
             loads += [
@@ -103,34 +105,44 @@ class Lowering:
                 (("l2", rank), round(moved)),
             ]
         loads += [(("link", *edge), size * count) for edge, count in self._crossings(members)[0].items()]
-        return Phase(latency_s, (Transfer(size * (n - 1), tuple(loads), members),))
+        return Phase(latency_s, (Transfer(size * (n - 1), tuple(loads), members, weight),))
 
     def _uneven(self, collective: Collective, members: tuple[int, ...], engine: CollectiveSpec) -> Phase:
+        """An All2All whose pairs differ; where the messages of each sender, or receiver, are alike, a class each."""
         sizes, n = collective.sizes, len(members)
         if len(sizes) != n or any(len(row) != n for row in sizes):
             raise ValueError(f"{collective.kind} in group '{collective.group}' of {n}: sizes must be {n} x {n}")
         pairs = [(i, j) for i in range(n) for j in range(n) if i != j and sizes[i][j]]
         mean = sum(sizes[i][j] for i, j in pairs) / max(len(pairs), 1)
         rate = engine.rate_bytes_per_s(collective.kind, mean)
-        ends = engine.transfer_bytes.si / 2.0 + engine.copy_bytes.si
-        transfers = [self._pair(members[i], members[j], sizes[i][j], sizes[i][j] * ends, rate) for i, j in pairs]
-        if self.mode == "classes":
-            transfers = _by_sender(transfers)
+        ends, weight = engine.transfer_bytes.si / 2.0 + engine.copy_bytes.si, engine.weight.si
+        transfers = [
+            self._pair(members[i], members[j], sizes[i][j], sizes[i][j] * ends, rate, weight / (n - 1))
+            for i, j in pairs
+        ]
+        if self.mode != "pairwise":
+            if _alike(sizes):
+                transfers = _merged(transfers, 0, dict.fromkeys(members, weight))
+            elif _alike(tuple(zip(*sizes, strict=True))):
+                transfers = _merged(transfers, 1, dict.fromkeys(members, weight))
+            elif self.mode == "classes":
+                sent = {members[i]: weight * sum(sizes[i]) / (mean * n) for i in range(n)}
+                transfers = _merged(transfers, 0, sent)
         return Phase(self._latency_s(engine, members), tuple(transfers))
 
-    def _pair(self, source: int, target: int, size: int, memory: float, rate: float) -> Transfer:
+    def _pair(self, source: int, target: int, size: int, memory: float, rate: float, weight: float) -> Transfer:
         """One message; `memory`: bytes through HBM and L2 at each end."""
         moved = round(memory)
         loads: list[tuple[Key, int]] = [(("out", source, rate), size), (("in", target, rate), size)]
         loads += [((pool, rank), moved) for rank in (source, target) for pool in ("hbm", "l2")]
         loads += [(("link", *edge), size) for edge in self.fabric.route(source, target).edges]
-        return Transfer(size, tuple(loads), (source, target))
+        return Transfer(size, tuple(loads), (source, target), weight)
 
     def _message(self, collective: Collective, source: int, target: int) -> Phase:
         """A send and its recv."""
         engine, size = self.engines[collective.via], collective.bytes_per_pair
         memory = size * (engine.transfer_bytes.si / 2.0 + engine.copy_bytes.si)
-        pair = self._pair(source, target, size, memory, engine.rate_bytes_per_s("send", size))
+        pair = self._pair(source, target, size, memory, engine.rate_bytes_per_s("send", size), engine.weight.si)
         return Phase(self._latency_s(engine, (source, target)), (pair,) if size else ())
 
     def _latency_s(self, engine: CollectiveSpec, members: tuple[int, ...]) -> float:
@@ -150,17 +162,22 @@ class Lowering:
         return crossings, latency_s
 
 
-def _by_sender(pairs: list[Transfer]) -> list[Transfer]:
-    """One transfer per sender: the messages of a sender move in proportion and end together."""
-    senders: dict[int, list[Transfer]] = {}
+def _alike(sizes: Sizes) -> bool:
+    """Whether every row has one size, whatever the diagonal says."""
+    return all(len({size for j, size in enumerate(row) if j != i}) <= 1 for i, row in enumerate(sizes))
+
+
+def _merged(pairs: list[Transfer], end: int, weights: dict[int, float]) -> list[Transfer]:
+    """One transfer per sender (end 0) or receiver (end 1): its messages move in proportion and end together."""
+    classes: dict[int, list[Transfer]] = {}
     for pair in pairs:
-        senders.setdefault(pair.ranks[0], []).append(pair)
+        classes.setdefault(pair.ranks[end], []).append(pair)
     merged = []
-    for messages in senders.values():
-        loads: Counter = Counter()
+    for rank, messages in classes.items():
+        loads: Counter[Key] = Counter()
         for message in messages:
             loads.update(dict(message.loads))
         size = sum(message.size_bytes for message in messages)
         ranks = tuple(dict.fromkeys(rank for message in messages for rank in message.ranks))
-        merged.append(Transfer(size, tuple(loads.items()), ranks, weight=float(size)))
+        merged.append(Transfer(size, tuple(loads.items()), ranks, weights[rank]))
     return merged

@@ -1,8 +1,8 @@
 """Collectives at run time: members meet by (group, sequence number), then phases of flows run, then members leave.
 
 A member *arrives* when its task is ready and holds its driving engine's cores; the exchange starts when the last one
-has arrived, so a late rank makes its peers wait. A member's task ends when the transfers of the last phase that it waits
-for have ended. Where ranks are folded by role, leaders meet for all the ranks that they stand for.
+has arrived, so a late rank makes its peers wait. A member's task ends when the transfers of the last phase that it
+waits for have ended. Where ranks are folded by role, leaders meet for all the ranks that they stand for.
 """
 
 from __future__ import annotations

@@ -123,6 +123,10 @@ class Program:
             if isinstance(item, Task) and isinstance(item.work, Collective):
                 yield item, item.work
 
+    def families(self) -> set[str]:
+        """The kernel families that it launches."""
+        return {item.work.family for item in self.items if isinstance(item, Task) and isinstance(item.work, Work)}
+
     def __str__(self) -> str:
         return "\n".join(str(item) for item in self.items)
 
