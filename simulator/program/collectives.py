@@ -91,18 +91,19 @@ class Lowering:
         size, n = collective.bytes_per_pair, len(members)
         rate = engine.rate_bytes_per_s(collective.kind, size)
         latency_s = self._latency_s(engine, members)
-        moved = size * (n - 1) * engine.transfer_bytes.si + copied * engine.copy_bytes.si
+        # whole bytes at each end of each message, so that one class and its messages agree to the byte
+        ends = round((size * engine.transfer_bytes.si + copied / (n - 1) * engine.copy_bytes.si) / 2.0)
         weight = engine.weight.si
         if self.mode == "pairwise":
-            share = moved / (n - 1) / 2.0
             pairs = ((a, b) for a in members for b in members if a != b)
-            return Phase(latency_s, tuple(self._pair(a, b, size, share, rate, weight / (n - 1)) for a, b in pairs))
+            return Phase(latency_s, tuple(self._pair(a, b, size, ends, rate, weight / (n - 1)) for a, b in pairs))
+        moved = 2 * (n - 1) * ends
         loads: list[tuple[Key, int]] = []
         for rank in members:
             loads += [
                 (("out", rank, rate), size * (n - 1)),
-                (("hbm", rank), round(moved)),
-                (("l2", rank), round(moved)),
+                (("hbm", rank), moved),
+                (("l2", rank), moved),
             ]
         loads += [(("link", *edge), size * count) for edge, count in self._crossings(members)[0].items()]
         return Phase(latency_s, (Transfer(size * (n - 1), tuple(loads), members, weight),))

@@ -19,10 +19,10 @@ DEFAULT_STREAM = "compute"
 
 @dataclass(slots=True)
 class Event:
-    """A point in a stream: reached when `task` has ended (-1: reached at once, None: never recorded)."""
+    """A point in a stream: reached when all `tasks` have ended (none: reached at once, None: never recorded)."""
 
     name: str = "event"
-    task: int | None = None
+    tasks: tuple[int, ...] | None = None
 
 
 class Rank:
@@ -108,7 +108,7 @@ class Rank:
         task = Task(index, stream, name, work, after, self._layer, self._micro_batch, priority, partition)
         self.program.items.append(task)
         self._last[stream] = index
-        return Event(name, index)
+        return Event(name, (index,))
 
     def prefetch(self, weights: str, size_bytes: float, rate_bytes_per_s: float = 0.0) -> Event:
         """Copy weights into L2 with a DMA queue, at no more than this rate."""
@@ -121,26 +121,25 @@ class Rank:
     def record(self, event: Event | None = None) -> Event:
         """Mark the present end of the current stream."""
         event = Event() if event is None else event
-        event.task = self._last.get(self._stream, -1)
+        last = (self._last[self._stream],) if self._stream in self._last else ()
+        event.tasks = (*last, *self._waits.get(self._stream, ()))  # what the next launch would start after
         return event
 
     def wait(self, event: Event) -> None:
         """What is launched into the current stream from here on starts after the event; the host goes on."""
-        task = self._reached_by(event, f"stream '{self._stream}'")
-        if task >= 0:
-            self._waits.setdefault(self._stream, []).append(task)
+        self._waits.setdefault(self._stream, []).extend(self._reached_by(event, f"stream '{self._stream}'"))
 
     def host_wait(self, event: Event, reads: int = 1) -> None:
         """The host blocks until the event is reached, then reads `reads` values from the device."""
-        task = self._reached_by(event, "the host")
-        if task >= 0:
-            self.program.items.append(HostWait(task, reads))
+        tasks = self._reached_by(event, "the host")
+        for task in tasks:
+            self.program.items.append(HostWait(task, reads if task == tasks[-1] else 0))
 
-    def _reached_by(self, event: Event, who: str) -> int:
-        if event.task is None:
+    def _reached_by(self, event: Event, who: str) -> tuple[int, ...]:
+        if event.tasks is None:
             place = f"layer {self._layer}, micro-batch {self._micro_batch}"
             raise ProgramError(f"{who} waits for event '{event.name}', which was never recorded ({place})")
-        return event.task
+        return event.tasks
 
 
 @dataclass(frozen=True, slots=True)
