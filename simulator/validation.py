@@ -118,7 +118,7 @@ def wanted(value: Any, band: tuple[float | None, float | None] | None) -> str:
 
 def _cells(row: Row) -> list[str]:
     simulated = "did not run" if row.failed else number(row.simulated)
-    error = "-" if row.error is None else f"{row.error:+.1%}"
+    error = "-" if row.error is None else f"{row.error:+.1%}".replace("-0.0%", "0.0%").replace("+0.0%", "0.0%")
     if row.band is not None and row.error == 0:
         error = "none"
     expected = number(row.value) if row.band is None else band_text(row.band)
@@ -147,7 +147,8 @@ def print_rows(rows: Sequence[Row]) -> None:
     terminal = console()
     shown = Table(box=None, pad_edge=False)
     for head in _HEAD:
-        shown.add_column(head, justify="right" if head in ("expected", "simulated", "error") else "left", no_wrap=True)
+        shown.add_column(head, justify="right" if head in ("expected", "simulated", "error") else "left",
+                         no_wrap=head not in ("id", "scenario", "metric"), overflow="fold")
     for row in rows:
         shown.add_row(*_cells(row))
     terminal.print(shown)
@@ -157,17 +158,23 @@ def print_rows(rows: Sequence[Row]) -> None:
 
 
 def studies(announce: Callable[[str], None] | None = None) -> list[StudyTable]:
-    """The studies of the whole library, in its order."""
+    """The studies of the whole library, in its order; one that cannot run has no columns and its reason as a row."""
     from simulator import library
-    from simulator.study import run_study
+    from simulator.study import Table, run_study
 
     tables = []
     for name, _ in library.scenario_names():
-        scenario = library.load_scenario(name)
+        try:
+            scenario = library.load_scenario(name)
+        except Exception:  # said already by its row in the list of expected values
+            continue
         for study in scenario.studies:
             if announce is not None:
                 announce(f"{name}: {study.title}")
-            tables.append(run_study(scenario, study))
+            try:
+                tables.append(run_study(scenario, study))
+            except Exception as error:
+                tables.append(Table(study.title, study.key, (), ((f"did not run: {_reason(error)}", ()),)))
     return tables
 
 

@@ -18,7 +18,7 @@ import pytest
 from tests.conftest import ROOT, Outcome
 
 Braid = Callable[..., Outcome]
-COMMANDS = ("list", "show", "run", "compare", "validate", "bench")
+COMMANDS = ("list", "show", "run", "compare", "sweep", "validate", "bench")
 DP, MICROBATCH = "a3_prefill:dp", "a3_prefill:microbatch"
 SMALL = ("--set", "model.shapes.layers=5", "--set", "batch.requests=32")
 EXPECTED = {"id", "metric", "value", "simulated", "error", "role"}
@@ -140,6 +140,25 @@ def test_validate_reports_a_scenario_that_cannot_run_and_goes_on(
     assert "a3.prefill.dp" in report
 
 
+def test_validate_reports_a_study_that_cannot_run(
+    braid: Braid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from simulator import library
+
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text(
+        "from simulator.library import load_scenario\nfrom simulator.scenario import Study\n"
+        "def scenario():\n    study = Study(title='Which one?', key='batch.colour', values=('red',), metrics=())\n"
+        f"    return load_scenario('{DP}').variant(expected=(), studies=(study,))\n")
+    monkeypatch.setattr(library, "scenario_names", lambda: [(f"{wrong}:scenario", ""), (DP, "")])
+    monkeypatch.chdir(tmp_path)
+    assert braid("validate").code == 1
+    report = (tmp_path / "results" / "validation.md").read_text()
+    assert "Which one?" in report
+    assert "did not run: --set batch.colour: no such setting" in report
+    assert "a3.prefill.dp" in report
+
+
 def test_bench_json_is_a_list_of_objects(braid: Braid) -> None:
     done = braid("bench", "cold_help", "--json")
     assert done.code == 0, done.out
@@ -205,6 +224,15 @@ def test_a_users_own_file_that_is_wrong(braid: Braid, tmp_path: Path, mistake: s
     assert done.is_one_clear_message(2), done
     assert said in done.err
     assert "http" not in done.err
+
+
+def test_sweep_shows_a_row_per_value(braid: Braid) -> None:
+    done = braid("sweep", DP, "batch.requests", "32", "64", *SMALL[:2], "--metrics", "latency_ms", "--json")
+    assert done.code == 0, done.err
+    first, second = done.json
+    assert set(first) == {"batch.requests", "latency_ms"}
+    assert first["latency_ms"] < second["latency_ms"]
+    assert "64" in braid("sweep", DP, "batch.requests", "64", *SMALL[:2]).out
 
 
 @pytest.mark.parametrize("command", [("run", DP), ("compare", DP, MICROBATCH)], ids=["run", "compare"])

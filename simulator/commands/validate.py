@@ -44,8 +44,10 @@ def validate(ctx: click.Context, pattern: str | None, jobs: int, as_json: bool) 
         click.echo(to_json([row.as_object() for row in rows]))
     else:
         validation.print_rows(rows)
+    studies = []
     if target is not None:
-        write_text(target, validation.markdown(rows, validation.studies(lambda what: click.echo(what, err=True))))
+        studies = validation.studies(lambda what: click.echo(what, err=True))
+        write_text(target, validation.markdown(rows, studies))
         click.echo(f"wrote {target}")
-    if any(row.failed for row in rows):
+    if any(row.failed for row in rows) or any(not study.columns for study in studies):
         ctx.exit(1)

@@ -1,0 +1,69 @@
+"""The README is true: every command in it runs, every file in it works, its accuracy table is that of the validation.
+
+Its `sh` blocks (the two commands) are run by CI as they stand; its `console` and `python` blocks are run here.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from simulator.commands.markdown import table
+from tests.conftest import ROOT, Outcome
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
+COMMANDS = [line.removeprefix("$ ") for kind, text in BLOCKS if kind == "console" for line in text.splitlines()]
+FILES = {re.match(r"# (\S+)\n", text)[1]: text for kind, text in BLOCKS if kind == "python"}  # type: ignore[index]
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder as the reader has it: the clone's own folders, and the files that the README has them write."""
+    for folder in ("topologies", "scenarios", "workloads"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    (tmp_path / "results").mkdir()
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    shutil.copy(ROOT / "topologies" / "atlas_a3.toml", tmp_path / "my_machine.toml")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_there_are_two_commands_and_ci_takes_them_from_here() -> None:
+    commands = [line for kind, text in BLOCKS if kind == "sh" for line in text.splitlines()]
+    assert len(commands) == 2
+    assert all(command.startswith("python3 -m venv .venv && .venv/bin/pip install") for command in commands)
+    assert "README.md" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_runs(braid: Callable[..., Outcome], desk: Path, command: str) -> None:
+    name, *arguments = shlex.split(command)
+    if name == "cp":
+        source, target = arguments
+        assert (desk / source).exists()
+        assert (desk / target).exists(), "made by the fixture"
+        return
+    assert name == "braid"
+    done = braid(*arguments)
+    assert done.code == 0, done.err
+    assert done.out
+
+
+def test_every_kind_of_block_is_checked() -> None:
+    assert {kind for kind, _ in BLOCKS} <= {"sh", "console", "python", "text"}
+
+
+def test_the_accuracy_table_is_that_of_the_validation() -> None:
+    report = (ROOT / "results" / "validation.md").read_text(encoding="utf-8").partition("\n## ")[0]
+    lines = [[cell.strip() for cell in row.strip("|").split("|")] for row in report.splitlines() if row.startswith("|")]
+    keep = [lines[0].index(head) for head in ("id", "metric", "expected", "role", "simulated", "error")]
+    head, _, *rows = [[cells[column] for column in keep] for cells in lines]
+    wanted = table(head, rows)
+    assert wanted in README, f"the README's accuracy table is not that of results/validation.md, which is\n{wanted}"
