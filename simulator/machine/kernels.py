@@ -108,8 +108,8 @@ class Cost:
         return ceil(self.tiles / units) * self.tile_s
 
     def limit_bytes_per_s(self, units: int) -> float:
-        """On-chip bytes per second that `units` units can ask for at most."""
-        compute_s = self.compute_s(units) * (1.0 - self.unoverlapped)
+        """On-chip bytes per second that `units` units can ask for at most while they compute."""
+        compute_s = self.compute_s(units)
         ports = units * self.unit_rate_bytes_per_s
         return min(ports, self.onchip_bytes / compute_s) if compute_s else ports
 
@@ -164,7 +164,7 @@ def _attention(work: Work, chip: ChipSpec, kernel: AttentionKernel) -> Cost:
     return Cost(
         latency_s=kernel.floor.si,
         tiles=tiles,
-        tile_s=compute_s * units / tiles,
+        tile_s=compute_s * units / max(tiles, 1),
         onchip_bytes=onchip,
         **_common(work, chip, kernel, min(tiles, units)),
     )
