@@ -156,6 +156,9 @@ class Group:
 
     def all_to_all_uneven(self, name: str, sizes: tuple[tuple[int, ...], ...], via: str) -> Event:
         """Rank i of the group sends `sizes[i][j]` bytes to rank j (the same n x n table on every rank)."""
+        if len(sizes) != self.size or any(len(row) != self.size for row in sizes):
+            what = f"all_to_all '{name}' in group '{self.name}' of {self.size}"
+            raise ProgramError(f"{what}: sizes must be {self.size} x {self.size}")
         return self._launch(Collective("all_to_all", self.name, via, sizes=sizes), name)
 
     def all_gather(self, name: str, shard_bytes: int, via: str) -> Event:
@@ -176,11 +179,16 @@ class Group:
 
     def send(self, name: str, peer: int, size_bytes: int, via: str) -> Event:
         """One message to the group's member `peer`, who must receive it."""
-        return self._launch(Collective("send", self.name, via, _whole(size_bytes), peer=peer), name)
+        return self._message("send", name, peer, size_bytes, via)
 
     def recv(self, name: str, peer: int, size_bytes: int, via: str) -> Event:
         """One message from the group's member `peer`."""
-        return self._launch(Collective("recv", self.name, via, _whole(size_bytes), peer=peer), name)
+        return self._message("recv", name, peer, size_bytes, via)
+
+    def _message(self, kind: str, name: str, peer: int, size_bytes: int, via: str) -> Event:
+        if not 0 <= peer < self.size:
+            raise ProgramError(f"{kind} '{name}': group '{self.name}' has members 0 to {self.size - 1}, not {peer}")
+        return self._launch(Collective(kind, self.name, via, _whole(size_bytes), peer=peer), name)
 
     def _launch(self, collective: Collective, name: str) -> Event:
         return self.npu.launch(collective, name)
