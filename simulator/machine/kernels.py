@@ -35,7 +35,9 @@ class Work:
     dtype: data type of the arithmetic; out_dtype of a GEMM's result.
     rows: rows of each group of a (grouped) GEMM; n, k: its other two sizes. causal attention: see `scores`.
     scores: score elements per head of an attention kernel, sequence by sequence: (queries, keys, causal).
-    heads, qk_dim, v_dim: its head count and sizes. read_bytes, write_bytes: activations from and to HBM.
+    heads, qk_dim, v_dim: its head count and sizes; kv_heads: how many have keys of their own (the others share them);
+    kv_dim: elements read per key and such head. read_bytes, write_bytes: activations from and to HBM.
+    streamed_bytes: read once from HBM without staying in L2 (a KV cache).
     weight_bytes: weights read from HBM unless they lie in L2 under the name `weights`.
     vector_flops: arithmetic of the vector part.
     """
@@ -50,10 +52,12 @@ class Work:
     scores: tuple[tuple[int, int, bool], ...] = ()
     heads: int = 0
     kv_heads: int = 0
+    kv_dim: int = 0
     qk_dim: int = 0
     v_dim: int = 0
     read_bytes: float = 0.0
     write_bytes: float = 0.0
+    streamed_bytes: float = 0.0
     weight_bytes: float = 0.0
     weights: str = ""
     vector_flops: float = 0.0
@@ -68,7 +72,7 @@ class Work:
     @property
     def hbm_bytes(self) -> float:
         """Bytes from and to HBM when nothing of it lies in L2."""
-        return self.read_bytes + self.write_bytes + self.weight_bytes
+        return self.read_bytes + self.write_bytes + self.streamed_bytes + self.weight_bytes
 
 
 def score_elements(sequence: tuple[int, int, bool], tile: int = 1) -> float:
@@ -95,6 +99,7 @@ class Cost:
     onchip_bytes: float
     hbm_bytes: float
     unit_rate_bytes_per_s: float = inf
+    hbm_rate_bytes_per_s: float = inf
     unoverlapped: float = 0.0
     at_least: int = 1
     weight_bytes: float = 0.0
@@ -107,11 +112,16 @@ class Cost:
         """Compute time on `units` units of cores, in seconds."""
         return ceil(self.tiles / units) * self.tile_s
 
-    def limit_bytes_per_s(self, units: int) -> float:
-        """On-chip bytes per second that `units` units can ask for at most while they compute."""
+    def limit_bytes_per_s(self, units: int, hbm_load: float) -> float:
+        """On-chip bytes per second that `units` units can ask for while computing; hbm_load: HBM bytes per such byte."""
         compute_s = self.compute_s(units)
+        limit = self.memory_limit_bytes_per_s(units, hbm_load)
+        return min(limit, self.onchip_bytes / compute_s) if compute_s else limit
+
+    def memory_limit_bytes_per_s(self, units: int, hbm_load: float) -> float:
+        """The same without compute: what the ports of its cores and its way of reading HBM allow."""
         ports = units * self.unit_rate_bytes_per_s
-        return min(ports, self.onchip_bytes / compute_s) if compute_s else ports
+        return min(ports, self.hbm_rate_bytes_per_s / hbm_load) if hbm_load else ports
 
 
 def cost_of(work: Work, chip: ChipSpec, kernels: dict[str, KernelSpec]) -> Cost:
@@ -153,14 +163,18 @@ def _gemm(work: Work, chip: ChipSpec, kernel: GemmKernel) -> Cost:
 
 
 def _attention(work: Work, chip: ChipSpec, kernel: AttentionKernel) -> Cost:
-    tile_m, units = int(kernel.tile_m.si), units_of(chip, kernel)
-    scores = work.heads * sum(score_elements(sequence, tile_m) for sequence in work.scores)
-    width = work.qk_dim + work.v_dim
-    element = ELEMENT_BYTES[work.dtype]
-    tiles = work.heads * sum(ceil(queries / tile_m) for queries, _, _ in work.scores)
-    compute_s = 2.0 * scores * width / _peak(chip, kernel, work.dtype)
-    # every strip of tile_m query rows reads keys and values again; score tiles cross L2 between cube and vector cores
-    onchip = scores * (kernel.score_bytes.si + width * element / tile_m) + work.write_bytes
+    tile_m, units = kernel.tile_m.count, units_of(chip, kernel)
+    sharing = work.heads // work.kv_heads  # heads whose queries meet the same keys are rows of one tile
+    scores, tiles = 0.0, 0
+    for queries, keys, causal in work.scores:
+        strips = ceil(queries * sharing / tile_m)
+        pieces = ceil(keys / kernel.tile_keys.count) if kernel.tile_keys else 1
+        tiles += work.kv_heads * strips * pieces
+        whole = strips * tile_m * keys
+        scores += work.kv_heads * (score_elements((queries, keys, causal), tile_m) * sharing if causal else whole)
+    compute_s = 2.0 * scores * (work.qk_dim + work.v_dim) / _peak(chip, kernel, work.dtype)
+    # every strip of tile_m rows reads its keys again; score tiles cross L2 between cube and vector cores
+    onchip = scores * (kernel.score_bytes.si + work.kv_dim * ELEMENT_BYTES[work.dtype] / tile_m) + work.write_bytes
     return Cost(
         latency_s=kernel.floor.si,
         tiles=tiles,
@@ -191,6 +205,7 @@ def _common(work: Work, chip: ChipSpec, kernel: KernelSpec, want: int) -> dict:
         "want": max(want, 1),
         "hbm_bytes": work.hbm_bytes,
         "unit_rate_bytes_per_s": ports,
+        "hbm_rate_bytes_per_s": chip.hbm.peak.si * kernel.hbm_share.si if kernel.hbm_share else inf,
         "unoverlapped": kernel.unoverlapped.si,
         "weight_bytes": work.weight_bytes,
         "weights": work.weights,
@@ -201,6 +216,6 @@ def _common(work: Work, chip: ChipSpec, kernel: KernelSpec, want: int) -> dict:
 
 
 def _peak(chip: ChipSpec, kernel: KernelSpec, dtype: str) -> float:
-    """Peak of the matrix engine, or of the vector engine for vector kernels, in FLOP/s."""
+    """What its inner loop reaches of the peak of the engine that it computes on, in FLOP/s."""
     engine = next(iter(kernel.cores))
-    return chip.peak[engine][dtype].si
+    return chip.peak[engine][dtype].si * (kernel.compute_share.si if kernel.compute_share else 1.0)

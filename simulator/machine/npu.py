@@ -222,7 +222,8 @@ class Npu:
             flow = Flow(cost.onchip_bytes * (1.0 - share), loads, limit)
             self.network.start(flow, self._releasing(index, units, start_ps, solo_ps), compute_ps)
 
-        ports = units * cost.unit_rate_bytes_per_s
+        hbm = loads[1][1] if len(loads) > 1 else 0.0
+        ports = cost.memory_limit_bytes_per_s(units, hbm)
         self.network.start(Flow(cost.onchip_bytes * share, loads, ports), rest, latency_ps)
 
     def _shape(self, cost: Cost, units: int, warm: bool) -> tuple[tuple[tuple[Capacity, float], ...], float, int]:
@@ -232,9 +233,9 @@ class Npu:
         else:
             hbm = (cost.hbm_bytes - (cost.weight_bytes if warm else 0.0)) / cost.onchip_bytes
             loads = ((self.l2, 1.0), (self.hbm, hbm)) if hbm > 0 else ((self.l2, 1.0),)
-            limit = cost.limit_bytes_per_s(units)
+            limit = cost.limit_bytes_per_s(units, hbm)
             memory = min(capacity.rate_bytes_per_s / load for capacity, load in loads)
-            ports = units * cost.unit_rate_bytes_per_s
+            ports = cost.memory_limit_bytes_per_s(units, hbm)
             share = cost.unoverlapped
             solo_s = cost.latency_s + cost.onchip_bytes * (1.0 - share) / min(limit, memory)
             if share:

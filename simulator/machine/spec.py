@@ -145,12 +145,18 @@ class CollectiveSpec(Table):
 
 
 class _Kernel(Table):
-    """What every kernel family has: cores per unit (the pool that computes first), floor, and the share of the shorter
-    of compute and memory time that is not overlapped (0 is the ideal roofline)."""
+    """What every kernel family has.
+
+    cores: per unit, the pool that computes first. unoverlapped: the share of the shorter of compute and memory time
+    that is not overlapped (0 is the ideal roofline). compute_share, hbm_share: how much of the peaks of its engine and
+    of HBM such a kernel can ask for at most, with all cores (left out: all of it).
+    """
 
     cores: dict[str, PositiveCount] = Field(min_length=1)
     floor: Seconds
     unoverlapped: Share
+    compute_share: Share | None = None
+    hbm_share: Share | None = None
 
 
 class GemmKernel(_Kernel):
@@ -163,11 +169,13 @@ class GemmKernel(_Kernel):
 
 
 class AttentionKernel(_Kernel):
-    """Attention in strips of tile_m query rows; `score_bytes` cross L2 per element of the score matrix."""
+    """Attention in strips of tile_m rows (queries, or queries x heads that share their keys); `score_bytes` cross L2 per
+    element of the score matrix; keys are split over cores in pieces of `tile_keys`, if at all."""
 
     law: Literal["attention"]
     tile_m: PositiveCount
     score_bytes: Ratio
+    tile_keys: PositiveCount | None = None
 
 
 class VectorKernel(_Kernel):

@@ -55,10 +55,38 @@ def flash_attention(
         out_dtype=dtype,
         scores=sequences,
         heads=heads,
+        kv_heads=heads,
+        kv_dim=qk_dim + v_dim,
         qk_dim=qk_dim,
         v_dim=v_dim,
         read_bytes=heads * (queries * qk_dim + keys * (qk_dim + v_dim)) * element,
         write_bytes=heads * queries * v_dim * element,
+    )
+
+
+def latent_attention(
+    sequences: tuple[tuple[int, int], ...], heads: int, kv_lora: int, rope_dim: int, family: str, dtype: str = "bf16"
+) -> Work:
+    """Absorbed MLA in decode: all heads share one latent key per token, whose first part is also the value.
+
+    sequences: (queries, cached tokens) of every request. The cache is read once per request and streams past L2.
+    """
+    queries, keys = sum(queries for queries, _ in sequences), sum(keys for _, keys in sequences)
+    latent, element = kv_lora + rope_dim, ELEMENT_BYTES[dtype]
+    return Work(
+        family,
+        kind="attention",
+        dtype=dtype,
+        out_dtype=dtype,
+        scores=tuple((queries, keys, False) for queries, keys in sequences),
+        heads=heads,
+        kv_heads=1,
+        kv_dim=latent,
+        qk_dim=latent,
+        v_dim=kv_lora,
+        read_bytes=queries * heads * latent * element,
+        write_bytes=queries * heads * kv_lora * element,
+        streamed_bytes=keys * latent * element,
     )
 
 

@@ -107,7 +107,7 @@ def test_a_unit_moves_no_more_than_its_widest_ports(family: str, port: float) ->
     work = ops.passes(1e6, 0) if family == "vector" else ops.gemm(100, 200, 10, dtype=family[5:])
     cost = tiny_cost(work)
     assert cost.unit_rate_bytes_per_s == port
-    assert cost.limit_bytes_per_s(3) <= 3 * port
+    assert cost.limit_bytes_per_s(3, 0.0) <= 3 * port
 
 
 # attention and vector kernels -----------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ def test_causal_attention_computes_whole_tiles_on_the_diagonal() -> None:
 
 def test_attention_by_hand() -> None:
     cost = tiny_cost(ops.flash_attention(((20, 20, True), (5, 100, False)), 2, 64, 32, "flash", "bf16"))
-    scores = 2 * (300 + 500)
+    scores = 2 * (300 + 1000)  # five queries fill a tile of ten rows
     assert (cost.tiles, cost.want) == (2 * (2 + 1), 4)
     assert cost.tiles * cost.tile_s == pytest.approx(4 * 2 * scores * 96 / 4e12)  # four cores' time for all tiles
     assert cost.onchip_bytes == pytest.approx(scores * (8 + 96 * 2 / 10) + 2 * 25 * 32 * 2)
@@ -214,4 +214,4 @@ def test_half_of_the_cores_cost_less_than_twice_the_time() -> None:
 def test_costs_know_no_infinite_numbers() -> None:
     for work in (ops.gemm(1, 1, 1), ops.passes(1, 0), ops.flash_attention(((1, 1, True),), 1, 1, 1)):
         cost = a3_cost(work)
-        assert max(cost.latency_s, cost.tile_s, cost.onchip_bytes, cost.limit_bytes_per_s(1)) < inf
+        assert max(cost.latency_s, cost.tile_s, cost.onchip_bytes, cost.limit_bytes_per_s(1, 0.0)) < inf

@@ -18,6 +18,7 @@ A3_TEXT = paths.find("topologies", "atlas_a3").read_text()
 A3 = load_machine("atlas_a3")
 REST = 'kind = "published", source = "..."}'
 GENERATION = "kernels.cann_recipes_2025"
+TRANSFER = A3.collectives["sdma"].transfer_bytes
 PER_PEER = A3.collectives["sdma"].startup_per_peer
 SCORE = dict(quantities(A3))[f"{GENERATION}.flash_attention_ntd.score_bytes"]
 Loader = Callable[[str], list[str]]
@@ -82,8 +83,8 @@ def test_types_of_the_parts() -> None:
      "chip.clock.kind: got 'publishd': must be one of published, derived, fitted, assumed (did you mean 'published'?)"),
     (r'^startup_per_peer = (.*), expression = "[^"]*"', r"startup_per_peer = \1",
      f'collectives.sdma.startup_per_peer: got {PER_PEER}: a derived number needs `expression = "..."`'),
-    (r'^rate = (.*), fitted_on = "[^"]*"', r"rate = \1",
-     f'chip.l2.rate: got {A3.chip.l2.rate}: a fitted number needs `fitted_on = "..."`'),
+    (r'^transfer_bytes = (.*), fitted_on = "[^"]*"', r"transfer_bytes = \1",
+     f'collectives.sdma.transfer_bytes: got {TRANSFER}: a fitted number needs `fitted_on = "..."`'),
     (r'source = "published nowhere"', 'source = ""',
      "chip.cores.sdma.source: got '': text must have at least 1 character"),
     (r'kind = "mesh"', 'kind = "meshed"',
@@ -93,7 +94,7 @@ def test_types_of_the_parts() -> None:
     (r'law = "gemm"', "", f"{GENERATION}.gemm_int8.law: is missing: must be one of gemm, attention, vector"),
     (r"^score_bytes = ", "score_byte = ",
      f"{GENERATION}.flash_attention_ntd.score_byte: got {SCORE}: no such key (did you mean 'score_bytes'?); keys are"),
-    (r'law = "vector"', 'law = "vector"\ntile_m = 3', f"{GENERATION}.vector.tile_m: got 3: no such key; keys are"),
+    (r'law = "vector"', 'law = "vector"\ntile_m = 3', f"{GENERATION}.vector.tile_m: got 3: no such key"),
     (r"ladder.default\]\]", "ladder.defaults]]", "collectives.sdma.ladder.default: is missing: this key is required"),
     (r"ladder.all_gather\]\]", "ladder.allgather]]",
      "collectives.sdma.ladder.allgather: got a list of 1: no such key (did you mean 'all_gather'?); keys are"),
