@@ -23,9 +23,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
+from simulator.errors import InputError
 from simulator.program.task import Collective
+from simulator.units import to_ps
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from simulator.machine.graph import Fabric
     from simulator.machine.spec import CollectiveSpec
 
@@ -65,7 +69,7 @@ class Lowering:
 
     def _lower(self, collective: Collective, members: tuple[int, ...]) -> tuple[Phase, ...]:
         """The phases of `collective` among `members` (global ranks, in group order)."""
-        engine = self.engines[collective.via]
+        engine = engine_of(collective, self.engines)
         n = len(members)
         if n == 1:
             return (Phase(0.0, ()),)
@@ -127,7 +131,8 @@ class Lowering:
             elif _alike(tuple(zip(*sizes, strict=True))):
                 transfers = _merged(transfers, 1, dict.fromkeys(members, weight))
             elif self.mode == "classes":
-                sent = {members[i]: weight * sum(sizes[i]) / (mean * n) for i in range(n)}
+                total = sum(sizes[i][j] for i, j in pairs)
+                sent = {members[i]: weight * n * (sum(sizes[i]) - sizes[i][i]) / max(total, 1) for i in range(n)}
                 transfers = _merged(transfers, 0, sent)
         return Phase(self._latency_s(engine, members), tuple(transfers))
 
@@ -161,6 +166,29 @@ class Lowering:
                     crossings.update(route.edges)
                     latency_s = max(latency_s, route.latency_s)
         return crossings, latency_s
+
+
+def engine_of(collective: Collective, engines: Mapping[str, CollectiveSpec]) -> CollectiveSpec:
+    """The engine that drives a collective; InputError with those there are if there is none of this name."""
+    if collective.via not in engines:
+        raise InputError(f"no engine '{collective.via}' for collectives: this machine has {', '.join(sorted(engines))}")
+    return engines[collective.via]
+
+
+def alone_ps(phases: tuple[Phase, ...], rank: int, rate_of: Callable[[Key], float]) -> int:
+    """How long an exchange takes `rank` with nobody else there, in ps: every latency, and the busiest capacity.
+
+    Of the last phase only the transfers count that this rank waits for. Where messages differ it can take longer.
+    """
+    total_ps = 0
+    for number, phase in enumerate(phases, 1):
+        moved: Counter[Key] = Counter()
+        for transfer in phase.transfers:
+            if number < len(phases) or rank in transfer.ranks:
+                moved.update(dict(transfer.loads))
+        busiest_s = max((load / rate_of(key) for key, load in moved.items()), default=0.0)
+        total_ps += to_ps(phase.latency_s) + to_ps(busiest_s)
+    return total_ps
 
 
 def _alike(sizes: Sizes) -> bool:

@@ -16,7 +16,7 @@ from simulator.errors import RunError
 from simulator.machine.npu import Npu
 from simulator.physics.clock import call_later
 from simulator.physics.flows import Capacity, Flow, Network
-from simulator.program.collectives import Key, Lowering, Phase, Transfer
+from simulator.program.collectives import Key, Lowering, Phase, Transfer, alone_ps
 from simulator.program.roles import Roles, fold
 from simulator.program.task import Collective, Task
 from simulator.program.world import World
@@ -35,9 +35,9 @@ class Meeting:
     expected: frozenset[int]
     steps: int
     phases: tuple[Phase, ...]
+    alone_ps: dict[int, int]  # rank -> how long it takes with nobody else there, as far as it is known
     arrived: dict[int, list[tuple[Npu, int]]] = field(default_factory=dict)
     started_ps: int = -1
-    solo_ps: int = 0
     waiting: dict[int, int] = field(default_factory=dict)  # rank -> transfers of the last phase that it waits for
 
     @property
@@ -46,8 +46,8 @@ class Meeting:
         return len(self.arrived) == len(self.expected) and all(len(x) == self.steps for x in self.arrived.values())
 
     def absent(self) -> list[int]:
-        """Ranks that have not arrived."""
-        return sorted(self.expected - set(self.arrived))
+        """Ranks that have not arrived, or not with both ends of their message."""
+        return sorted(rank for rank in self.expected if len(self.arrived.get(rank, ())) < self.steps)
 
 
 class Meetings:
@@ -66,7 +66,7 @@ class Meetings:
         self.env, self.network, self.world, self.roles = env, network, world, roles
         self.lowering, self.capacity, self.tasks = lowering, capacity, tasks
         self._open: dict[tuple[Who, int], Meeting] = {}
-        self._phases: dict[tuple[Who, Collective], tuple[Phase, ...]] = {}
+        self._phases: dict[tuple[Who, Collective], tuple[tuple[Phase, ...], dict[int, int]]] = {}
         self._agendas: dict[int, list[tuple[Who, int, tuple[int, ...]]]] = {}
 
     def arrive(self, npu: Npu, index: int) -> None:
@@ -91,12 +91,19 @@ class Meetings:
         if meeting is None:
             expected = frozenset(self.roles.leader[rank] for rank in members)
             both_ends = collective.kind in ("send", "recv") and len(expected) == 1
-            phases = self._phases_of(who, collective, members)
-            meeting = Meeting(who, number, collective, expected, 2 if both_ends else 1, phases)
+            phases, alone = self._phases_of(who, collective, members)
+            meeting = Meeting(who, number, collective, expected, 2 if both_ends else 1, phases, alone)
             self._open[who, number] = meeting
         elif meeting.collective.signature() != collective.signature():
             raise RunError(_disagreement(meeting, npu.rank, task))
         return meeting
+
+    def absent(self, npu: Npu, index: int) -> list[int]:
+        """Whom a step of `npu` is waiting for; nobody if it has not come itself."""
+        who, number, _ = self._agenda(npu.rank)[npu.tape.steps[index].exchange]
+        meeting = self._open.get((who, number))
+        here = meeting is not None and (npu, index) in meeting.arrived.get(npu.rank, ())
+        return meeting.absent() if meeting is not None and here else []
 
     def _agenda(self, rank: int) -> list[tuple[Who, int, tuple[int, ...]]]:
         """(who, sequence number, members) of every exchange of a rank's program, in launch order."""
@@ -104,28 +111,39 @@ class Meetings:
             self._agendas[rank] = _agenda_of(self.world, self.roles, rank)
         return self._agendas[rank]
 
-    def _phases_of(self, who: Who, collective: Collective, members: tuple[int, ...]) -> tuple[Phase, ...]:
-        what = collective.as_send() if collective.kind in ("send", "recv") else collective
+    def _phases_of(
+        self, who: Who, collective: Collective, members: tuple[int, ...]
+    ) -> tuple[tuple[Phase, ...], dict[int, int]]:
+        """Phases of an exchange, and how long it takes each rank alone, which is filled in when it is first known."""
+        what = _what(collective)
         known = self._phases.get((who, what))
         if known is None:
             if self.roles.colours is None:
-                known = self.lowering.lower(what, members)
+                phases = self.lowering.lower(what, members)
             else:
                 alike = _alike(self.world, self.roles, collective, members)
-                known = fold([self.lowering.lower(what, instance) for instance in alike], self.roles)
-            self._phases[who, what] = known
+                phases = fold([self.lowering.lower(what, instance) for instance in alike], self.roles)
+            known = self._phases[who, what] = phases, {}
+        return known
+
+    def _alone_ps(self, meeting: Meeting, npu: Npu, index: int) -> int:
+        """What this rank's own instance of the exchange takes alone, folded or not."""
+        known = meeting.alone_ps.get(npu.rank)
+        if known is None:
+            members = self._agenda(npu.rank)[npu.tape.steps[index].exchange][2]
+            phases = self.lowering.lower(_what(meeting.collective), members)
+            known = alone_ps(phases, npu.rank, lambda key: self.capacity(key).rate_bytes_per_s)
+            meeting.alone_ps[npu.rank] = known
         return known
 
     def _run(self, meeting: Meeting, number: int) -> None:
         """Start a phase: its latency, then its flows."""
         phase, last = meeting.phases[number], number + 1 == len(meeting.phases)
         latency_ps = to_ps(phase.latency_s)
-        meeting.solo_ps += latency_ps
         if not phase.transfers:
             call_later(self.env, latency_ps, lambda _: self._after_latency(meeting, number, last))
             return
         flows = [self._flow(transfer) for transfer in phase.transfers]
-        meeting.solo_ps += max(to_ps(flow.solo_s()) for flow in flows)
         if last:
             self._expect(meeting, phase, latency_ps)
         left = len(flows)
@@ -176,7 +194,13 @@ class Meetings:
         if not meeting.arrived:
             del self._open[meeting.who, meeting.number]
         for npu, index in steps:
-            npu.finish(index, meeting.started_ps, meeting.solo_ps, bound_by, npu.tape.steps[index].need, 1)
+            solo_ps = self._alone_ps(meeting, npu, index)
+            npu.finish(index, meeting.started_ps, solo_ps, bound_by, npu.tape.steps[index].need, 1)
+
+
+def _what(collective: Collective) -> Collective:
+    """The same for both ends of a message."""
+    return collective.as_send() if collective.kind in ("send", "recv") else collective
 
 
 def _agenda_of(world: World, roles: Roles, rank: int) -> list[tuple[Who, int, tuple[int, ...]]]:

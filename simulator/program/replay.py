@@ -44,7 +44,9 @@ class Replay:
         for rank in roles.leaders:
             program = world.programs[rank]
             if id(program) not in self._tapes:
-                self._tapes[id(program)] = tape_of(program, machine, generation), program.tasks
+                tape, tasks = tape_of(program, machine, generation), program.tasks
+                _check_cores(tape, tasks, _pools(program, machine))
+                self._tapes[id(program)] = tape, tasks
         self.npus = {rank: self._npu(rank, watch) for rank in roles.leaders}
 
     def run(self) -> int:
@@ -81,7 +83,7 @@ class Replay:
             hbm=self.capacity(("hbm", rank)),
             l2=self.capacity(("l2", rank)),
             cache=Cache(chip.l2.capacity.si),
-            cores=_pools(program, {pool: count.count for pool, count in chip.cores.items()}),
+            cores=_pools(program, self.machine),
             meet=self.meetings.arrive,
             watch=watch,
         )
@@ -112,7 +114,7 @@ class Replay:
         if npu.issued_ps(task.index) < 0:
             return "was never launched by the host"
         if isinstance(task.work, Collective):
-            absent = self.meetings.of(npu, task.index).absent()
+            absent = self.meetings.absent(npu, task.index)
             if absent:
                 return f"waits for ranks {absent} of group '{task.work.group}'"
         return "waits for cores"
@@ -137,8 +139,9 @@ def _name(key: Key, fabric: Fabric) -> str:
     return f"{words[key[0]]} {key[1]}"
 
 
-def _pools(program: Program, slots: dict[str, int]) -> dict[str, Cores]:
+def _pools(program: Program, machine: MachineSpec) -> dict[str, Cores]:
     """The chip's cores by partition; "" has what no stream was confined to."""
+    slots = {pool: count.count for pool, count in machine.chip.cores.items()}
     rest = dict(slots)
     for stream, shares in program.partitions.items():
         for pool, count in shares.items():
@@ -147,6 +150,16 @@ def _pools(program: Program, slots: dict[str, int]) -> dict[str, Cores]:
                 had = slots.get(pool, 0)
                 raise InputError(f"stream '{stream}' is confined to {count} '{pool}' cores: too many, there are {had}")
     return {"": Cores(rest)} | {stream: Cores(shares) for stream, shares in program.partitions.items()}
+
+
+def _check_cores(tape: Tape, tasks: list[Task], pools: dict[str, Cores]) -> None:
+    """InputError if a task needs more cores than the streams that are confined leave to it."""
+    for step, task in zip(tape.steps, tasks, strict=True):
+        for pool, count in step.cost.need if step.cost else step.need:
+            left = pools[step.partition].slots.get(pool, 0)
+            if count > left:
+                what = f"task '{task.name}' of stream '{task.stream}' needs {count} '{pool}' cores"
+                raise InputError(f"{what}, but only {left} are left for it")
 
 
 def _label(task: Task) -> str:

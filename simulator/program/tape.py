@@ -10,6 +10,7 @@ from simulator.errors import InputError
 from simulator.machine.kernels import Cost, Work, cost_of
 from simulator.machine.npu import Segment, Step, Tape
 from simulator.machine.spec import MachineSpec
+from simulator.program.collectives import engine_of
 from simulator.program.task import Collective, HostWait, Prefetch, Program
 from simulator.units import to_ps
 
@@ -60,10 +61,8 @@ def tape_of(program: Program, machine: MachineSpec, generation: str) -> Tape:
 
 def _engine_cores(collective: Collective, machine: MachineSpec) -> tuple[tuple[str, int], ...]:
     """The cores that the driving engine holds from before the meeting until the end."""
-    if collective.via not in machine.collectives:
-        known = ", ".join(sorted(machine.collectives))
-        raise InputError(f"{machine.name} has no engine '{collective.via}' for collectives: it has {known}")
-    return tuple((pool, int(count.si)) for pool, count in machine.collectives[collective.via].cores.items())
+    engine = engine_of(collective, machine.collectives)
+    return tuple((pool, int(count.si)) for pool, count in engine.cores.items())
 
 
 def _cost(work: Work | Prefetch, machine: MachineSpec, generation: str) -> Cost:
@@ -126,7 +125,7 @@ def _amounts(
 ) -> tuple[str, bool, float, float, float]:
     """Engine, whether it is communication, FLOPs, HBM bytes and wire bytes of one rank."""
     if isinstance(work, Collective):
-        engine = machine.collectives[work.via]
+        engine = engine_of(work, machine.collectives)
         n = groups[work.group]
         peers = 1 if work.kind in ("send", "recv") else n - 1
         each = work.bytes_per_pair if not work.sizes else sum(map(sum, work.sizes)) / n / max(n - 1, 1)

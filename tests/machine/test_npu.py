@@ -292,6 +292,3 @@ def test_activations_push_weights_out_of_l2(activations_mb: float, hbm_mb: float
     assert run(program).moved["hbm", 0] == pytest.approx(hbm_mb * 1e6)
 
 
-def test_what_a_kernel_needs_cores_for_is_named_when_there_are_none() -> None:
-    with pytest.raises(ValueError, match=r"'vector'.*asked for 1 slots, present: 0"):
-        run(lambda npu: (npu.confine("other", {"vector": 8}), npu.launch(passes_mb(1), "a")))
