@@ -22,7 +22,7 @@ from math import ceil, inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from simulator.machine.spec import AttentionKernel, ChipSpec, GemmKernel, KernelSpec, VectorKernel
+    from simulator.machine.spec import AttentionKernel, ChipSpec, FusedKernel, GemmKernel, KernelSpec, VectorKernel
 
 ELEMENT_BYTES = {"int8": 1.0, "fp8": 1.0, "fp16": 2.0, "bf16": 2.0, "fp32": 4.0, "int32": 4.0, "fp4": 0.5}
 
@@ -37,9 +37,10 @@ class Work:
     scores: score elements per head of an attention kernel, sequence by sequence: (queries, keys, causal).
     heads, qk_dim, v_dim: its head count and sizes; kv_heads: how many have keys of their own (the others share them);
     kv_dim: elements read per key and such head. read_bytes, write_bytes: activations from and to HBM.
-    streamed_bytes: read once from HBM without staying in L2 (a KV cache).
+    streamed_bytes: read once from HBM without staying in L2 (a KV cache). cached_bytes: activations that an earlier
+    kernel left in L2, or that stay there.
     weight_bytes: weights read from HBM unless they lie in L2 under the name `weights`.
-    vector_flops: arithmetic of the vector part.
+    vector_flops: arithmetic of the vector part. parts: kernels that this one fuses, with one launch and one floor.
     """
 
     family: str
@@ -58,21 +59,24 @@ class Work:
     read_bytes: float = 0.0
     write_bytes: float = 0.0
     streamed_bytes: float = 0.0
+    cached_bytes: float = 0.0
     weight_bytes: float = 0.0
     weights: str = ""
     vector_flops: float = 0.0
+    parts: tuple[Work, ...] = ()
 
     @property
     def flops(self) -> float:
         """Useful operations (no padding), cube and vector together."""
         gemm = 2.0 * sum(self.rows) * self.n * self.k
         attention = 2.0 * self.heads * (self.qk_dim + self.v_dim) * sum(map(score_elements, self.scores))
-        return gemm + attention + self.vector_flops
+        return gemm + attention + self.vector_flops + sum(part.flops for part in self.parts)
 
     @property
     def hbm_bytes(self) -> float:
         """Bytes from and to HBM when nothing of it lies in L2."""
-        return self.read_bytes + self.write_bytes + self.streamed_bytes + self.weight_bytes
+        own = self.read_bytes + self.write_bytes + self.streamed_bytes + self.weight_bytes
+        return own + sum(part.hbm_bytes for part in self.parts)
 
 
 def score_elements(sequence: tuple[int, int, bool], tile: int = 1) -> float:
@@ -113,7 +117,7 @@ class Cost:
         return ceil(self.tiles / units) * self.tile_s
 
     def limit_bytes_per_s(self, units: int, hbm_load: float) -> float:
-        """On-chip bytes per second that `units` units can ask for while computing; hbm_load: HBM bytes per such byte."""
+        """On-chip bytes/s that `units` units can ask for while computing; hbm_load: HBM bytes per such byte."""
         compute_s = self.compute_s(units)
         limit = self.memory_limit_bytes_per_s(units, hbm_load)
         return min(limit, self.onchip_bytes / compute_s) if compute_s else limit
@@ -137,6 +141,8 @@ def cost_of(work: Work, chip: ChipSpec, kernels: dict[str, KernelSpec]) -> Cost:
         return _gemm(work, chip, kernel)
     if kernel.law == "attention":
         return _attention(work, chip, kernel)
+    if kernel.law == "fused":
+        return _fused(work, chip, kernel, [cost_of(part, chip, kernels) for part in work.parts])
     return _vector(work, chip, kernel)
 
 
@@ -187,13 +193,26 @@ def _attention(work: Work, chip: ChipSpec, kernel: AttentionKernel) -> Cost:
 def _vector(work: Work, chip: ChipSpec, kernel: VectorKernel) -> Cost:
     units = units_of(chip, kernel)
     compute_s = work.vector_flops / _peak(chip, kernel, "fp32") if work.vector_flops else 0.0
-    tiles = max(1, ceil(work.hbm_bytes / kernel.tile_bytes.si))
+    onchip_bytes = work.hbm_bytes + work.cached_bytes
+    tiles = max(1, ceil(onchip_bytes / kernel.tile_bytes.si))
     return Cost(
         latency_s=kernel.floor.si,
         tiles=tiles,
         tile_s=compute_s * units / tiles,
-        onchip_bytes=work.hbm_bytes,
+        onchip_bytes=onchip_bytes,
         **_common(work, chip, kernel, min(tiles, units)),
+    )
+
+
+def _fused(work: Work, chip: ChipSpec, kernel: FusedKernel, parts: list[Cost]) -> Cost:
+    """What its parts compute and move, one after the other on the same cores; only one floor."""
+    units = units_of(chip, kernel)
+    return Cost(
+        latency_s=kernel.floor.si,
+        tiles=units,
+        tile_s=sum(part.compute_s(min(units, part.want)) for part in parts),
+        onchip_bytes=sum(part.onchip_bytes for part in parts),
+        **_common(work, chip, kernel, units),
     )
 
 
@@ -207,9 +226,9 @@ def _common(work: Work, chip: ChipSpec, kernel: KernelSpec, want: int) -> dict:
         "unit_rate_bytes_per_s": ports,
         "hbm_rate_bytes_per_s": chip.hbm.peak.si * kernel.hbm_share.si if kernel.hbm_share else inf,
         "unoverlapped": kernel.unoverlapped.si,
-        "weight_bytes": work.weight_bytes,
+        "weight_bytes": work.weight_bytes + sum(part.weight_bytes for part in work.parts),
         "weights": work.weights,
-        "allocates_bytes": work.read_bytes + work.write_bytes,
+        "allocates_bytes": sum(one.read_bytes + one.write_bytes + one.cached_bytes for one in (work, *work.parts)),
         "latency_name": f"latency {work.family}",
         "limit_name": f"compute {next(iter(kernel.cores))}.{work.dtype}",
     }

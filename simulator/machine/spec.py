@@ -27,8 +27,8 @@ from simulator.units import (
     Share,
 )
 
-__all__ = ["AttentionKernel", "ChipSpec", "CollectiveSpec", "GemmKernel", "HbmSpec", "HostSpec", "KernelSpec", "L2Spec",
-           "LadderSpec", "LevelSpec", "MachineSpec", "Rung", "SpecError", "VectorKernel", "load_machine", "override",
+__all__ = ["AttentionKernel", "ChipSpec", "CollectiveSpec", "FusedKernel", "GemmKernel", "HbmSpec", "HostSpec",
+           "KernelSpec", "L2Spec", "LadderSpec", "LevelSpec", "MachineSpec", "Rung", "SpecError", "VectorKernel", "load_machine", "override",
            "quantities"]
 
 
@@ -169,8 +169,10 @@ class GemmKernel(_Kernel):
 
 
 class AttentionKernel(_Kernel):
-    """Attention in strips of tile_m rows (queries, or queries x heads that share their keys); `score_bytes` cross L2 per
-    element of the score matrix; keys are split over cores in pieces of `tile_keys`, if at all."""
+    """Attention in strips of tile_m rows (queries, or queries x heads that share their keys).
+
+    score_bytes cross L2 per element of the score matrix. tile_keys: keys are split over cores in pieces of so many.
+    """
 
     law: Literal["attention"]
     tile_m: PositiveCount
@@ -185,7 +187,15 @@ class VectorKernel(_Kernel):
     tile_bytes: Bytes
 
 
-KernelSpec: TypeAlias = Annotated[GemmKernel | AttentionKernel | VectorKernel, Field(discriminator="law")]
+class FusedKernel(_Kernel):
+    """Several kernels in one launch: what they compute and move adds up, but there is one floor."""
+
+    law: Literal["fused"]
+
+
+KernelSpec: TypeAlias = Annotated[
+    GemmKernel | AttentionKernel | VectorKernel | FusedKernel, Field(discriminator="law")
+]
 
 
 class MachineSpec(Table):

@@ -6,6 +6,8 @@ once; what it reads again on chip is the machine's business. `tokens` are rows; 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from simulator.machine.kernels import ELEMENT_BYTES, Work
 
 
@@ -87,6 +89,29 @@ def latent_attention(
         read_bytes=queries * heads * latent * element,
         write_bytes=queries * heads * kv_lora * element,
         streamed_bytes=keys * latent * element,
+    )
+
+
+def cached(work: Work) -> Work:
+    """The same kernel where its activations are small enough to stay in L2 between kernels, as in decode."""
+    return replace(
+        work,
+        read_bytes=0.0,
+        write_bytes=0.0,
+        cached_bytes=work.cached_bytes + work.read_bytes + work.write_bytes,
+        parts=tuple(cached(part) for part in work.parts),
+    )
+
+
+def fused(family: str, kind: str, parts: tuple[Work, ...], weights: str = "") -> Work:
+    """Several kernels as one launch of its own family."""
+    return Work(family, kind=kind, dtype=parts[0].dtype, parts=parts, weights=weights)
+
+
+def batched_gemm(tokens: int, heads: int, n: int, k: int, dtype: str = "bf16", weights: str = "") -> Work:
+    """One product [tokens, k] x [k, n] per head, in one kernel: the absorbed up-projections of MLA."""
+    return replace(
+        grouped_gemm((tokens,) * heads, n, k, dtype, dtype, weights), family=f"batched_gemm_{dtype}", kind="gemm"
     )
 
 

@@ -1,0 +1,101 @@
+"""Kernels of a decode layer with weight-absorbed MLA (DeepSeek-V2, arXiv 2405.04434), INT8, in launch order.
+
+Queries are carried into the latent space (`absorb_k`), where all heads attend to one cached latent per token, and the
+result is carried back (`absorb_v`): 2 x heads x (576 + 512) FLOP per query and cached token. Weights have names, so
+that a prefetch or the micro-batch before may leave them in L2; activations are small enough to stay in L2. `tokens` are
+the query tokens of a rank: requests times (1 + draft tokens).
+"""
+
+from __future__ import annotations
+
+from simulator.model import ops
+from simulator.model.mla import Kernels
+from simulator.model.shapes import Shapes
+
+Contexts = tuple[tuple[int, int], ...]  # (query tokens, cached tokens) of every request
+
+
+def even_contexts(requests: int, queries: int, cached_tokens: int) -> Contexts:
+    """All requests alike."""
+    return ((queries, cached_tokens),) * requests
+
+
+def prolog(s: Shapes, tokens: int, weights: str = "", fused: bool = True) -> Kernels:
+    """Down projections, norms, query up-projection, absorption, RoPE and the cache, as one kernel (MLAProlog) or many.
+
+    HBM bytes of DeepSeek-R1: 69.7 MB of weights (INT8; absorb_k BF16).
+    """
+    latent = s.kv_lora + s.rope_dim
+    parts: Kernels = [
+        ("attention.q_a", ops.gemm(tokens, s.q_lora, s.hidden)),
+        ("attention.q_a.norm", ops.rms_norm(tokens, s.q_lora)),
+        ("attention.q_b", ops.gemm(tokens, s.heads * s.qk_dim, s.q_lora)),
+        ("attention.absorb_k", ops.batched_gemm(tokens, s.heads, s.kv_lora, s.nope_dim)),
+        ("attention.q_rope", ops.copy(tokens * s.heads * s.rope_dim)),
+        ("attention.kv_a", ops.gemm(tokens, latent, s.hidden)),
+        ("attention.kv_a.norm_rope_cache", ops.passes(2.0 * tokens * latent, 4.0 * tokens * latent)),
+    ]
+    if not fused:
+        return in_l2(parts)
+    work = ops.fused("mla_prolog", "gemm", tuple(work for _, work in parts), _named(weights, "prolog"))
+    return in_l2([("attention.prolog", work)])
+
+
+def attention(s: Shapes, contexts: Contexts, family: str, weights: str = "") -> Kernels:
+    """The attention kernel over the latent cache, and the way back from the latent space."""
+    tokens = sum(queries for queries, _ in contexts)
+    return in_l2([
+        ("attention.core", ops.latent_attention(contexts, s.heads, s.kv_lora, s.rope_dim, family)),
+        ("attention.absorb_v",
+         ops.batched_gemm(tokens, s.heads, s.v_dim, s.kv_lora, weights=_named(weights, "absorb_v"))),
+    ])  # fmt: skip
+
+
+def output_projection(s: Shapes, tokens: int, shards: int = 1, weights: str = "") -> Kernels:
+    """Quantise, and o_proj with 1/shards of its input."""
+    width = s.heads * s.v_dim // shards
+    return in_l2([
+        ("attention.o.quantise", ops.quantise(tokens, width)),
+        ("attention.o", ops.gemm(tokens, s.hidden, width, weights=_named(weights, "o"))),
+    ])
+
+
+def gate(s: Shapes, tokens: int) -> Kernels:
+    """Router in FP32 and top-k."""
+    scores = 4.0 * tokens * s.routed_experts
+    return in_l2([
+        ("gate.router", ops.gemm(tokens, s.routed_experts, s.hidden, dtype="fp32", out="fp32")),
+        ("gate.top_k", ops.passes(2.0 * scores, scores)),
+    ])
+
+
+def ffn(s: Shapes, block: str, tokens: int, width: int, weights: str = "", quantise: bool = True) -> Kernels:
+    """A gated FFN of `width` on these tokens: dense, shared expert, or a shard of either."""
+    return in_l2([
+        *([(f"{block}.quantise", ops.quantise(tokens, s.hidden))] if quantise else []),
+        (f"{block}.gate_up",
+         ops.gemm(tokens, 2 * width, s.hidden, out="int32", weights=_named(weights, f"{block}.gate_up"))),
+        (f"{block}.swiglu", ops.swiglu_quantise(tokens, width)),
+        (f"{block}.down", ops.gemm(tokens, s.hidden, width, weights=_named(weights, f"{block}.down"))),
+    ])  # fmt: skip
+
+
+def experts(s: Shapes, rows: tuple[int, ...], weights: str = "") -> Kernels:
+    """The local experts on the rows that came for each of them."""
+    width = s.expert_intermediate
+    return in_l2([
+        ("experts.gate_up",
+         ops.grouped_gemm(rows, 2 * width, s.hidden, out="int32", weights=_named(weights, "experts.gate_up"))),
+        ("experts.swiglu", ops.swiglu_quantise(sum(rows), width)),
+        ("experts.down", ops.grouped_gemm(rows, s.hidden, width, weights=_named(weights, "experts.down"))),
+    ])  # fmt: skip
+
+
+def in_l2(kernels: Kernels) -> Kernels:
+    """These kernels with activations that stay in L2."""
+    return [(name, ops.cached(work)) for name, work in kernels]
+
+
+def _named(weights: str, part: str) -> str:
+    """A layer's weights of one part, or "" where nobody keeps track of what lies in L2."""
+    return f"{weights}.{part}" if weights else ""
