@@ -237,7 +237,7 @@ def _messages(world: World, collective: Collective) -> list[tuple[int, int]]:
     pairs: dict[tuple[int, int], None] = {}
     for rank, program in enumerate(world.programs):
         for _, other in program.collectives():
-            if other.kind == "send" and other.signature() == collective.signature():
+            if other.kind == "send" and other.as_send() == collective.as_send():
                 pairs[rank, world.instance(other.group, rank)[other.peer]] = None
     return list(pairs)
 

@@ -1,9 +1,10 @@
 """Ranks that do the same thing on symmetric hardware, found by colour refinement and simulated once.
 
-Ranks, capacities and transfers are the vertices of a graph: a transfer is tied to the capacities that it loads (with
-its bytes there) and to the ranks that wait for it; a rank owns its HBM and L2. Start from colours that say what is
-known (a rank's program, a capacity's rate, a transfer's size) and give every vertex a new colour from its own and those
-of its neighbours, until nothing splits. The partition is *equitable*: every member of a class sees the same number of
+Ranks, capacities, transfers and exchanges are the vertices of a graph: a transfer is tied to the capacities that it
+loads (with its bytes there) and to the ranks that wait for it (with what they call the exchange), an exchange to those
+who meet in it; a rank owns its HBM and L2. Start from colours that say what is known (a rank's program, a capacity's
+rate, a transfer's size) and give every vertex a new colour from its own and those of its neighbours, until nothing
+splits. The partition is *equitable*: every member of a class sees the same number of
 members of every other class, with the same loads. Max-min rates and the order of events depend on nothing else, so one
 member of each class stands for all, and the result is that of the unfolded run.
 
@@ -21,6 +22,8 @@ from dataclasses import dataclass
 from simulator.program.collectives import Key, Lowering, Phase, Transfer
 from simulator.program.task import Collective
 from simulator.program.world import World
+
+_Exchange = tuple[str, tuple[int, ...], Collective]  # group, who meets in group order, what (a message: as sent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +67,11 @@ def find_roles(world: World, lowering: Lowering, rate_of: Callable[[Key], float]
     while count != (count := len(set(ranks)) + len(set(capacities)) + len(set(transfers))):
         transfers = _renumber(
             (
-                transfer.size_bytes,
+                (transfer.size_bytes, transfer.weight),
                 _bag((load, capacities[numbers[key]]) for key, load in transfer.loads),
-                _bag(ranks[rank] for rank in transfer.ranks),
+                _bag((name, ranks[rank]) for name, rank in edges.waiting[index]),
             )
-            for transfer in edges.transfers
+            for index, transfer in enumerate(edges.transfers)
         )
         ranks, capacities = _refine(edges, numbers, ranks, capacities, transfers)
     leader, stand = _lead(ranks, capacities, list(numbers))
@@ -76,36 +79,65 @@ def find_roles(world: World, lowering: Lowering, rate_of: Callable[[Key], float]
 
 
 class _Edges:
-    """Every distinct transfer of the world with its ties to capacities and ranks."""
+    """Every distinct exchange and transfer of the world with their ties to capacities and ranks.
+
+    A rank's name for an exchange is what its program says: ranks with the same program have the same names in the same
+    order, so whoever meets others, or waits for something else, under one name is different.
+    waiting[transfer], meeting[exchange]: (name, rank). of_rank, exchanges_of_rank: (name, index).
+    """
 
     def __init__(self, world: World, lowering: Lowering) -> None:
-        self.transfers = list(
-            dict.fromkeys(
-                transfer
-                for _, members, collective in distinct_collectives(world)
-                for phase in lowering.lower(collective, members)
-                for transfer in phase.transfers
-            )
-        )
+        self.names: dict[Hashable, int] = {}
+        transfers: dict[Transfer, int] = {}
+        self.waiting: list[list[tuple[int, int]]] = []
+        self.meeting: list[tuple[tuple[float, ...], list[tuple[int, int]]]] = []
+        self.of_rank: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        self.exchanges_of_rank: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for exchange in distinct_collectives(world):
+            phases = lowering.lower(exchange[2], exchange[1])
+            self._meet(world, exchange, phases)
+            for number, phase in enumerate(phases):
+                names = {rank: self._name(world, exchange, rank, number) for rank in exchange[1]}
+                for transfer in phase.transfers:
+                    index = transfers.setdefault(transfer, len(transfers))
+                    if index == len(self.waiting):
+                        self.waiting.append([])
+                    for rank in transfer.ranks:
+                        self.waiting[index].append((names[rank], rank))
+                        self.of_rank[rank].append((names[rank], index))
+        self.transfers = list(transfers)
         self.capacities = {key for transfer in self.transfers for key, _ in transfer.loads}
         self.capacities |= {(pool, rank) for rank in range(world.ranks) for pool in ("hbm", "l2")}
-        self.of_rank: dict[int, list[int]] = defaultdict(list)
         self.of_capacity: dict[Key, list[tuple[int, int]]] = defaultdict(list)
         for index, transfer in enumerate(self.transfers):
-            for rank in transfer.ranks:
-                self.of_rank[rank].append(index)
             for key, load in transfer.loads:
                 self.of_capacity[key].append((index, load))
 
+    def _meet(self, world: World, exchange: _Exchange, phases: tuple[Phase, ...]) -> None:
+        named = [(self._name(world, exchange, rank, -1), rank) for rank in exchange[1]]
+        for name, rank in named:
+            self.exchanges_of_rank[rank].append((name, len(self.meeting)))
+        self.meeting.append((tuple(phase.latency_s for phase in phases), named))
 
-def distinct_collectives(world: World) -> Iterable[tuple[str, tuple[int, ...], Collective]]:
+    def _name(self, world: World, exchange: _Exchange, rank: int, phase: int) -> int:
+        """What a member calls a phase of an exchange; the ends of a message know it by the other one's place."""
+        group, members, collective = exchange
+        peer = -1
+        if collective.kind == "send":
+            other = members[1] if rank == members[0] else members[0]
+            peer = world.instance(group, rank).index(other)
+        sends = collective.kind == "send" and rank == members[0]
+        return self.names.setdefault((group, collective, sends, peer, phase), len(self.names))
+
+
+def distinct_collectives(world: World) -> Iterable[_Exchange]:
     """(group name, members, collective) for every different exchange of the world; messages with both ends."""
     of_program: dict[int, list[tuple[str, Collective]]] = {}
     for program in world.programs:
         if id(program) not in of_program:
             found = dict.fromkeys((work.group, work) for _, work in program.collectives())
             of_program[id(program)] = list(found)
-    seen: dict[tuple[str, tuple[int, ...], Collective], None] = {}
+    seen: dict[_Exchange, None] = {}
     for name, instances in world.groups.items():
         for members in instances:
             for rank in members:
@@ -115,9 +147,7 @@ def distinct_collectives(world: World) -> Iterable[tuple[str, tuple[int, ...], C
     return seen
 
 
-def _as_exchange(
-    name: str, members: tuple[int, ...], rank: int, collective: Collective
-) -> tuple[str, tuple[int, ...], Collective]:
+def _as_exchange(name: str, members: tuple[int, ...], rank: int, collective: Collective) -> _Exchange:
     """A message concerns its two ends alone; every other collective the whole group."""
     if collective.kind == "send":
         return name, (rank, members[collective.peer]), collective.as_send()
@@ -130,12 +160,16 @@ def _refine(
     edges: _Edges, numbers: dict[Key, int], ranks: list[int], capacities: list[int], transfers: list[int]
 ) -> tuple[list[int], list[int]]:
     """One round: new colours of ranks and capacities from their own and their neighbours'."""
+    exchanges = _renumber(
+        (latencies, _bag((name, ranks[rank]) for name, rank in named)) for latencies, named in edges.meeting
+    )
     new_ranks = _renumber(
         (
             colour,
             capacities[numbers["hbm", rank]],
             capacities[numbers["l2", rank]],
-            _bag(transfers[index] for index in edges.of_rank.get(rank, ())),
+            _bag((name, transfers[index]) for name, index in edges.of_rank.get(rank, ())),
+            _bag((name, exchanges[index]) for name, index in edges.exchanges_of_rank.get(rank, ())),
         )
         for rank, colour in enumerate(ranks)
     )
