@@ -62,14 +62,22 @@ def validate(pattern: str | None = None, jobs: int = 1) -> list[Row]:
 
 def _in_processes(names: list[str], pattern: str | None, jobs: int) -> list[list[Row]]:
     from concurrent.futures import ProcessPoolExecutor
-    from multiprocessing import get_context
+    from multiprocessing import active_children, get_context
 
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_leave_ctrl_c_to_the_parent) as pool:
+        futures = [pool.submit(_rows_of, name, pattern) for name in names]
         try:
-            return list(pool.map(_rows_of, names, [pattern] * len(names)))
-        except KeyboardInterrupt:
-            pool.shutdown(wait=False, cancel_futures=True)
+            return [future.result() for future in futures]
+        except KeyboardInterrupt:  # the pool then finds its processes gone and ends; cancelling would trip it
+            for child in active_children():
+                child.terminate()
             raise
+
+
+def _leave_ctrl_c_to_the_parent() -> None:
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _rows_of(name: str, pattern: str | None) -> list[Row]:

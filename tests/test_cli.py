@@ -275,6 +275,22 @@ def test_ctrl_c_in_the_middle_leaves_one_line_and_no_files(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
+def test_ctrl_c_ends_parallel_processes_too(tmp_path: Path) -> None:
+    running = subprocess.Popen([sys.executable, "-m", "simulator", "validate", "--jobs", "2"], cwd=tmp_path,
+                               env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True, start_new_session=True)
+    time.sleep(1.5)
+    assert running.poll() is None, "validation is over before it could be interrupted"
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=20)
+    assert (running.returncode, out, err) == (130, "", "interrupted\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_parallel_validation_gives_the_same_rows(braid: Braid) -> None:
+    assert braid("validate", "contention", "--json", "--jobs", "2") == braid("validate", "contention", "--json")
+
+
 def test_a_defect_is_one_message_and_debug_shows_where(braid: Braid, monkeypatch: pytest.MonkeyPatch) -> None:
     from simulator import library
 
