@@ -1,6 +1,7 @@
 """The typed file of a machine: chip, host, fabric, collectives and kernel generations, every number with its source.
 
-Levels of the fabric are listed inside out. Sizes multiply: 2 dies x 8 packages x 48 nodes are 768 ranks.
+Levels of the fabric are listed inside out. Sizes multiply: 2 dies x 8 packages x 48 nodes are 768 ranks. A file that
+begins with `extends = "NAME"` only has what differs from that machine.
 """
 
 from __future__ import annotations
@@ -228,7 +229,22 @@ def load_machine(name: str | Path) -> MachineSpec:
         SpecError: everything that is wrong with the file.
     """
     path = paths.find("topologies", name)
-    return _checked(read(path), str(path))
+    return _checked(_tables(path), str(path))
+
+
+def _tables(path: Path) -> dict[str, Any]:
+    """A file's tables over those of the machine that it `extends`; tables of quantities are replaced whole."""
+    tables = read(path)
+    base = tables.pop("extends", None)
+    return tables if base is None else _merged(_tables(paths.find("topologies", base)), tables)
+
+
+def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    both = dict(base)
+    for key, value in over.items():
+        inner = isinstance(value, dict) and isinstance(both.get(key), dict) and "unit" not in value
+        both[key] = _merged(both[key], value) if inner else value
+    return both
 
 
 def override(spec: MachineSpec, changes: Mapping[str, str | Quantity]) -> MachineSpec:

@@ -19,12 +19,14 @@ memory traffic for each byte on the wire.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
 from simulator.errors import InputError
+from simulator.program.hierarchical import hierarchical
 from simulator.program.task import Collective
+from simulator.program.transfer import Key, Phase, Transfer
 from simulator.units import to_ps
 
 if TYPE_CHECKING:
@@ -33,26 +35,9 @@ if TYPE_CHECKING:
     from simulator.machine.graph import Fabric
     from simulator.machine.spec import CollectiveSpec
 
-Key = tuple  # of a capacity: ("hbm", rank), ("l2", rank), ("link", u, v), ("out" or "in", rank, engine's rate)
+__all__ = ["Key", "Lowering", "Phase", "Transfer"]
+
 Sizes = tuple[tuple[int, ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Transfer:
-    """One flow of a lowered collective. loads: bytes on each capacity in all. ranks: the members that wait for it."""
-
-    size_bytes: int
-    loads: tuple[tuple[Key, int], ...]
-    ranks: tuple[int, ...]
-    weight: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """Transfers that run side by side after a latency; the next phase starts when all have ended."""
-
-    latency_s: float
-    transfers: tuple[Transfer, ...]
 
 
 class Lowering:
@@ -80,13 +65,16 @@ class Lowering:
             return (Phase(self._latency_s(engine, members), ()),)
         if kind == "all_reduce":
             shard = -(-collective.bytes_per_pair // n)
-            scatter = Collective("reduce_scatter", collective.group, collective.via, shard)
-            gather = Collective("all_gather", collective.group, collective.via, shard)
+            scatter = replace(collective, kind="reduce_scatter", bytes_per_pair=shard)
+            gather = replace(collective, kind="all_gather", bytes_per_pair=shard)
             return self.lower(scatter, members) + self.lower(gather, members)
         if collective.sizes:
             return (self._uneven(collective, members, engine),)
         if not collective.bytes_per_pair:
             return (Phase(self._latency_s(engine, members), ()),)
+        if collective.algorithm == "hierarchical" and kind in ("all_gather", "reduce_scatter"):
+            latency_s = self._latency_s(engine, members)
+            return hierarchical(self.fabric, engine, kind, members, collective.bytes_per_pair, latency_s)
         copied = 2 * (n - 1) if kind == "all_to_all" else n + 1
         return (self._balanced(collective, members, engine, copied * collective.bytes_per_pair),)
 

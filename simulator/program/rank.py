@@ -161,17 +161,19 @@ class Group:
             raise ProgramError(f"{what}: sizes must be {self.size} x {self.size}")
         return self._launch(Collective("all_to_all", self.name, via, sizes=sizes), name)
 
-    def all_gather(self, name: str, shard_bytes: int, via: str) -> Event:
+    def all_gather(self, name: str, shard_bytes: int, via: str, algorithm: str = "direct") -> Event:
         """Every rank ends with the shards of all."""
-        return self._launch(Collective("all_gather", self.name, via, _whole(shard_bytes)), name)
+        return self._launch(Collective("all_gather", self.name, via, _whole(shard_bytes), algorithm=algorithm), name)
 
-    def reduce_scatter(self, name: str, shard_bytes: int, via: str) -> Event:
+    def reduce_scatter(self, name: str, shard_bytes: int, via: str, algorithm: str = "direct") -> Event:
         """Every rank ends with the sum of one shard."""
-        return self._launch(Collective("reduce_scatter", self.name, via, _whole(shard_bytes)), name)
+        return self._launch(
+            Collective("reduce_scatter", self.name, via, _whole(shard_bytes), algorithm=algorithm), name
+        )
 
-    def all_reduce(self, name: str, buffer_bytes: int, via: str) -> Event:
+    def all_reduce(self, name: str, buffer_bytes: int, via: str, algorithm: str = "direct") -> Event:
         """Every rank ends with the sum of the whole buffer: a ReduceScatter, then an AllGather."""
-        return self._launch(Collective("all_reduce", self.name, via, _whole(buffer_bytes)), name)
+        return self._launch(Collective("all_reduce", self.name, via, _whole(buffer_bytes), algorithm=algorithm), name)
 
     def barrier(self, name: str, via: str) -> Event:
         """Nobody passes before all have come."""

@@ -23,6 +23,7 @@ class Collective:
     bytes_per_pair: what one rank sends to each other one (all_gather, reduce_scatter: one shard; all_reduce: the whole
     buffer; send and recv: the message). sizes: bytes per (sender, receiver), n x n, instead of it for an all_to_all
     whose pairs differ. via: the driving engine, by its name in the machine file. peer: index in the group (send, recv).
+    algorithm: direct, or hierarchical (all_gather, reduce_scatter, all_reduce): pipelined over nodes.
     """
 
     kind: str
@@ -31,11 +32,12 @@ class Collective:
     bytes_per_pair: int = 0
     sizes: tuple[tuple[int, ...], ...] = ()
     peer: int = -1
+    algorithm: str = "direct"
 
     def signature(self) -> tuple[object, ...]:
         """What all members must agree on."""
         kind = "send/recv" if self.kind in ("send", "recv") else self.kind
-        return (kind, self.via, self.bytes_per_pair, self.sizes)
+        return (kind, self.via, self.bytes_per_pair, self.sizes, self.algorithm)
 
     def as_send(self) -> Collective:
         """A message as its sender sees it, whichever end this is; two equal messages compare equal."""

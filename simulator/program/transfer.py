@@ -1,0 +1,25 @@
+"""What a lowered collective consists of: transfers, and the phases in which they run side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Key = tuple  # of a capacity: ("hbm", rank), ("l2", rank), ("link", u, v), ("out" or "in", rank, engine's rate)
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One flow of a lowered collective. loads: bytes on each capacity in all. ranks: the members that wait for it."""
+
+    size_bytes: int
+    loads: tuple[tuple[Key, int], ...]
+    ranks: tuple[int, ...]
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Transfers that run side by side after a latency; the next phase starts when all have ended."""
+
+    latency_s: float
+    transfers: tuple[Transfer, ...]
