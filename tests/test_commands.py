@@ -12,8 +12,8 @@ import pytest
 from simulator.bench.case import Case, Measurement, Row
 from simulator.commands.folder import OutputFolder, write_text
 from simulator.commands.markdown import number, table
-from simulator.commands.progress import ProgressBar
 from simulator.commands.output import plain, to_json
+from simulator.commands.progress import ProgressBar
 from simulator.errors import InputError
 from simulator.patterns import choose, matches
 
