@@ -43,10 +43,53 @@ class Prompts(Part):
         return self.prompt_lengths or (self.prompt_tokens,) * self.requests
 
 
+class Requests(Part):
+    """Requests in decode: so many on every card, each with a prompt and an output, `draft_tokens` by MTP modules.
+
+    acceptance: probability that a draft token is accepted, given that those before it were. length_spread: coefficient
+    of variation of the cached tokens between requests (0: all alike). placement: how requests fall on ranks, as they
+    arrive or so that ranks cache as many tokens each. Simulated is the iteration half-way through the output.
+    """
+
+    per_card: PositiveInt
+    prompt_tokens: PositiveInt = 2048
+    output_tokens: PositiveInt = 2048
+    draft_tokens: int = Field(1, ge=0, le=8)
+    acceptance: float = Field(0.7, ge=0, le=1)
+    length_spread: float = Field(0.0, ge=0, le=2)
+    placement: Literal["arrival", "length_aware"] = "arrival"
+
+    @property
+    def cached_tokens(self) -> int:
+        """Of an average request, half-way through its output."""
+        return self.prompt_tokens + self.output_tokens // 2
+
+    @property
+    def queries(self) -> int:
+        """Tokens per request that an iteration verifies."""
+        return 1 + self.draft_tokens
+
+    @property
+    def tokens_per_iteration(self) -> float:
+        """Expected output tokens per request and iteration: 1 + p + p^2 + ..."""
+        return sum(self.acceptance**place for place in range(self.queries))
+
+
+def decode_measures(batch: Requests, seconds: float) -> dict[str, float]:
+    """Iteration time, time per output token (TPOT), and output tokens per second and card."""
+    tpot_s = seconds / batch.tokens_per_iteration
+    return {
+        "iteration_ms": seconds * 1e3,
+        "tpot_ms": tpot_s * 1e3,
+        "throughput_tok_s_per_card": batch.per_card / tpot_s,
+    }
+
+
 class Layout(Part):
     """How many ranks share what."""
 
     expert_parallel: PositiveInt = 1
+    tensor_parallel: PositiveInt = 1
 
 
 class RoutingSpec(Part):

@@ -120,6 +120,11 @@ def passes(read_bytes: float, write_bytes: float) -> Work:
     return Work("vector", kind="vector", dtype="fp32", read_bytes=read_bytes, write_bytes=write_bytes)
 
 
+def delay(family: str) -> Work:
+    """Time that passes without any work: what the family's floor says."""
+    return Work(family, kind="delay", dtype="fp32")
+
+
 def add_rms_norm(tokens: int, width: int) -> Work:
     """Residual add and RMSNorm: reads x and the residual, writes the new residual and the norm, BF16."""
     return passes(4.0 * tokens * width, 4.0 * tokens * width)
