@@ -11,6 +11,7 @@ from simulator.machine.kernels import Cost, Work, cost_of
 from simulator.machine.npu import Segment, Step, Tape
 from simulator.machine.spec import MachineSpec
 from simulator.program.collectives import engine_of
+from simulator.program.flag import Flag
 from simulator.program.task import Collective, HostWait, Prefetch, Program
 from simulator.units import to_ps
 
@@ -44,6 +45,8 @@ def tape_of(program: Program, machine: MachineSpec, generation: str) -> Tape:
         if isinstance(item.work, Collective):
             step.exchange, exchanges = exchanges, exchanges + 1
             step.need = _engine_cores(item.work, machine)
+        elif isinstance(item.work, Flag):
+            step.need = item.work.cores
         else:
             step.cost = cost(item.work)
         pools = [pool for pool, _ in (step.cost.need if step.cost else step.need)]
@@ -121,18 +124,22 @@ _STATIC = (
 
 
 def _amounts(
-    work: Work | Collective | Prefetch, cost: Callable[[Work | Prefetch], Cost], machine: MachineSpec, groups: dict
+    work: Work | Collective | Prefetch | Flag, cost: Callable[[Work | Prefetch], Cost], machine: MachineSpec, groups: dict
 ) -> tuple[str, bool, float, float, float]:
     """Engine, whether it is communication, FLOPs, HBM bytes and wire bytes of one rank."""
     if isinstance(work, Collective):
         engine = engine_of(work, machine.collectives)
         n = groups[work.group]
         peers = 1 if work.kind in ("send", "recv") else n - 1
-        each = work.bytes_per_pair if not work.sizes else sum(map(sum, work.sizes)) / n / max(n - 1, 1)
+        each: float = work.bytes_per_pair
+        if work.sizes:  # the mean of all ranks, without what stays at home
+            each = sum(sum(row) - row[rank] for rank, row in enumerate(work.sizes)) / n / max(n - 1, 1)
         wire = each * peers * (2.0 / n if work.kind == "all_reduce" else 1.0)
         copied = 2.0 if work.kind in ("all_to_all", "send", "recv") else (n + 1.0) / max(n - 1, 1)
         memory = wire * (engine.transfer_bytes.si + copied * engine.copy_bytes.si)
         return "+".join(engine.cores), True, 0.0, memory, wire
+    if isinstance(work, Flag):
+        return "flag", True, 0.0, 0.0, 0.0
     spent = cost(work)
     flops = work.flops if isinstance(work, Work) else 0.0
     return "+".join(pool for pool, _ in spent.need), False, flops, spent.hbm_bytes, 0.0
