@@ -157,6 +157,8 @@ class Workload(NamedTuple):
 
     program: records one rank. groups: the case's groups of ranks. place: what a rank may ask about itself beside its
     number. memory: items that the fullest rank keeps in HBM. measures: metrics from the makespan in seconds.
+    live: what the host of every rank does beside it: a generator of a `program.host.Host` and the case, which reacts to
+    time (then every rank is simulated by itself). readings: metrics from the columns of the timeline.
     """
 
     program: Callable[[Rank, Case], None]
@@ -164,6 +166,8 @@ class Workload(NamedTuple):
     place: Callable[[Case, int], Mapping[str, object]]
     memory: Callable[[Case], list[MemoryItem]]
     measures: Callable[[Case, float], Mapping[str, float]]
+    live: Callable[[Any, Case], Any] | None = None
+    readings: Callable[[Case, Mapping[str, Any]], Mapping[str, float]] | None = None
 
 
 class Scenario(Part):

@@ -14,7 +14,9 @@ from simulator.machine.spec import MachineSpec
 from simulator.observe.critical import CriticalPath, critical_path
 from simulator.observe.metrics import Metrics, measure
 from simulator.observe.timeline import StaticTasks, Timeline
+from simulator.live_journal import LiveJournal
 from simulator.program.collectives import Lowering
+from simulator.program.live import LiveReplay
 from simulator.program.rank import Rank
 from simulator.program.replay import Replay, rate_of
 from simulator.program.roles import Roles, find_roles, unfolded
@@ -140,13 +142,19 @@ def simulate(
     ready = prepare(scenario, seed)
     lowering = Lowering(ready.fabric, ready.machine.collectives, exchange)
     roles = unfolded(ready.world)
-    if ranks == "roles":
+    live = scenario.workload.live
+    if ranks == "roles" and live is None:
         roles = find_roles(ready.world, lowering, lambda key: rate_of(key, ready.machine, ready.fabric))
     timeline = Timeline(scenario.name)
     _add_ranks(timeline, ready, roles)
     total = sum(len(ready.world.programs[rank].tasks) for rank in roles.leaders)
     watch = timeline if progress is None else _Reporting(timeline, total, progress)
-    replay = Replay(ready.world, ready.machine, scenario.kernels, ready.fabric, lowering, roles, watch)
+    replay = (LiveReplay if live else Replay)(
+        ready.world, ready.machine, scenario.kernels, ready.fabric, lowering, roles, watch
+    )
+    journal = LiveJournal(timeline)
+    if isinstance(replay, LiveReplay):
+        replay.attach(partial(_live, live, ready.case), getattr(scenario.knobs, "templates", True), journal)
     makespan_ps = replay.run()
     if progress is not None:
         progress(1.0)
@@ -166,11 +174,15 @@ def simulate(
     return result
 
 
+def _live(live: Any, case: Case, host: Any) -> Any:
+    return live(host, case)
+
+
 def _add_ranks(timeline: Timeline, ready: Prepared, roles: Roles) -> None:
     known: dict[int, StaticTasks] = {}
     for rank, count in sorted(roles.multiplicity.items()):
         program = ready.world.programs[rank]
-        if id(program) not in known:
+        if id(program) not in known or ready.scenario.workload.live:  # live processes add rows of their own
             sizes = {name: len(instances[0]) for name, instances in ready.world.groups.items()}
             known[id(program)] = StaticTasks(**statics(program, ready.machine, ready.scenario.kernels, sizes))
         timeline.add_rank(rank, known[id(program)], count)
@@ -182,6 +194,7 @@ def _metrics(result: Result, case: Case) -> Mapping[str, float]:
     times = result.measured.all_communication
     metrics = {
         **result.scenario.workload.measures(case, seconds),
+        **(readings(case, result.columns) if (readings := result.scenario.workload.readings) else {}),
         "communication_ms": times.busy_ps / 1e9,
         "hidden_comm_ms": times.hidden_ps / 1e9,
         "exposed_comm_ms": times.exposed_ps / 1e9,

@@ -15,6 +15,7 @@ from pydantic import Field
 
 from simulator import paths
 from simulator.machine.agreement import disagreements
+from simulator.machine.nic_spec import NicSpec, ProxySpec
 from simulator.machine.typed_toml import SpecError, Table, line, overridden, quantities, read, validate
 from simulator.units import (
     Bytes,
@@ -149,7 +150,7 @@ class _Kernel(Table):
     """What every kernel family has.
 
     cores: per unit, the pool that computes first. unoverlapped: the share of the shorter of compute and memory time
-    that is not overlapped (0 is the ideal roofline). compute_share, hbm_share: how much of the peaks of its engine and
+    that a kernel of one wave of tiles does not overlap (0 is the ideal roofline; more waves share it). compute_share, hbm_share: how much of the peaks of its engine and
     of HBM such a kernel can ask for at most, with all cores (left out: all of it).
     """
 
@@ -161,12 +162,16 @@ class _Kernel(Table):
 
 
 class GemmKernel(_Kernel):
-    """(Grouped) matrix products in output tiles of tile_m x tile_n; `serial_per_k` is latency per element of K."""
+    """(Grouped) matrix products in output tiles of tile_m x tile_n; `serial_per_k` is latency per element of K.
+
+    granule: tiles are cut to multiples of it where there are few rows or few tiles (left out: whole tiles only).
+    """
 
     law: Literal["gemm"]
     serial_per_k: Seconds
     tile_m: PositiveCount
     tile_n: PositiveCount
+    granule: PositiveCount | None = None
 
 
 class AttentionKernel(_Kernel):
@@ -211,6 +216,8 @@ class MachineSpec(Table):
     fabric: list[LevelSpec] = Field(min_length=1)
     collectives: dict[str, CollectiveSpec]
     kernels: dict[str, dict[str, KernelSpec]]
+    nic: NicSpec | None = None
+    proxy: ProxySpec | None = None
 
     @property
     def dies(self) -> int:

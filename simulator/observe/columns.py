@@ -37,6 +37,9 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "hbm_bytes": ("float64", "bytes that it moves in HBM (B)"),
     "wire_bytes": ("float64", "bytes that it sends to other ranks (B)"),
     "after": ("tasks", "numbers of the tasks of the same rank that it waits for, its stream predecessor included"),
+    "cause_rank": ("int32", "rank of the task that this one followed from beside `after`, as a flag, a write or a "
+                            "count that came from there; -1: none"),
+    "cause_task": ("int32", "number of that task; -1: none"),
     "host_after": ("int32", "task that the host was blocked on before it could issue this one; -1: none"),
 }
 TEXT = tuple(name for name, (kind, _) in COLUMNS.items() if kind == "text")

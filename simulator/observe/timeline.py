@@ -43,11 +43,21 @@ class StaticTasks:
     def __len__(self) -> int:
         return len(self.name)
 
+    def append(self, name: str, stream: str, kind: str, engine: str, layer: int, micro_batch: int,
+               wire_bytes: float) -> int:
+        """Adds a task that was not known before the run (a live process did it); returns its number."""
+        row = {"name": name, "stream": stream, "kind": kind, "engine": engine, "layer": layer,
+               "micro_batch": micro_batch, "flops": 0.0, "hbm_bytes": 0.0, "wire_bytes": wire_bytes, "after": (),
+               "host_after": -1, "communication": True}
+        for field, value in row.items():
+            getattr(self, field).append(value)
+        return len(self.name) - 1
+
 
 class Timeline:
     """The rows of one run. `record` is the hot path: 50 bytes and about half a microsecond per row."""
 
-    __slots__ = ("_bounds", "_end", "_issued", "_limited", "_ranks", "_ready", "_solo", "_start", "_task", "_who",
+    __slots__ = ("_bounds", "_causes", "_end", "_issued", "_limited", "_ranks", "_ready", "_solo", "_start", "_task", "_who",
                  "run")
 
     def __init__(self, run: str = "") -> None:
@@ -58,6 +68,7 @@ class Timeline:
         self._issued, self._ready, self._start = array("q"), array("q"), array("q")
         self._end, self._solo = array("q"), array("q")
         self._limited = array("H")
+        self._causes: dict[tuple[int, int], tuple[int, int]] = {}
 
     def __len__(self) -> int:
         return len(self._who)
@@ -69,6 +80,11 @@ class Timeline:
         if rank < 0 or multiplicity < 1:
             raise ValueError(f"rank {rank} with multiplicity {multiplicity}: wanted rank >= 0 and multiplicity >= 1")
         self._ranks[rank] = (static, multiplicity)
+
+    def add_task(self, rank: int, name: str, stream: str, kind: str, engine: str, layer: int, micro_batch: int,
+                 wire_bytes: float) -> int:
+        """A task that was not known before the run; the rank's StaticTasks must be its own. Returns its number."""
+        return self._ranks[rank][0].append(name, stream, kind, engine, layer, micro_batch, wire_bytes)
 
     def record(self, rank: int, task: int, issued_ps: int, ready_ps: int, start_ps: int, end_ps: int,
                solo_ps: int, bound_by: str) -> None:
@@ -88,6 +104,10 @@ class Timeline:
         except KeyError:
             self._limited.append(self._bounds.setdefault(bound_by, len(self._bounds)))
 
+    def follow(self, rank: int, task: int, cause_rank: int, cause_task: int) -> None:
+        """Notes that a task followed from another one, which its program does not say (columns cause_*)."""
+        self._causes[rank, task] = cause_rank, cause_task
+
     def columns(self) -> dict[str, Array]:
         """The table, sorted by (rank, task) whatever the order of recording; see `columns.COLUMNS`.
 
@@ -103,6 +123,7 @@ class Timeline:
         taken["start_ps"], taken["end_ps"] = _numbers(self._start)[order], _numbers(self._end)[order]
         taken["solo_ps"] = _numbers(self._solo)[order]
         taken["bound_by"] = _objects(list(self._bounds))[_numbers(self._limited)[order]]
+        taken["cause_rank"], taken["cause_task"] = self._caused(rank, task)
         taken.update(self._static(rank, task))
         return {name: taken[name] for name in COLUMNS}
 
@@ -132,6 +153,15 @@ class Timeline:
         twice = np.flatnonzero((rank[1:] == rank[:-1]) & (task[1:] == task[:-1]))
         if len(twice):
             raise ValueError(f"rank {rank[twice[0]]} recorded task {task[twice[0]]} twice")
+
+    def _caused(self, rank: Array, task: Array) -> tuple[Array, Array]:
+        import numpy as np
+
+        causes = np.full((2, len(rank)), -1, dtype=np.int32)
+        if self._causes:
+            found = [self._causes.get(row, (-1, -1)) for row in zip(rank.tolist(), task.tolist(), strict=True)]
+            causes = np.array(found, dtype=np.int32).T
+        return causes[0], causes[1]
 
     def _static(self, rank: Array, task: Array) -> dict[str, Array]:
         """The columns that were known before the run, for the rows given."""

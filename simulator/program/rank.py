@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from simulator.machine.kernels import Work
+from simulator.program.flag import Flag
 from simulator.program.task import Collective, HostWait, Prefetch, Program, ProgramError, Task
 
 DEFAULT_STREAM = "compute"
@@ -98,7 +99,7 @@ class Rank:
 
     # launches -------------------------------------------------------------------------------------------------------
 
-    def launch(self, work: Work | Collective | Prefetch, name: str) -> Event:
+    def launch(self, work: Work | Collective | Prefetch | Flag, name: str) -> Event:
         """Put one task into the current stream; the event is reached when it has ended."""
         index, stream = self._tasks, self._stream
         self._tasks += 1

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from simulator.machine.kernels import Work
+from simulator.program.flag import Flag
 
 
 class ProgramError(Exception):
@@ -73,7 +74,7 @@ class Task:
     index: int
     stream: str
     name: str
-    work: Work | Collective | Prefetch
+    work: Work | Collective | Prefetch | Flag
     after: tuple[int, ...] = ()
     layer: int = -1
     micro_batch: int = -1
@@ -133,7 +134,7 @@ class Program:
         return "\n".join(str(item) for item in self.items)
 
 
-def _what(work: Work | Collective | Prefetch) -> str:
+def _what(work: Work | Collective | Prefetch | Flag) -> str:
     if not isinstance(work, Work):
         return str(work)
     if work.rows:
