@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from simulator.errors import InputError
 from simulator.program.hierarchical import hierarchical
+from simulator.program.one_sided import ONE_SIDED, lowered
 from simulator.program.task import Collective
 from simulator.program.transfer import Key, Phase, Transfer
 from simulator.units import to_ps
@@ -60,6 +61,8 @@ class Lowering:
             return (Phase(0.0, ()),)
         if collective.kind == "send":
             return (self._message(collective, *members),)
+        if collective.kind in ONE_SIDED:
+            return lowered(self.fabric, engine, collective, members)
         kind = collective.kind
         if kind == "barrier":
             return (Phase(self._latency_s(engine, members), ()),)

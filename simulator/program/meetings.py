@@ -17,6 +17,8 @@ from simulator.machine.npu import Npu
 from simulator.physics.clock import call_later
 from simulator.physics.flows import Capacity, Flow, Network
 from simulator.program.collectives import Key, Lowering, Phase, Transfer, alone_ps
+from simulator.program.mailbox import Both, Mailbox, Mailboxes
+from simulator.program.one_sided import ONE_SIDED, own_transfers
 from simulator.program.roles import Roles, fold
 from simulator.program.task import Collective, Task
 from simulator.program.world import World
@@ -68,9 +70,17 @@ class Meetings:
         self._open: dict[tuple[Who, int], Meeting] = {}
         self._phases: dict[tuple[Who, Collective], tuple[tuple[Phase, ...], dict[int, int]]] = {}
         self._agendas: dict[int, list[tuple[Who, int, tuple[int, ...]]]] = {}
+        self.mailboxes = Mailboxes(env, network, capacity, lowering)
 
     def arrive(self, npu: Npu, index: int) -> None:
-        """A step of `npu` is ready to exchange; the last one to arrive starts it."""
+        """A step of `npu` is ready to exchange; the last one to arrive starts it, if it is not one-sided."""
+        collective = self.tasks(npu.rank)[index].work
+        assert isinstance(collective, Collective)
+        if collective.kind in ONE_SIDED:
+            who, _, members = self._agenda(npu.rank)[npu.tape.steps[index].exchange]
+            own = self._own(npu.rank, who, collective, members) if len(members) > 1 else (None, None)
+            self.mailboxes.arrive(self._mailbox(npu, index), npu, index, collective, len(members), own)
+            return
         meeting = self.of(npu, index)
         meeting.arrived.setdefault(npu.rank, []).append((npu, index))
         if meeting.complete:
@@ -101,9 +111,25 @@ class Meetings:
     def absent(self, npu: Npu, index: int) -> list[int]:
         """Whom a step of `npu` is waiting for; nobody if it has not come itself."""
         who, number, _ = self._agenda(npu.rank)[npu.tape.steps[index].exchange]
+        if self.tasks(npu.rank)[index].kind in ONE_SIDED:
+            return self._mailbox(npu, index).absent()
         meeting = self._open.get((who, number))
         here = meeting is not None and (npu, index) in meeting.arrived.get(npu.rank, ())
         return meeting.absent() if meeting is not None and here else []
+
+    def _mailbox(self, npu: Npu, index: int) -> Mailbox:
+        """Where a put or collect belongs."""
+        who, number, members = self._agenda(npu.rank)[npu.tape.steps[index].exchange]
+        return self.mailboxes.box((who, number), who[1], members)
+
+    def _own(self, rank: int, who: Who, collective: Collective, members: tuple[int, ...]) -> Both:
+        """What leaves a rank and what arrives at it in a put, folded or not."""
+        if self.roles.colours is None:
+            engine = self.lowering.engines[collective.via]
+            return own_transfers(self.lowering.fabric, engine, collective, members, rank)
+        phases, _ = self._phases_of(who, collective, members)
+        own = [[one for one in phase.transfers if rank in one.ranks] for phase in phases]
+        return tuple(one[0] if one else None for one in own)  # type: ignore[return-value]
 
     def _agenda(self, rank: int) -> list[tuple[Who, int, tuple[int, ...]]]:
         """(who, sequence number, members) of every exchange of a rank's program, in launch order."""
@@ -214,6 +240,8 @@ def _agenda_of(world: World, roles: Roles, rank: int) -> list[tuple[Who, int, tu
             peer, side = members[collective.peer], collective.kind
             members = (rank, peer) if side == "send" else (peer, rank)
             who = (collective.group, (roles.leader[members[0]], roles.leader[members[1]]))
+        elif collective.kind in ONE_SIDED:
+            side = collective.kind
         number = counts[who, side] = counts.get((who, side), -1) + 1
         agenda.append((who, number, members))
     return agenda

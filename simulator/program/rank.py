@@ -180,6 +180,18 @@ class Group:
         """Nobody passes before all have come."""
         return self._launch(Collective("barrier", self.name, via), name)
 
+    def put(self, name: str, sent_bytes: int, received_bytes: int, via: str) -> Event:
+        """Write `sent_bytes` into the others' memory, spread evenly, without waiting for anybody.
+
+        received_bytes: what the others put here in the same exchange.
+        """
+        sent, received = _whole(sent_bytes), _whole(received_bytes)
+        return self._launch(Collective("put", self.name, via, sent_bytes=sent, received_bytes=received), name)
+
+    def collect(self, name: str, via: str) -> Event:
+        """Wait until what all members put in the same exchange has arrived here."""
+        return self._launch(Collective("collect", self.name, via), name)
+
     def send(self, name: str, peer: int, size_bytes: int, via: str) -> Event:
         """One message to the group's member `peer`, who must receive it."""
         return self._message("send", name, peer, size_bytes, via)

@@ -12,6 +12,7 @@ from simulator.machine.npu import Segment, Step, Tape
 from simulator.machine.spec import MachineSpec
 from simulator.program.collectives import engine_of
 from simulator.program.flag import Flag
+from simulator.program.one_sided import ONE_SIDED
 from simulator.program.task import Collective, HostWait, Prefetch, Program
 from simulator.units import to_ps
 
@@ -44,7 +45,7 @@ def tape_of(program: Program, machine: MachineSpec, generation: str) -> Tape:
         )
         if isinstance(item.work, Collective):
             step.exchange, exchanges = exchanges, exchanges + 1
-            step.need = _engine_cores(item.work, machine)
+            step.need = _engine_cores(item.work, machine, program.partitions.get(item.partition, {}))
         elif isinstance(item.work, Flag):
             step.need = item.work.cores
         else:
@@ -62,10 +63,17 @@ def tape_of(program: Program, machine: MachineSpec, generation: str) -> Tape:
     return tape
 
 
-def _engine_cores(collective: Collective, machine: MachineSpec) -> tuple[tuple[str, int], ...]:
-    """The cores that the driving engine holds from before the meeting until the end."""
+def _engine_cores(collective: Collective, machine: MachineSpec, own: dict[str, int]) -> tuple[tuple[str, int], ...]:
+    """The cores that the driving engine holds from before the meeting until the end; own: those of its partition.
+
+    A one-sided exchange makes do with those there are, and is slower for it.
+    """
     engine = engine_of(collective, machine.collectives)
-    return tuple((pool, int(count.si)) for pool, count in engine.cores.items())
+    one_sided = collective.kind in ONE_SIDED
+    return tuple(
+        (pool, min(count.count, own.get(pool, count.count)) if one_sided else count.count)
+        for pool, count in engine.cores.items()
+    )
 
 
 def _cost(work: Work | Prefetch, machine: MachineSpec, generation: str) -> Cost:
@@ -129,6 +137,9 @@ def _amounts(
     """Engine, whether it is communication, FLOPs, HBM bytes and wire bytes of one rank."""
     if isinstance(work, Collective):
         engine = engine_of(work, machine.collectives)
+        if work.kind in ONE_SIDED:
+            moved = (work.sent_bytes + work.received_bytes) * (engine.transfer_bytes.si / 2.0 + engine.copy_bytes.si)
+            return "+".join(engine.cores), True, 0.0, moved, work.sent_bytes
         n = groups[work.group]
         peers = 1 if work.kind in ("send", "recv") else n - 1
         each: float = work.bytes_per_pair

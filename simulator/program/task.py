@@ -20,11 +20,12 @@ class ProgramError(Exception):
 class Collective:
     """One exchange inside a group of ranks.
 
-    kind: all_to_all, all_gather, reduce_scatter, all_reduce, send, recv or barrier. group: the group's name.
+    kind: all_to_all, all_gather, reduce_scatter, all_reduce, send, recv, barrier, put or collect. group: its name.
     bytes_per_pair: what one rank sends to each other one (all_gather, reduce_scatter: one shard; all_reduce: the whole
     buffer; send and recv: the message). sizes: bytes per (sender, receiver), n x n, instead of it for an all_to_all
     whose pairs differ. via: the driving engine, by its name in the machine file. peer: index in the group (send, recv).
     algorithm: direct, or hierarchical (all_gather, reduce_scatter, all_reduce): pipelined over nodes.
+    sent_bytes, received_bytes: of this rank, over all peers (put); other members have their own.
     """
 
     kind: str
@@ -34,6 +35,8 @@ class Collective:
     sizes: tuple[tuple[int, ...], ...] = ()
     peer: int = -1
     algorithm: str = "direct"
+    sent_bytes: int = 0
+    received_bytes: int = 0
 
     def signature(self) -> tuple[object, ...]:
         """What all members must agree on."""
@@ -45,6 +48,8 @@ class Collective:
         return Collective("send", self.group, self.via, self.bytes_per_pair)
 
     def __str__(self) -> str:
+        if self.kind == "put":
+            return f"put in {self.group}, {self.sent_bytes} B out, {self.received_bytes} B in, via {self.via}"
         size = "uneven" if self.sizes else f"{self.bytes_per_pair} B per pair"
         return f"{self.kind} in {self.group}, {size}, via {self.via}"
 

@@ -1,0 +1,110 @@
+"""One-sided exchanges: every rank writes into its peers' memory when it is ready, and later collects what was written.
+
+A `put` starts when its rank is ready and ends when its own bytes have left; nobody is waited for. A `collect` ends when
+the puts of all members have landed and this rank's own arriving bytes have drained through its port and memory: a rank
+with more to do before its put makes the others wait there, and nowhere else. Puts and collects of a group meet by their
+place in the program: the third collect collects the third put.
+
+Bytes spread evenly over the other members. A put loads the sender's memory and its own ports; what arrives loads the
+receiver's. The switches between must be non-blocking, so they never bind; where they are not, such an exchange is
+refused. The engine moves at its rate times the share of its cores that the stream's partition leaves it.
+
+Worked example: 4 ranks put 3 MB each at 1 GB/s, start-up 4 us, 1 us across. Rank 3 starts 10 ms late: the puts take
+3.004 ms, and all four collect at 13.005 ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from simulator.errors import InputError
+from simulator.program.transfer import Key, Phase, Transfer
+
+if TYPE_CHECKING:
+    from simulator.machine.graph import Fabric
+    from simulator.machine.spec import CollectiveSpec, LevelSpec
+    from simulator.program.task import Collective
+
+PUT, COLLECT = "put", "collect"
+ONE_SIDED = (PUT, COLLECT)
+Port = tuple[tuple[str, str], tuple[str, str], int]  # edge out, edge in, peers behind it
+
+
+def lowered(
+    fabric: Fabric, engine: CollectiveSpec, collective: Collective, members: tuple[int, ...]
+) -> tuple[Phase, ...]:
+    """A put: what leaves every member, then what arrives at it. A collect: the latency of the last message."""
+    if collective.kind == COLLECT:
+        return (Phase(latency_s(fabric, members), ()),)
+    own = [own_transfers(fabric, engine, collective, members, rank) for rank in members]
+    return (
+        Phase(startup_s(engine, len(members)), tuple(sent for sent, _ in own if sent)),
+        Phase(0.0, tuple(arriving for _, arriving in own if arriving)),
+    )
+
+
+def own_transfers(
+    fabric: Fabric, engine: CollectiveSpec, collective: Collective, members: tuple[int, ...], rank: int
+) -> tuple[Transfer | None, Transfer | None]:
+    """What leaves a member and what arrives at it, on nothing but its own memory and ports."""
+    ports = ports_of(fabric, members, rank)
+    peers = max(len(members) - 1, 1)
+    memory = engine.transfer_bytes.si / 2.0 + engine.copy_bytes.si
+    made: list[Transfer | None] = []
+    for end, size in enumerate((collective.sent_bytes, collective.received_bytes)):
+        loads: list[tuple[Key, int]] = [((pool, rank), round(size * memory)) for pool in ("hbm", "l2")]
+        loads += [(("link", *(into if end else out)), size * count // peers) for out, into, count in ports]
+        kept = tuple((key, load) for key, load in loads if load)
+        made.append(Transfer(size, kept, (rank,), engine.weight.si) if size and ports else None)
+    return made[0], made[1]
+
+
+@lru_cache(maxsize=4096)
+def ports_of(fabric: Fabric, members: tuple[int, ...], rank: int) -> tuple[Port, ...]:
+    """The edges at a die through which it reaches the others, and how many of them each one leads to.
+
+    Raises:
+        InputError: switches further out are narrower than the ports below them.
+    """
+    ports: list[Port] = []
+    levels, here = fabric.spec.fabric, f"die {rank}"
+    inside, dies, ported = {rank}, 1, 0
+    for place, level in enumerate(levels):
+        dies *= level.size.count
+        around = {peer for peer in members if fabric.instance(peer, level.name) == fabric.instance(rank, level.name)}
+        new = sorted(around - inside)
+        inside |= around
+        own_port = level.kind == "switch" and (level.ports == "die" or not _switches(levels[:place]))
+        ported = place if own_port else ported
+        if level.kind == "mesh":
+            ports += [((here, f"die {peer}"), (f"die {peer}", here), 1) for peer in new]
+        elif new:
+            port = levels[ported]
+            if not own_port and level.link_rate.si < dies // level.size.count * port.link_rate.si * (1 - 1e-9):
+                raise InputError(
+                    f"level '{level.name}' is narrower than the ports below it: one-sided exchanges across it are "
+                    "not modelled; use an All2All"
+                )
+            switch = f"{port.name} {fabric.instance(rank, port.name)}"
+            ports.append(((here, switch), (switch, here), len(new)))
+    return tuple(ports)
+
+
+def _switches(levels: Sequence[LevelSpec]) -> bool:
+    return any(level.kind == "switch" for level in levels)
+
+
+@lru_cache(maxsize=4096)
+def latency_s(fabric: Fabric, members: tuple[int, ...]) -> float:
+    """How long the last byte travels: the latency of the innermost level that joins all members."""
+    for level in fabric.spec.fabric:
+        if len({fabric.instance(rank, level.name) for rank in members}) == 1:
+            return level.latency.si if len(members) > 1 else 0.0
+    return fabric.spec.fabric[-1].latency.si
+
+
+def startup_s(engine: CollectiveSpec, members: int) -> float:
+    """From the launch of a put to its first byte."""
+    return engine.startup.si + engine.startup_per_peer.si * (members - 1)
