@@ -1,6 +1,6 @@
 """Lean events on a SimPy clock that counts integer picoseconds.
 
-This module alone touches SimPy's private fields (`_now`, `_queue`, `_eid`); everything else goes through it.
+This module alone touches SimPy's private fields (hot paths read `_now`); everything else goes through it.
 Within one instant SimPy runs events in the order of their priority, then of their scheduling:
 URGENT (0) < NORMAL (1) < SOLVE (2). Rates are solved at SOLVE, after all that starts and ends in the instant.
 """
@@ -8,7 +8,7 @@ URGENT (0) < NORMAL (1) < SOLVE (2). Rates are solved at SOLVE, after all that s
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heapify, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 from simpy import Environment
@@ -21,14 +21,43 @@ Callback = Callable[[Event], Any]
 
 
 class Call(Event):
-    """An event that is triggered from the beginning and calls one function when its time comes."""
+    """An event that is triggered from the beginning and calls one function when its time comes.
+
+    It may be in the queue any number of times, one call for each.
+    """
 
     _ok = True
     _value = None
 
     def __init__(self, env: Environment, callback: Callback) -> None:
         self.env = env
-        self.callbacks = [callback]
+        self.call = callback
+        self._calls = [callback]
+
+    @property
+    def callbacks(self) -> list[Callback]:
+        """As SimPy wants it."""
+        return self._calls
+
+    @callbacks.setter
+    def callbacks(self, _: object) -> None:
+        """SimPy takes an event's callbacks away when it is processed; this one keeps them for its other times."""
+
+    def at(self, at_ps: int, priority: EventPriority = NORMAL) -> None:
+        """Call at this time, now or later."""
+        env = self.env
+        heappush(env._queue, (at_ps, priority, next(env._eid), self))
+
+
+def run(env: Environment) -> None:
+    """Run to the end, as `env.run()` does, with less ado about calls."""
+    queue = env._queue
+    while queue:
+        if type(queue[0][3]) is Call:
+            env._now, _, _, event = heappop(queue)
+            event.call(event)  # type: ignore[attr-defined]
+        else:
+            env.step()
 
 
 def call_later(env: Environment, delay_ps: int, callback: Callback, priority: EventPriority = NORMAL) -> Event:
@@ -51,7 +80,7 @@ class Timer:
     they are removed when the timer is disarmed.
     """
 
-    __slots__ = ("_at_ps", "_calls", "_env", "_event", "_priority", "_ring", "_times")
+    __slots__ = ("_at_ps", "_env", "_event", "_priority", "_ring", "_times")
 
     def __init__(self, env: Environment, ring: Callable[[], Any], priority: EventPriority = NORMAL) -> None:
         self._env = env
@@ -59,7 +88,6 @@ class Timer:
         self._priority = priority
         self._at_ps: int | None = None
         self._event = Call(env, self._fire)  # one event, in the queue once for each of these times
-        self._calls = self._event.callbacks
         self._times: set[int] = set()
 
     @property
@@ -88,8 +116,7 @@ class Timer:
             heapify(queue)
             self._times.clear()
 
-    def _fire(self, event: Event) -> None:
-        event.callbacks = self._calls  # SimPy took them away; the event stays usable for the other times
+    def _fire(self, _: Event) -> None:
         now_ps = self._env._now
         self._times.remove(now_ps)  # type: ignore[arg-type]
         if now_ps == self._at_ps:

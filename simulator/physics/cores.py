@@ -64,6 +64,10 @@ class Cores:
         """How many requests are queued."""
         return len(self._queue)
 
+    def take(self, need: Need, at_least: int, want: int) -> int:
+        """The units that a request gets at once, or 0 if it has to `acquire` them; the request is not checked."""
+        return 0 if self._queue else self._take(need, at_least, want)
+
     def acquire(
         self, need: Need, at_least: int, want: int, priority: int, granted: Callable[[int], object]
     ) -> None:
@@ -76,7 +80,7 @@ class Cores:
         request = _Request(priority, self._arrivals, need, at_least, want, granted)
         queue = self._queue
         if not queue or not self._is_behind(request):
-            units = self._take(request)
+            units = self._take(need, at_least, want)
             if units:
                 granted(units)
                 return
@@ -97,7 +101,9 @@ class Cores:
         served: list[tuple[_Request, int]] = []
         for request in self._queue:
             pools = {pool for pool, _ in request.need}
-            units = self._take(request) if blocked.isdisjoint(pools) else 0
+            units = 0
+            if blocked.isdisjoint(pools):
+                units = self._take(request.need, request.at_least, request.want)
             if units:
                 served.append((request, units))
             else:
@@ -111,15 +117,15 @@ class Cores:
         pools = {pool for pool, _ in request.need}
         return any(other < request and not pools.isdisjoint(pool for pool, _ in other.need) for other in self._queue)
 
-    def _take(self, request: _Request) -> int:
+    def _take(self, need: Need, at_least: int, want: int) -> int:
         """Book as many units as there are, between at_least and want; 0 if there are too few."""
-        free, units = self.free, request.want
-        for pool, per_unit in request.need:
+        free, units = self.free, want
+        for pool, per_unit in need:
             if units * per_unit > free[pool]:
                 units = free[pool] // per_unit
-        if units < request.at_least:
+        if units < at_least:
             return 0
-        for pool, per_unit in request.need:
+        for pool, per_unit in need:
             free[pool] -= units * per_unit
         return units
 

@@ -20,9 +20,12 @@ class StalledFlowError(ValueError):
 
 
 class Capacity:
-    """Something that moves at most `rate_bytes_per_s`, shared by the flows that cross it; rate inf never binds."""
+    """Something that moves at most `rate_bytes_per_s`, shared by the flows that cross it; rate inf never binds.
 
-    __slots__ = ("flows", "name", "rate_bytes_per_s", "serial")
+    guard: called before a flow begins here, so that whoever used it alone, off the network, can join.
+    """
+
+    __slots__ = ("flows", "guard", "name", "rate_bytes_per_s", "serial")
 
     def __init__(self, name: str, rate_bytes_per_s: float) -> None:
         if not rate_bytes_per_s >= 0:
@@ -30,6 +33,7 @@ class Capacity:
         self.name = name
         self.rate_bytes_per_s = rate_bytes_per_s
         self.flows: dict[Flow, float] = {}  # those in flight here -> bytes moved here per byte of a member's own
+        self.guard: Callable[[], object] | None = None
         self.serial = next(_serials)
 
     def __repr__(self) -> str:

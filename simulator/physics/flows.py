@@ -61,15 +61,7 @@ class Network:
         `done` never runs inside `start`. Raises StalledFlowError if the flow could never end, ValueError if it
         was started before.
         """
-        if flow.serial >= 0:
-            raise ValueError(f"{flow!r} has been started before")
-        if not flow.solo_rate and flow.size_bytes:
-            what = "its limit" if flow.solo_bound == LIMIT else repr(flow.solo_bound)
-            raise StalledFlowError(f"{flow!r} can never move its bytes: {what} is 0 bytes/s")
-        flow.serial = self.stats.started
-        self.stats.started += 1
-        flow.done = done
-        self.active[flow] = None
+        self._admit(flow, done)
         if not flow.size_bytes:
             call_later(self.env, latency_ps, lambda _: self._end_empty(flow))
         elif latency_ps:
@@ -77,11 +69,41 @@ class Network:
         else:
             self._begin(flow)
 
+    def resume(self, flow: Flow, done: Callable[[Flow], object], since_ps: int) -> None:
+        """Take in a flow that has moved bytes since then, alone on its capacities, and would go on for some time."""
+        self._admit(flow, done)
+        for capacity, pull in flow.pulls:
+            if capacity.flows:
+                raise ValueError(f"{flow!r} was not alone on {capacity!r}")
+            capacity.flows[flow] = pull
+        flow.since_ps = flow.bound_since_ps = since_ps
+        flow.bound = flow.solo_bound
+        self._set_rate(flow, flow.solo_rate, since_ps)
+        if not self._ending:
+            self._arm_by(flow.finish_ps)
+
+    def check(self, flow: Flow) -> None:
+        """StalledFlowError if the flow could never end, ValueError if it was started before."""
+        if flow.serial >= 0:
+            raise ValueError(f"{flow!r} has been started before")
+        if not flow.solo_rate and flow.size_bytes:
+            what = "its limit" if flow.solo_bound == LIMIT else repr(flow.solo_bound)
+            raise StalledFlowError(f"{flow!r} can never move its bytes: {what} is 0 bytes/s")
+
+    def _admit(self, flow: Flow, done: Callable[[Flow], object]) -> None:
+        self.check(flow)
+        flow.serial = self.stats.started
+        self.stats.started += 1
+        flow.done = done
+        self.active[flow] = None
+
     def _begin(self, flow: Flow) -> None:
         now_ps: int = self.env._now  # type: ignore[assignment]
         flow.since_ps = flow.bound_since_ps = now_ps
         alone = True
         for capacity, pull in flow.pulls:
+            if capacity.guard is not None:
+                capacity.guard()
             if capacity.flows:
                 alone = False
                 self._affect(capacity)
@@ -92,9 +114,7 @@ class Network:
             if self.watchers:
                 self._solve_later()
             elif not self._ending:
-                at_ps = self._timer.at_ps
-                if at_ps is None or flow.finish_ps < at_ps:
-                    self._timer.arm(flow.finish_ps)
+                self._arm_by(flow.finish_ps)
         else:
             flow.chosen = True
             self._affected.append(flow)
@@ -144,6 +164,11 @@ class Network:
         if finish_ps < flow.queued_ps or flow.queued_ps < 0:  # a later end is put right when the old one comes up
             flow.queued_ps = finish_ps
             heappush(self._ends, (finish_ps, flow.serial, flow))
+
+    def _arm_by(self, at_ps: int) -> None:
+        armed_ps = self._timer.at_ps
+        if armed_ps is None or at_ps < armed_ps:
+            self._timer.arm(at_ps)
 
     def _arm(self) -> None:
         """Set the timer to the first end; entries of flows that are done or end later now are put right on the way."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import simpy
 
 from simulator.errors import InputError, RunError
@@ -9,6 +13,7 @@ from simulator.machine.cache import Cache
 from simulator.machine.graph import Fabric
 from simulator.machine.npu import Npu, Tape, Watch
 from simulator.machine.spec import MachineSpec
+from simulator.physics.clock import run
 from simulator.physics.cores import Cores
 from simulator.physics.flows import Capacity, Network
 from simulator.program.collectives import Key, Lowering
@@ -57,7 +62,8 @@ class Replay:
         """
         for npu in self.npus.values():
             npu.begin()
-        self.env.run()
+        with _seldom_collected():
+            run(self.env)
         stuck = [npu for npu in self.npus.values() if npu.left]
         if stuck:
             raise RunError(self._deadlock(stuck))
@@ -98,12 +104,11 @@ class Replay:
 
     def _stuck_lines(self, npu: Npu) -> list[str]:
         tasks, lines = self.tasks(npu.rank), []
-        host = npu.host_waits_for()
-        if host >= 0:
-            lines.append(f"  rank {npu.rank} host: blocked until {_label(tasks[host])} has ended")
-        for stream, order in enumerate(npu.tape.streams):
-            if npu.position[stream] < len(order):
-                task = tasks[order[npu.position[stream]]]
+        if npu.blocked_on >= 0:
+            lines.append(f"  rank {npu.rank} host: blocked until {_label(tasks[npu.blocked_on])} has ended")
+        for stream in npu.streams:
+            if stream.position < len(stream.order):
+                task = tasks[stream.order[stream.position]]
                 lines.append(f"  rank {npu.rank} stream '{task.stream}': {_label(task)} {self._waits(npu, task)}")
         return lines
 
@@ -118,6 +123,19 @@ class Replay:
             if absent:
                 return f"waits for ranks {absent} of group '{task.work.group}'"
         return "waits for cores"
+
+
+@contextmanager
+def _seldom_collected() -> Iterator[None]:
+    """What a run makes dies with its last reference: looking for cycles among all that lives is wasted time."""
+    before = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(500_000, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
 
 
 def rate_of(key: Key, machine: MachineSpec, fabric: Fabric) -> float:

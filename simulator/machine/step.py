@@ -1,0 +1,62 @@
+"""What an NPU replays: a tape of steps in streams, launched in segments by its host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from simulator.machine.kernels import Cost
+
+
+@dataclass(slots=True)
+class Step:
+    """One task of a tape. `exchange` (a collective's index on this tape) or `cost` (a kernel) says what it does.
+
+    stream: index of its stream. waits: how many other steps must end first (its stream predecessor not counted).
+    followers: the steps that wait for it. segment, offset_ps: when the host issues it. need: cores of an exchange.
+    """
+
+    stream: int
+    cost: Cost | None = None
+    exchange: int = -1
+    need: tuple[tuple[str, int], ...] = ()
+    waits: int = 0
+    followers: list[int] = field(default_factory=list)
+    segment: int = 0
+    offset_ps: int = 0
+    priority: int = 0
+    partition: str = ""
+
+
+@dataclass(slots=True)
+class Segment:
+    """Launches between two blocking reads of the host: it opens when `after` has ended (-1: at once)."""
+
+    after: int = -1
+    read_ps: int = 0
+    length_ps: int = 0
+
+
+@dataclass(slots=True)
+class Tape:
+    """What one NPU replays; NPUs with the same program share it."""
+
+    steps: list[Step]
+    streams: list[list[int]]
+    segments: list[Segment]
+
+
+class Watch(Protocol):
+    """Who is told of every finished task (the kernel does not know who watches)."""
+
+    def record(
+        self,
+        rank: int,
+        task: int,
+        issued_ps: int,
+        ready_ps: int,
+        start_ps: int,
+        end_ps: int,
+        solo_ps: int,
+        bound_by: str,
+    ) -> None: ...

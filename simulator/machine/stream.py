@@ -1,0 +1,91 @@
+"""One in-order queue of an NPU: a callback state machine, not a process.
+
+Its head step starts once the host has issued it, the step before it has ended and every step that it waits for has
+ended; then it takes cores, and spends its latency and bytes (a kernel) or meets the other ranks (an exchange).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from simulator.machine.onchip import Kernel
+from simulator.physics.clock import Call
+
+if TYPE_CHECKING:
+    from simulator.machine.npu import Npu
+
+
+class Stream:
+    """Queue number `number` of `npu`. position: index of its head in `order`. running: its head holds it."""
+
+    __slots__ = (
+        "_granted", "_issued", "_timer_set", "_units", "index", "kernel", "npu", "order", "position", "running",
+    )  # fmt: skip
+
+    def __init__(self, npu: Npu, number: int) -> None:
+        self.npu, self.order = npu, npu.tape.streams[number]
+        self.position = 0
+        self.index = -1  # of the step that is running
+        self.running = self._timer_set = False
+        self.kernel = Kernel(npu.onchip, self._ended)
+        self._units = 0
+        self._issued = Call(npu.env, self._issue)
+        self._granted = self._start  # bound once, for the hot path
+
+    def poke(self) -> None:
+        """Start the head if nothing holds it back any more."""
+        npu = self.npu
+        if self.running or self.position == len(self.order):
+            return
+        index = self.order[self.position]
+        if npu.pending[index]:
+            return
+        step, opened_ps = npu.steps[index], npu.opened_ps
+        if step.segment >= len(opened_ps):
+            return
+        now_ps = npu.env._now
+        issued_ps = opened_ps[step.segment] + step.offset_ps
+        if issued_ps > now_ps:
+            if not self._timer_set:
+                self._timer_set = True
+                self._issued.at(issued_ps)
+            return
+        self.running = True
+        self.index = index
+        npu.ready_ps[index] = now_ps
+        cost = step.cost
+        if cost is not None:
+            cores = npu.cores[step.partition]
+            units = cores.take(cost.need, cost.at_least, cost.want)
+            if units:
+                self._start(units)
+            else:
+                cores.acquire(cost.need, cost.at_least, cost.want, step.priority, self._granted)
+        elif step.need:
+            npu.cores[step.partition].acquire(step.need, 1, 1, step.priority, self._granted)
+        else:
+            npu.meet(npu, index)
+
+    def _issue(self, _: object) -> None:
+        self._timer_set = False
+        self.poke()
+
+    def _start(self, units: int) -> None:
+        """The head holds its cores."""
+        npu = self.npu
+        cost = npu.steps[self.index].cost
+        if cost is None:
+            npu.meet(npu, self.index)
+            return
+        self._units = units
+        warm = npu.cache.holds(cost.weights) if cost.weights else False
+        self.kernel.start(npu.onchip.shape(cost, units, warm))
+
+    def _ended(self, bound_by: str) -> None:
+        """The kernel at the head has ended."""
+        npu, kernel = self.npu, self.kernel
+        cost = kernel.shape.cost
+        npu.cache.passes(cost.allocates_bytes)
+        if cost.weights:
+            npu.cache.keep(cost.weights, cost.weight_bytes)
+        npu.finish(self.index, kernel.start_ps, kernel.shape.solo_ps, bound_by, cost.need, self._units)
