@@ -1,0 +1,108 @@
+"""Where experts live when some are popular: replicas of the hottest, packed so that dies carry the same load.
+
+As DeepSeek's expert-parallel load balancer (EPLB): every slot beyond the number of experts goes to the expert with the
+highest load per copy; copies are packed, heaviest first, on the die with the least load that has a slot left. Expert
+groups can be kept on nodes, so that tokens of a group stay inside one: groups are packed on nodes first, and replicas
+are made and packed within each node. Rows of an expert are shared evenly by its copies.
+
+Worked example: loads 6, 2, 2, 2 on 3 dies of 2 slots: two replicas, both of expert 0 (6 -> 3 -> 2 per copy); every die
+then carries 4.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+
+@dataclass(frozen=True)
+class Placement:
+    """slots: the experts of every die, one per slot."""
+
+    slots: tuple[tuple[int, ...], ...]
+
+    @cached_property
+    def copies(self) -> Counter[int]:
+        """How many slots hold each expert."""
+        return Counter(expert for die in self.slots for expert in die)
+
+    def rows(self, arriving: Sequence[int]) -> list[tuple[int, ...]]:
+        """Rows for every slot of every die, when so many arrive for each expert; earlier copies take what is left."""
+        seen: Counter[int] = Counter()
+        table = []
+        for die in self.slots:
+            own = []
+            for expert in die:
+                share, rest = divmod(int(arriving[expert]), self.copies[expert])
+                own.append(share + (seen[expert] < rest))
+                seen[expert] += 1
+            table.append(tuple(own))
+        return table
+
+    def loads(self, loads: Sequence[float]) -> list[float]:
+        """Load of every die, for loads by expert."""
+        return [sum(loads[expert] / self.copies[expert] for expert in die) for die in self.slots]
+
+
+def spread(experts: int, dies: int) -> Placement:
+    """Experts in order over dies, without regard to load; slots that are left hold the first experts again.
+
+    Raises:
+        ValueError: no dies.
+    """
+    per_die = _slots_per_die(experts, dies)
+    return Placement(tuple(
+        tuple((die * per_die + slot) % experts for slot in range(per_die)) for die in range(dies)
+    ))  # fmt: skip
+
+
+def rebalance(loads: Sequence[float], dies: int, groups: int = 1, nodes: int = 1) -> Placement:
+    """Replicate the hottest and pack by load; with several `nodes`, `groups` of experts stay on one node each.
+
+    Raises:
+        ValueError: experts do not divide into groups, or groups and dies not over nodes.
+    """
+    experts = len(loads)
+    per_die = _slots_per_die(experts, dies)
+    if experts % groups or groups % nodes or dies % nodes:
+        raise ValueError(f"{experts} experts in {groups} groups on {nodes} nodes of {dies} dies do not divide evenly")
+    size = experts // groups
+    of_group = [range(group * size, (group + 1) * size) for group in range(groups)]
+    homes = pack([sum(loads[expert] for expert in group) for group in of_group], nodes, groups // nodes)
+    slots: list[tuple[int, ...]] = []
+    for home in homes:
+        here = [expert for group in home for expert in of_group[group]]
+        copies = replicate([loads[expert] for expert in here], per_die * dies // nodes)
+        chosen = [place for place, count in enumerate(copies) for _ in range(count)]
+        weights = [loads[here[place]] / copies[place] for place in chosen]
+        for die in pack(weights, dies // nodes, per_die):
+            slots.append(tuple(here[chosen[slot]] for slot in die))
+    return Placement(tuple(slots))
+
+
+def replicate(loads: Sequence[float], slots: int) -> list[int]:
+    """Copies of every expert: one each, and one more for the highest load per copy as long as there are slots."""
+    copies = [1] * len(loads)
+    for _ in range(slots - len(loads)):
+        hottest = max(range(len(loads)), key=lambda expert: loads[expert] / copies[expert])
+        copies[hottest] += 1
+    return copies
+
+
+def pack(weights: Sequence[float], bins: int, per_bin: int) -> list[list[int]]:
+    """Items in bins of so many each: heaviest first, each to the lightest bin that has room."""
+    packed: list[list[int]] = [[] for _ in range(bins)]
+    total = [0.0] * bins
+    for item in sorted(range(len(weights)), key=lambda one: -weights[one]):
+        lightest = min((one for one in range(bins) if len(packed[one]) < per_bin), key=total.__getitem__)
+        packed[lightest].append(item)
+        total[lightest] += weights[item]
+    return packed
+
+
+def _slots_per_die(experts: int, dies: int) -> int:
+    if dies < 1:
+        raise ValueError("experts need at least one die")
+    return -(-experts // dies)
