@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import chain
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from simulator.observe.columns import COLUMNS, TEXT, codes, select
+from simulator.observe.columns import COLUMNS, TEXT, codes
 from simulator.observe.files import whole_file
 
 if TYPE_CHECKING:
     from simulator.observe.columns import Array, Columns
-
-ROWS_PER_GROUP = 131_072
 
 
 def schema() -> Any:
@@ -30,17 +29,13 @@ def to_arrow(columns: Columns) -> Any:
     return _table(columns, {name: codes(columns[name]) for name in TEXT})
 
 
-def write_parquet(columns: Columns, path: str | PathLike[str]) -> None:
-    """Writes the table in row groups, zstd; the same table gives the same bytes. OSError where it cannot."""
-    import numpy as np
+def write_parquet(groups: Iterable[Columns], path: str | PathLike[str]) -> None:
+    """Writes a table that comes in row groups, zstd; the same groups give the same bytes. OSError where it cannot."""
     import pyarrow.parquet as pq
 
-    texts = {name: codes(columns[name]) for name in TEXT}
     with whole_file(path) as part, pq.ParquetWriter(part, schema(), compression="zstd") as writer:
-        for first in range(0, len(columns["rank"]), ROWS_PER_GROUP):
-            rows = np.arange(first, min(first + ROWS_PER_GROUP, len(columns["rank"])))
-            group = {name: (number[rows], values) for name, (number, values) in texts.items()}
-            writer.write_table(_table(select(columns, rows), group))
+        for group in groups:
+            writer.write_table(to_arrow(group))
 
 
 def read_parquet(path: str | PathLike[str]) -> dict[str, Array]:

@@ -42,8 +42,11 @@ def union(start: Array, end: Array) -> Intervals:
     import numpy as np
 
     some = end > start
-    order = np.argsort(start[some], kind="stable")
-    start, end = start[some][order], np.maximum.accumulate(end[some][order])
+    start, end = start[some], end[some]
+    if (start[1:] < start[:-1]).any():
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
+    end = np.maximum.accumulate(end)
     if not len(start):
         return Intervals(start, end)
     fresh = np.concatenate([[True], start[1:] > end[:-1]])

@@ -96,9 +96,9 @@ class _Line:
         """Total length of the intervals, or total of the amounts given for them, per rank (ps)."""
         import numpy as np
 
-        total = np.zeros(len(self.ranks), dtype=np.int64)
-        np.add.at(total, intervals.start // self.span, intervals.lengths() if amount is None else amount)
-        return total
+        before = np.concatenate([[0], np.cumsum(intervals.lengths() if amount is None else amount)])
+        first = np.searchsorted(intervals.start, np.arange(len(self.ranks) + 1) * self.span)
+        return before[first[1:]] - before[first[:-1]]
 
     def mean(self, per_rank: Array) -> float:
         total = int(self.weights.sum())
