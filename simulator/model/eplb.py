@@ -77,8 +77,8 @@ def rebalance(loads: Sequence[float], dies: int, groups: int = 1, nodes: int = 1
         copies = replicate([loads[expert] for expert in here], per_die * dies // nodes)
         chosen = [place for place, count in enumerate(copies) for _ in range(count)]
         weights = [loads[here[place]] / copies[place] for place in chosen]
-        for die in pack(weights, dies // nodes, per_die):
-            slots.append(tuple(here[chosen[slot]] for slot in die))
+        packed = pack(weights, dies // nodes, per_die)
+        slots.extend(tuple(here[chosen[slot]] for slot in die) for die in packed)
     return Placement(tuple(slots))
 
 
