@@ -151,13 +151,13 @@ class Kernel:
         self.start_ps = self.begin_ps = self.end_ps = 0
         self.shape: Shape
 
-    def start(self, shape: Shape) -> None:
-        """Spend the latency and move the bytes."""
+    def start(self, shape: Shape, at_ps: int) -> None:
+        """Spend the latency and move the bytes, from now or a later time on."""
         onchip = self._onchip
         self.shape = shape
-        self.start_ps = now_ps = onchip.env._now
-        self.end_ps = end_ps = now_ps + shape.alone_ps
-        self.begin_ps = begin_ps = now_ps + shape.begin_ps
+        self.start_ps = at_ps
+        self.end_ps = end_ps = at_ps + shape.alone_ps
+        self.begin_ps = begin_ps = at_ps + shape.begin_ps
         if not shape.stages or onchip.run_apart(self, begin_ps, end_ps):
             self.apart = True
             self._alarm.at(end_ps)
@@ -165,7 +165,7 @@ class Kernel:
             self.apart = False
             self._stage = 0
             first = shape.stages[0]
-            onchip.network.start(first.flow(), self._moved, first.wait_ps)
+            onchip.network.start(first.flow(), self._moved, at_ps - onchip.env._now + first.wait_ps)
 
     def join(self, now_ps: int) -> None:
         """Go on as a flow on the network; the alarm that was set has no meaning any more."""

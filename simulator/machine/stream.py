@@ -12,6 +12,7 @@ from simulator.machine.onchip import Kernel
 from simulator.physics.clock import Call
 
 if TYPE_CHECKING:
+    from simulator.machine.kernels import Cost
     from simulator.machine.npu import Npu
 
 
@@ -19,7 +20,8 @@ class Stream:
     """Queue number `number` of `npu`. position: index of its head in `order`. running: its head holds it."""
 
     __slots__ = (
-        "_granted", "_issued", "_timer_set", "_units", "index", "kernel", "npu", "order", "position", "running",
+        "_granted", "_in_company", "_issued", "_timer_set", "_units", "index", "kernel", "npu", "order",
+        "position", "running",
     )  # fmt: skip
 
     def __init__(self, npu: Npu, number: int) -> None:
@@ -29,6 +31,7 @@ class Stream:
         self.running = self._timer_set = False
         self.kernel = Kernel(npu.onchip, self._ended)
         self._units = 0
+        self._in_company = len(npu.tape.streams) > 1
         self._issued = Call(npu.env, self._issue)
         self._granted = self._start  # bound once, for the hot path
 
@@ -43,22 +46,23 @@ class Stream:
         step, opened_ps = npu.steps[index], npu.opened_ps
         if step.segment >= len(opened_ps):
             return
-        now_ps = npu.env._now
+        at_ps, cost = npu.env._now, step.cost
         issued_ps = opened_ps[step.segment] + step.offset_ps
-        if issued_ps > now_ps:
-            if not self._timer_set:
-                self._timer_set = True
-                self._issued.at(issued_ps)
-            return
+        if issued_ps > at_ps:
+            if cost is None or self._in_company:
+                if not self._timer_set:
+                    self._timer_set = True
+                    self._issued.at(issued_ps)
+                return
+            at_ps = issued_ps  # nobody else takes cores or changes L2 until then: the kernel can be sent off now
         self.running = True
         self.index = index
-        npu.ready_ps[index] = now_ps
-        cost = step.cost
+        npu.ready_ps[index] = at_ps
         if cost is not None:
             cores = npu.cores[step.partition]
             units = cores.take(cost.need, cost.at_least, cost.want)
             if units:
-                self._start(units)
+                self._launch(cost, units, at_ps)
             else:
                 cores.acquire(cost.need, cost.at_least, cost.want, step.priority, self._granted)
         elif step.need:
@@ -77,9 +81,13 @@ class Stream:
         if cost is None:
             npu.meet(npu, self.index)
             return
+        self._launch(cost, units, npu.env._now)
+
+    def _launch(self, cost: Cost, units: int, at_ps: int) -> None:
         self._units = units
+        npu = self.npu
         warm = npu.cache.holds(cost.weights) if cost.weights else False
-        self.kernel.start(npu.onchip.shape(cost, units, warm))
+        self.kernel.start(npu.onchip.shape(cost, units, warm), at_ps)
 
     def _ended(self, bound_by: str) -> None:
         """The kernel at the head has ended."""
