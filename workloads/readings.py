@@ -1,0 +1,71 @@
+"""Numbers read from the columns of a timeline: how long something took on an average rank, and hop by hop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+PS_PER_US = 1e6
+_PLACES = {"proxy": "proxy", "engine": "engine", "compute": "gpu"}
+_GAPS = {("gpu", "proxy"): "flag_to_host", ("proxy", "engine"): "engine_queue", ("engine", "engine"): "posting",
+         ("engine", "nic_out"): "nic_queue", ("nic_out", "nic_in"): "wire", ("nic_in", "engine"): "completion_queue",
+         ("engine", "proxy"): "proxy_polls", ("engine", "gpu"): "flag_to_gpu"}
+
+
+def span_us(columns: Mapping[str, Any], first: str, last: str) -> float:
+    """From the start of task `first` to the end of task `last` of the same layer, mean over ranks and layers."""
+    start, end = columns["name"] == first, columns["name"] == last
+    if not start.any():
+        return 0.0
+    return float((columns["end_ps"][end] - columns["ready_ps"][start]).mean()) / PS_PER_US
+
+
+def hops(columns: Mapping[str, Any], last: str) -> dict[str, float]:
+    """Where the time went on the way to the last task of this name that ended: places and the gaps between them.
+
+    The way leads back over what every row waited for last, or followed from, to where the first such chain of flags,
+    posts, writes and completions began on a GPU.
+    """
+    rows = (columns["name"] == last).nonzero()[0]
+    if not len(rows):
+        return {}
+    row = int(rows[columns["end_ps"][rows].argmax()])
+    block = last.partition(".")[0]
+    index = {key: place for place, key in enumerate(zip(columns["rank"].tolist(), columns["task"].tolist(),
+                                                        strict=True))}
+    times: dict[str, float] = {}
+    while True:
+        before = _before(columns, index, row)
+        started = int(columns["start_ps"][row])
+        if before is None or not _belongs(columns, before, block):
+            _add(times, _place(columns, row), int(columns["end_ps"][row]) - started)
+            return times
+        left = int(columns["end_ps"][before])
+        _add(times, _place(columns, row), int(columns["end_ps"][row]) - max(started, left))
+        here, there = _place(columns, row), _place(columns, before)
+        _add(times, _GAPS.get((there, here), here), max(0, started - left))
+        row = before
+
+
+def _before(columns: Mapping[str, Any], index: Mapping[tuple[int, int], int], row: int) -> int | None:
+    cause = int(columns["cause_rank"][row]), int(columns["cause_task"][row])
+    if cause in index:
+        return index[cause]
+    rank = int(columns["rank"][row])
+    awaited = [index[rank, task] for task in columns["after"][row] if (rank, task) in index]
+    return max(awaited, key=lambda one: int(columns["end_ps"][one]), default=None)
+
+
+def _belongs(columns: Mapping[str, Any], row: int, block: str) -> bool:
+    return str(columns["name"][row]).startswith(block)
+
+
+def _place(columns: Mapping[str, Any], row: int) -> str:
+    stream = str(columns["stream"][row])
+    if stream.startswith("nic"):
+        return "nic_in" if stream.endswith("in") else "nic_out"
+    return _PLACES.get(stream, stream)
+
+
+def _add(times: dict[str, float], name: str, length_ps: int) -> None:
+    times[name] = times.get(name, 0.0) + length_ps / PS_PER_US
