@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, SerializeAsAny, model_validator
@@ -132,7 +133,8 @@ class Study(Part):
 
 @dataclass(frozen=True)
 class Case:
-    """What a rank program may read: shapes, ranks, batch, layout, routing, knobs and the seed of all draws."""
+    """What a rank program may read: shapes, ranks, batch, layout, routing, knobs, the seed of all draws, and how much
+    memory of a rank can be used."""
 
     shapes: Shapes
     cards: int
@@ -142,6 +144,7 @@ class Case:
     routing: RoutingSpec
     knobs: Any
     seed: int
+    usable_bytes: float = inf
 
     def micro_batch_lengths(self, number: int, parts: int) -> tuple[int, ...]:
         """The prompts of one of `parts` micro-batches of the whole batch."""
@@ -236,7 +239,9 @@ class Scenario(Part):
     def case(self, machine: MachineSpec, seed: int) -> Case:
         """What the workload's program gets to see."""
         ranks = self.cards * machine.dies_per_card.count
-        return Case(self.shapes(), self.cards, ranks, self.batch, self.layout, self.routing, self.knobs, seed)
+        usable_bytes = machine.chip.hbm.capacity.si * machine.chip.hbm.usable.si
+        parts = (self.batch, self.layout, self.routing, self.knobs)
+        return Case(self.shapes(), self.cards, ranks, *parts, seed, usable_bytes)
 
 
 def simulate(scenario: Scenario, **options: Any) -> Any:

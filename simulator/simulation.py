@@ -8,13 +8,13 @@ from functools import cached_property, partial
 from typing import Any
 
 from simulator.errors import InputError
+from simulator.live_journal import LiveJournal
 from simulator.machine.graph import Fabric
 from simulator.machine.memory import Ledger
 from simulator.machine.spec import MachineSpec
 from simulator.observe.critical import CriticalPath, critical_path
-from simulator.observe.metrics import Metrics, measure
+from simulator.observe.metrics import Metrics, busy_by_block, measure
 from simulator.observe.timeline import StaticTasks, Timeline
-from simulator.live_journal import LiveJournal
 from simulator.program.collectives import Lowering
 from simulator.program.live import LiveReplay
 from simulator.program.rank import Rank
@@ -25,6 +25,7 @@ from simulator.program.task import ProgramError
 from simulator.program.world import World, record_world
 from simulator.provenance import parameters_of
 from simulator.scenario import Case, Expected, Scenario, Workload
+from simulator.traffic import traffic
 from simulator.units import PS_PER_S
 
 Progress = Callable[[float], None]
@@ -171,6 +172,8 @@ def simulate(
     families = frozenset(family for rank in roles.leaders for family in ready.world.programs[rank].families())
     result = Result(scenario, ready.machine, header, {}, timeline, ready.ledger, makespan_ps, families)
     result.metrics.update(_metrics(result, ready.case))
+    sent = traffic(ready.world, roles, lowering, ready.fabric)
+    result.metrics.update({f"sent_{level}_mb": size / 1e6 for level, size in sent.items()})
     return result
 
 
@@ -204,6 +207,7 @@ def _metrics(result: Result, case: Case) -> Mapping[str, float]:
         "compute_stretch": result.measured.stretch.overall,
         "host_bound_ms": result.measured.host_bound_ps / 1e9,
         **{f"{kind}_ms": busy_ps / 1e9 for kind, busy_ps in result.measured.kind_ps.items()},
+        **{f"block_{block}_ms": busy_ps / 1e9 for block, busy_ps in busy_by_block(result.columns).items()},
     }
     if result.measured.stretch.beside_communication is not None:
         metrics["compute_stretch_beside_communication"] = result.measured.stretch.beside_communication

@@ -21,7 +21,7 @@ from simulator.model import decode, lengths, ops
 from simulator.model.layout import blocks
 from simulator.model.mla import Kernels
 from simulator.model.routing import routing_of
-from simulator.program.rank import Event, Group, Rank
+from simulator.program.rank import Event, Rank
 from simulator.scenario import Case, MemoryItem, Workload, decode_measures
 
 GATHER, SCALES, GATE, SHARED, PREFETCH = "gather", "scales", "gate", "shared", "prefetch"
@@ -65,7 +65,9 @@ def iteration(npu: Rank, case: Case) -> None:
     head(npu, case)
     for draft in range(case.batch.draft_tokens):
         with npu.scope(layer=case.shapes.layers + draft):
-            launch(npu, [("draft.project", ops.cached(ops.gemm(_tokens(case), case.shapes.hidden, 2 * case.shapes.hidden)))])
+            launch(npu, [("draft.graph", ops.delay("draft_graph"))])
+            hidden = case.shapes.hidden
+            launch(npu, decode.in_l2([("draft.project", ops.gemm(_tokens(case), hidden, 2 * hidden))]))
             attention(npu, case, contexts, "draft", None)
             moe(npu, case, case.shapes.layers + draft, "")
         head(npu, case)
@@ -93,11 +95,11 @@ def dense(npu: Rank, case: Case) -> None:
     node.reduce_scatter("dense.reduce_scatter", 2 * tokens * s.hidden, case.knobs.engine)
 
 
-# --- one MoE layer ------------------------------------------------------------------------------------------------------
+# --- one MoE layer ----------------------------------------------------------------------------------------------------
 
 
 def moe(npu: Rank, case: Case, layer: int, following: str) -> Event | None:
-    """Norm and quantise, exchange, own experts, exchange back. Returns the prefetch of the following layer's weights."""
+    """Norm and quantise, exchange, own experts, exchange back; returns the prefetch of the following layer."""
     s, tokens = case.shapes, _tokens(case)
     launch(npu, decode.in_l2([("gate.norm", ops.add_rms_norm(tokens, s.hidden)),
                               ("gate.quantise", ops.quantise(tokens, s.hidden))]))  # fmt: skip
@@ -106,9 +108,7 @@ def moe(npu: Rank, case: Case, layer: int, following: str) -> Event | None:
     rows = _rows(npu, case, layer)
     launch(npu, decode.in_l2([("experts.select", ops.copy(sum(rows) * s.hidden, 1.0))]))
     launch(npu, decode.experts(s, rows))
-    worked = npu.record()
-    prefetched = prefetch(npu, case, following, worked)
-    give_back(npu, case, sum(rows))
+    prefetched = give_back(npu, case, sum(rows), following)
     npu.wait(shared)
     launch(npu, decode.in_l2([("finalize.add_shared", ops.passes(4.0 * tokens * s.hidden, 2.0 * tokens * s.hidden))]))
     return prefetched
@@ -154,17 +154,23 @@ def exchange(npu: Rank, case: Case, name: str, shard_bytes: int) -> Event:
     return ep.all_gather(name, shard_bytes, engine, _algorithm(case))
 
 
-def give_back(npu: Rank, case: Case, rows: int) -> None:
-    """The experts' rows to where their tokens are: summed for all tokens and scattered, or row by row."""
+def give_back(npu: Rank, case: Case, rows: int, following: str) -> Event | None:
+    """The experts' rows to where their tokens are: summed for all tokens and scattered, or row by row.
+
+    Meanwhile the following layer's weights are prefetched; returns the event of that.
+    """
     s, ep, tokens, engine = case.shapes, npu.group("ep"), _tokens(case), case.knobs.engine
     if case.knobs.exchange == "all_to_all":
+        prefetched = prefetch(npu, case, following, npu.record())
         ep.all_to_all("combine.rows", 2 * tokens * s.hidden * s.experts_per_token // ep.size, engine)
         launch(npu, decode.in_l2([("finalize.sum", ops.passes(2.0 * tokens * s.experts_per_token * s.hidden,
                                                               2.0 * tokens * s.hidden))]))  # fmt: skip
-        return
+        return prefetched
     sums = 2.0 * tokens * ep.size * s.hidden  # partial sums of all tokens: larger than what L2 keeps beside weights
     launch(npu, [("finalize.sum", ops.passes(sums / 2.0 + 2.0 * rows * s.hidden / 2.0, sums))])
+    prefetched = prefetch(npu, case, following, npu.record())
     ep.reduce_scatter("combine.sums", 2 * tokens * s.hidden, engine, _algorithm(case))
+    return prefetched
 
 
 def shared_expert(npu: Rank, case: Case) -> None:

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 def disagreements(spec: MachineSpec) -> Iterator[tuple[str, Any, str]]:
     """(key, what is there, what is right) wherever two parts of a machine contradict each other."""
     yield from _pools(spec)
+    for name, derived in spec.generations.items():
+        if derived.base not in spec.kernels:
+            hint = did_you_mean(derived.base, spec.kernels)
+            yield f"generations.{name}.base", derived.base, f"kernels has {', '.join(spec.kernels)}{hint}"
     for name, collective in spec.collectives.items():
         for kind, rungs in collective.ladder:
             sizes = [rung.bytes_per_peer for rung in rungs or []]

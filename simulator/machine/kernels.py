@@ -11,6 +11,9 @@ On-chip bytes of a GEMM whose output is cut in tiles of ``tm x tn`` (every tile 
 
     onchip = M*K*ceil(N/tn)*a + K*N*ceil(M/tm)*b + M*N*c           a, b, c: bytes per element
 
+A core overlaps the loads of one tile with the compute of another, so the *unoverlapped share* u of the shorter of
+compute and memory time is that of a single wave; of w waves it is u / w: kernel time = longer + u / w * shorter.
+
 Worked example: INT8, M = N = K = 8192, tile 128 x 256: 2*8192**3 = 1.10 TFLOP and 8192**3*(1/128 + 1/256) + 0.13e9 =
 6.58 GB on chip. At 752 TOPS the compute takes 1.46 ms, at 3.5 TB/s the bytes take 1.88 ms: 0.78 of peak, by bytes.
 """
@@ -24,7 +27,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from simulator.machine.spec import AttentionKernel, ChipSpec, FusedKernel, GemmKernel, KernelSpec, VectorKernel
 
-ELEMENT_BYTES = {"int8": 1.0, "fp8": 1.0, "fp16": 2.0, "bf16": 2.0, "fp32": 4.0, "int32": 4.0, "fp4": 0.5}
+ELEMENT_BYTES = {"int8": 1.0, "fp8": 1.0, "fp16": 2.0, "bf16": 2.0, "fp32": 4.0, "int32": 4.0, "fp4": 0.5,
+                 "nvfp4": 0.5625}  # nvfp4: a scale of one byte for 16 elements
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +156,8 @@ def units_of(chip: ChipSpec, kernel: KernelSpec) -> int:
 
 
 def _gemm(work: Work, chip: ChipSpec, kernel: GemmKernel) -> Cost:
-    tile_m, tile_n, units = int(kernel.tile_m.si), int(kernel.tile_n.si), units_of(chip, kernel)
+    units = units_of(chip, kernel)
+    tile_m, tile_n = _tile(work, kernel, units)
     strips = [ceil(rows / tile_m) for rows in work.rows]
     columns = ceil(work.n / tile_n)
     tiles = sum(strips) * columns
@@ -160,12 +165,34 @@ def _gemm(work: Work, chip: ChipSpec, kernel: GemmKernel) -> Cost:
     rereads = sum(work.rows) * work.k * columns * a_bytes + work.n * work.k * sum(strips) * a_bytes
     out_bytes = sum(work.rows) * work.n * ELEMENT_BYTES[work.out_dtype]
     return Cost(
-        latency_s=kernel.floor.si + kernel.serial_per_k.si * work.k,
+        latency_s=kernel.floor.si + kernel.serial_per_k.si * work.k + _bookkeeping_s(work, kernel),
         tiles=tiles,
         tile_s=2.0 * tile_m * tile_n * work.k / (_peak(chip, kernel, work.dtype) / units),
         onchip_bytes=rereads + out_bytes,
-        **_common(work, chip, kernel, min(tiles, units)),
+        **_common(work, chip, kernel, min(tiles, units), tiles),
     )
+
+
+def _bookkeeping_s(work: Work, kernel: GemmKernel) -> float:
+    """Sorting rows by group before a grouped product and summing them after it, in seconds."""
+    counts = ((kernel.per_row, sum(work.rows)), (kernel.per_group, sum(map(bool, work.rows))),
+              (kernel.per_slot, len(work.rows)))  # fmt: skip
+    return sum(each.si * count for each, count in counts if each is not None)
+
+
+def _tile(work: Work, kernel: GemmKernel, units: int) -> tuple[int, int]:
+    """The output tile: the family's, or cut in granules to few rows (then wider) and to few tiles (then narrower)."""
+    tile_m, tile_n = kernel.tile_m.count, kernel.tile_n.count
+    if kernel.granule is None or not work.rows:
+        return tile_m, tile_n
+    granule, rows = kernel.granule.count, max(work.rows)
+    if rows <= 2 * tile_m:
+        area, tile_m = tile_m * tile_n, ceil(rows / granule) * granule
+        tile_n = max(area // tile_m // granule, 1) * granule
+    strips = sum(ceil(rows / tile_m) for rows in work.rows)
+    waves = ceil(strips * ceil(work.n / tile_n) / units)
+    columns = max(waves * units // strips, 1)  # as many as these waves have room for
+    return tile_m, min(tile_n, ceil(work.n / columns / granule) * granule)
 
 
 def _attention(work: Work, chip: ChipSpec, kernel: AttentionKernel) -> Cost:
@@ -186,7 +213,7 @@ def _attention(work: Work, chip: ChipSpec, kernel: AttentionKernel) -> Cost:
         tiles=tiles,
         tile_s=compute_s * units / max(tiles, 1),
         onchip_bytes=onchip,
-        **_common(work, chip, kernel, min(tiles, units)),
+        **_common(work, chip, kernel, min(tiles, units), tiles),
     )
 
 
@@ -200,7 +227,7 @@ def _vector(work: Work, chip: ChipSpec, kernel: VectorKernel) -> Cost:
         tiles=tiles,
         tile_s=compute_s * units / tiles,
         onchip_bytes=onchip_bytes,
-        **_common(work, chip, kernel, min(tiles, units)),
+        **_common(work, chip, kernel, min(tiles, units), tiles),
     )
 
 
@@ -212,20 +239,21 @@ def _fused(work: Work, chip: ChipSpec, kernel: FusedKernel, parts: list[Cost]) -
         tiles=units,
         tile_s=sum(part.compute_s(min(units, part.want)) for part in parts),
         onchip_bytes=sum(part.onchip_bytes for part in parts),
-        **_common(work, chip, kernel, units),
+        **_common(work, chip, kernel, units, sum(part.tiles for part in parts) // max(len(parts), 1)),
     )
 
 
-def _common(work: Work, chip: ChipSpec, kernel: KernelSpec, want: int) -> dict:
+def _common(work: Work, chip: ChipSpec, kernel: KernelSpec, want: int, tiles: int) -> dict:
     need = tuple((pool, int(count.si)) for pool, count in kernel.cores.items())
     ports = max(chip.l2.port_rate[pool].si * count for pool, count in need)
+    want = max(want, 1)
     return {
         "need": need,
-        "want": max(want, 1),
+        "want": want,
         "hbm_bytes": work.hbm_bytes,
         "unit_rate_bytes_per_s": ports,
         "hbm_rate_bytes_per_s": chip.hbm.peak.si * kernel.hbm_share.si if kernel.hbm_share else inf,
-        "unoverlapped": kernel.unoverlapped.si,
+        "unoverlapped": kernel.unoverlapped.si / max(ceil(tiles / want), 1),
         "weight_bytes": work.weight_bytes + sum(part.weight_bytes for part in work.parts),
         "weights": work.weights,
         "allocates_bytes": sum(one.read_bytes + one.write_bytes + one.cached_bytes for one in (work, *work.parts)),

@@ -7,6 +7,7 @@ begins with `extends = "NAME"` only has what differs from that machine.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from math import log
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -14,7 +15,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Field
 
 from simulator import paths
+from simulator.errors import InputError
 from simulator.machine.agreement import disagreements
+from simulator.machine.generation import DerivedGeneration, families_of
 from simulator.machine.nic_spec import NicSpec, ProxySpec
 from simulator.machine.typed_toml import SpecError, Table, line, overridden, quantities, read, validate
 from simulator.units import (
@@ -116,6 +119,7 @@ class CollectiveSpec(Table):
     cores: what the engine holds meanwhile. startup + startup_per_peer x peers is latency. transfer_bytes: bytes through
     L2 and HBM per byte on the wire, both ends together; copy_bytes: per byte of a staging copy (0: zero copy). weight:
     its share of contended capacities against kernels, in bytes of its own (1: max-min fairness, as kernels have).
+    rate_per_core: what one of its cores drives on the wire (left out: the ladder alone decides).
     """
 
     cores: dict[str, PositiveCount]
@@ -125,12 +129,20 @@ class CollectiveSpec(Table):
     copy_bytes: Ratio
     weight: Ratio
     ladder: LadderSpec
+    rate_per_core: BytesPerSecond | None = None
 
     def rate_bytes_per_s(self, kind: str, bytes_per_peer: float) -> float:
-        """Rate on the wire, one way per rank: linear in the logarithm of the size between rungs, flat beyond them.
+        """Rate on the wire, one way per rank: what the ladder says, as far as its cores can drive it.
 
         kind: "all_to_all", "all_gather", "reduce_scatter", "all_reduce" or "send".
         """
+        rate = self._ladder_rate(kind, bytes_per_peer)
+        if self.rate_per_core is None:
+            return rate
+        return min(rate, self.rate_per_core.si * max(count.count for count in self.cores.values()))
+
+    def _ladder_rate(self, kind: str, bytes_per_peer: float) -> float:
+        """Linear in the logarithm of the size between rungs, flat beyond them."""
         rungs = getattr(self.ladder, kind) or self.ladder.default
         below = rungs[0]
         for rung in rungs:
@@ -151,7 +163,8 @@ class _Kernel(Table):
 
     cores: per unit, the pool that computes first. unoverlapped: the share of the shorter of compute and memory time
     that a kernel of one wave of tiles does not overlap (0 is the ideal roofline; more waves share it). compute_share, hbm_share: how much of the peaks of its engine and
-    of HBM such a kernel can ask for at most, with all cores (left out: all of it).
+    of HBM such a kernel can ask for at most, with all cores (left out: all of it). prologue: the part of its floor that
+    needs nothing from the kernel before it (left out: none).
     """
 
     cores: dict[str, PositiveCount] = Field(min_length=1)
@@ -159,12 +172,15 @@ class _Kernel(Table):
     unoverlapped: Share
     compute_share: Share | None = None
     hbm_share: Share | None = None
+    prologue: Seconds | None = None
 
 
 class GemmKernel(_Kernel):
     """(Grouped) matrix products in output tiles of tile_m x tile_n; `serial_per_k` is latency per element of K.
 
     granule: tiles are cut to multiples of it where there are few rows or few tiles (left out: whole tiles only).
+    per_row, per_group, per_slot: latency for each row, each group that has rows, and each group at all, where a kernel
+    also sorts rows by group and sums what comes back (left out: none).
     """
 
     law: Literal["gemm"]
@@ -172,6 +188,9 @@ class GemmKernel(_Kernel):
     tile_m: PositiveCount
     tile_n: PositiveCount
     granule: PositiveCount | None = None
+    per_row: Seconds | None = None
+    per_group: Seconds | None = None
+    per_slot: Seconds | None = None
 
 
 class AttentionKernel(_Kernel):
@@ -216,8 +235,24 @@ class MachineSpec(Table):
     fabric: list[LevelSpec] = Field(min_length=1)
     collectives: dict[str, CollectiveSpec]
     kernels: dict[str, dict[str, KernelSpec]]
+    generations: dict[str, DerivedGeneration] = {}
     nic: NicSpec | None = None
     proxy: ProxySpec | None = None
+
+    @cached_property
+    def _families(self) -> dict[str, dict[str, KernelSpec]]:
+        return {name: families_of(name, self.kernels, self.generations) for name in (*self.kernels, *self.generations)}
+
+    def kernels_of(self, generation: str) -> dict[str, KernelSpec]:
+        """Kernel families of a software generation, one of the machine's own or one derived from it.
+
+        Raises:
+            InputError: no such generation; says which there are.
+        """
+        if generation not in self._families:
+            known = ", ".join(sorted(self._families))
+            raise InputError(f"{self.name} has no kernel generation '{generation}': it has {known}")
+        return self._families[generation]
 
     @property
     def dies(self) -> int:

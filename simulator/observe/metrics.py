@@ -147,6 +147,14 @@ def busy_by(columns: Columns, column: str, layers: range | None = None) -> dict[
     return dict(sorted(busy.items(), key=lambda item: -item[1]))
 
 
+def busy_by_block(columns: Columns) -> dict[str, float]:
+    """The same for every block: the first word of a task's name ("attention" of "attention.q_a")."""
+    import numpy as np
+
+    names = [str(name).partition(".")[0].partition(" ")[0] for name in columns["name"].tolist()]
+    return busy_by({**columns, "block": np.array(names, dtype=object)}, "block")
+
+
 def utilisation(columns: Columns, hbm_bytes_per_s: float | None = None, wire_bytes_per_s: float | None = None,
                 flops_per_s: Mapping[str, float] | None = None) -> dict[str, float]:
     """Shares of what the rates given (per rank) could have done within the makespan, of an average rank.

@@ -54,7 +54,7 @@ def hierarchical(
         transfers = []
         if inside:
             copied = shard * (k + (1 if step == 0 else 0))
-            rate = engine.rate_bytes_per_s(kind, shard)
+            rate = engine.rate_bytes_per_s(kind, n * shard)  # of the whole collective, as for other algorithms
             transfers.append(_together(fabric, engine, inside, shard, rate, copied))
         if step < n - 1:
             across = _counterparts(nodes, step + 1)

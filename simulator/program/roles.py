@@ -143,11 +143,11 @@ def distinct_collectives(world: World) -> Iterable[_Exchange]:
             for rank in members:
                 for group, collective in of_program[id(world.programs[rank])]:
                     if group == name:
-                        seen.setdefault(_as_exchange(name, members, rank, collective))
+                        seen.setdefault(as_exchange(name, members, rank, collective))
     return seen
 
 
-def _as_exchange(name: str, members: tuple[int, ...], rank: int, collective: Collective) -> _Exchange:
+def as_exchange(name: str, members: tuple[int, ...], rank: int, collective: Collective) -> _Exchange:
     """A message concerns its two ends alone; every other collective the whole group."""
     if collective.kind == "send":
         return name, (rank, members[collective.peer]), collective.as_send()

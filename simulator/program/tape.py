@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from math import inf
 
@@ -20,14 +21,15 @@ from simulator.units import to_ps
 def tape_of(program: Program, machine: MachineSpec, generation: str) -> Tape:
     """Compile a program for a machine and one software generation of its kernels.
 
-    Eager programs pay the host for every launch; a captured one pays once, and every task is issued then.
+    Eager programs pay the host for every launch; a captured one pays once for each graph, and all its tasks are issued
+    then. A graph ends where the host blocks.
     """
-    if generation not in machine.kernels:
-        known = ", ".join(sorted(machine.kernels))
-        raise InputError(f"{machine.name} has no kernel generation '{generation}': it has {known}")
+    machine.kernels_of(generation)  # a wrong name is refused even where there is nothing to launch
     cost = cache(lambda work: _cost(work, machine, generation))
+    sooner = cache(lambda spent, head_start_s: replace(spent, latency_s=spent.latency_s - head_start_s))
+    before_s: dict[int, float] = {}  # latency of the last launch of each stream
     launch_ps = 0 if program.captured else to_ps(machine.host.launch_eager.si)
-    offset_ps = to_ps(machine.host.launch_graph.si) if program.captured else 0
+    offset_ps = graph_ps = to_ps(machine.host.launch_graph.si) if program.captured else 0
     read_ps = launch_ps + to_ps(machine.host.device_read.si)  # the copy is launched too
     tape = Tape([], [], [Segment()])
     streams: dict[str, int] = {}
@@ -36,7 +38,7 @@ def tape_of(program: Program, machine: MachineSpec, generation: str) -> Tape:
         if isinstance(item, HostWait):
             tape.segments[-1].length_ps = offset_ps
             tape.segments.append(Segment(item.task, item.reads * read_ps))
-            offset_ps = 0
+            offset_ps = graph_ps
             continue
         offset_ps += launch_ps
         stream = streams.setdefault(item.stream, len(streams))
@@ -49,7 +51,10 @@ def tape_of(program: Program, machine: MachineSpec, generation: str) -> Tape:
         elif isinstance(item.work, Flag):
             step.need = item.work.cores
         else:
-            step.cost = cost(item.work)
+            step.cost = spent = cost(item.work)
+            if program.programmatic and not item.after:
+                step.cost = sooner(spent, min(spent.prologue_s, before_s.get(stream, 0.0)))
+        before_s[stream] = _latency_s(item.work, step.cost, machine)
         pools = [pool for pool, _ in (step.cost.need if step.cost else step.need)]
         if all(pool in program.partitions.get(item.partition, {}) for pool in pools):
             step.partition = item.partition
@@ -61,6 +66,13 @@ def tape_of(program: Program, machine: MachineSpec, generation: str) -> Tape:
         tape.steps.append(step)
     tape.segments[-1].length_ps = offset_ps
     return tape
+
+
+def _latency_s(work: Work | Collective | Prefetch | Flag, cost: Cost | None, machine: MachineSpec) -> float:
+    """How long a launch lasts at least: so much of the next one's prologue fits beside it."""
+    if isinstance(work, Collective):
+        return engine_of(work, machine.collectives).startup.si
+    return cost.latency_s if cost is not None else 0.0
 
 
 def _engine_cores(collective: Collective, machine: MachineSpec, own: dict[str, int]) -> tuple[tuple[str, int], ...]:
@@ -93,7 +105,7 @@ def _cost(work: Work | Prefetch, machine: MachineSpec, generation: str) -> Cost:
             limit_name="prefetch rate",
         )
     try:
-        return cost_of(work, machine.chip, machine.kernels[generation])
+        return cost_of(work, machine.chip, machine.kernels_of(generation))
     except KeyError as error:
         raise InputError(f"{machine.name}, generation '{generation}': {error.args[0]}") from None
 
@@ -145,7 +157,8 @@ def _amounts(
         each: float = work.bytes_per_pair
         if work.sizes:  # the mean of all ranks, without what stays at home
             each = sum(sum(row) - row[rank] for rank, row in enumerate(work.sizes)) / n / max(n - 1, 1)
-        wire = each * peers * (2.0 / n if work.kind == "all_reduce" else 1.0)
+        scattered = work.kind == "all_reduce" and work.algorithm != "one_shot"
+        wire = each * peers * (2.0 / n if scattered else 1.0)
         copied = 2.0 if work.kind in ("all_to_all", "send", "recv") else (n + 1.0) / max(n - 1, 1)
         memory = wire * (engine.transfer_bytes.si + copied * engine.copy_bytes.si)
         return "+".join(engine.cores), True, 0.0, memory, wire

@@ -1,0 +1,47 @@
+"""Software generations of kernels: a machine's own, and those that are another one with longer latencies.
+
+The tables of measured kernels are those of one release. An older release of the same library moves bytes as fast, but
+its kernels begin and end more slowly: every floor and every serial step along K takes `latency_factor` times as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from simulator.machine.typed_toml import Table
+from simulator.units import Quantity, Ratio
+
+Kernel = TypeVar("Kernel", bound=Table)
+LATENCIES = ("floor", "serial_per_k")
+
+
+class DerivedGeneration(Table):
+    """A generation whose kernels are those of `base`, but for their latencies."""
+
+    base: str
+    latency_factor: Ratio
+
+
+def families_of(
+    name: str, kernels: Mapping[str, dict[str, Kernel]], derived: Mapping[str, DerivedGeneration]
+) -> dict[str, Kernel]:
+    """The kernel families of a generation by name; KeyError if there is none."""
+    if name in kernels:
+        return kernels[name]
+    older = derived[name]
+    return {family: _slower(kernel, older.latency_factor.si) for family, kernel in kernels[older.base].items()}
+
+
+def base_of(name: str, derived: Mapping[str, DerivedGeneration]) -> str:
+    """The generation whose families the machine's file lists."""
+    return derived[name].base if name in derived else name
+
+
+def _slower(kernel: Kernel, factor: float) -> Kernel:
+    given = {field: getattr(kernel, field, None) for field in LATENCIES}
+    return kernel.model_copy(update={field: _times(one, factor) for field, one in given.items() if one is not None})
+
+
+def _times(quantity: Quantity, factor: float) -> Quantity:
+    return quantity.model_copy(update={"value": quantity.value * factor})
