@@ -53,7 +53,7 @@ def test_large_int8_gemms_reach_the_published_share_of_peak() -> None:
     for name in ("attention.o", "experts.gate_up", "experts.down", "attention.q_b", "dense.down"):
         rows = columns["name"] == name
         share = columns["flops"][rows] / ((columns["end_ps"] - columns["start_ps"])[rows] / 1e12) / 752e12
-        assert 0.72 < share.min(), name
+        assert share.min() > 0.72, name
         assert share.max() < 0.83, name
 
 
