@@ -54,13 +54,14 @@ class Fabric:
         self.spec, self.ranks = spec, ranks
         self.levels = tuple(level.name for level in spec.fabric)
         self.graph = nx.DiGraph()
-        self._routes: dict[int, dict[int, Route]] = {}
         self._die_counts = _die_counts(spec)
         for rank in range(ranks):
             places = {name: rank // dies for name, dies in self._die_counts.items()}
             self.graph.add_node(die(rank), rank=rank, **places)
         for order, level in enumerate(spec.fabric):
             self._add_level(level, order)
+        self._ladders = [self._ladder(order) for order in range(len(spec.fabric))]
+        self._edges_built = self.graph.number_of_edges()
 
     def instance(self, rank: int, level: str) -> int:
         """Which instance of a level a rank belongs to: instance(17, "node") == 1. KeyError for a wrong level."""
@@ -76,25 +77,54 @@ class Fabric:
         yield from self.graph.edges(data="rate_bytes_per_s")
 
     def route(self, source: int, target: int) -> Route:
-        """The way from one rank to another through the innermost level that joins them.
+        """The way from one rank to another through the innermost level that joins them."""
+        if source == target:
+            return Route((), 0.0, "")
+        graph = self.graph
+        order = self._joins(source, target)
+        level = self.spec.fabric[order]
+        if level.kind == "mesh":
+            way: tuple[Edge, ...] = ((die(source), die(target)),)
+        else:
+            down = tuple((above, below) for below, above in reversed(self.climb(target, order)))
+            way = self.climb(source, order) + down
+        if not all(graph.has_edge(*edge) for edge in way):
+            return self._search(source, target)
+        return Route(way, fsum(graph.edges[edge]["latency_s"] for edge in way), level.name)
 
-        All ways from one source are found together, the first time one of them is asked for.
-        """
-        ways = self._routes.get(source)
-        if ways is None:
-            ways = self._routes[source] = self._routes_from(source)
-        return ways[target]
+    def climb(self, rank: int, order: int) -> tuple[Edge, ...]:
+        """The edges from a die up to its switch of a level (by its place in the machine), innermost first."""
+        edges, below = [], die(rank)
+        for name, dies in self._ladders[order]:
+            above = f"{name} {rank // dies}"
+            edges.append((below, above))
+            below = above
+        return tuple(edges)
 
-    def _routes_from(self, source: int) -> dict[int, Route]:
+    def whole(self) -> bool:
+        """Whether every link that the machine describes is there."""
+        return self.graph.number_of_edges() == self._edges_built
+
+    def _joins(self, source: int, target: int) -> int:
+        """The place of the innermost level that holds both ranks in one instance."""
+        counts = enumerate(self._die_counts.values())
+        return next(order for order, dies in counts if source // dies == target // dies)
+
+    def _search(self, source: int, target: int) -> Route:
+        """The way around links that are missing; NetworkXNoPath if there is none."""
         # `order` grows faster than any way through inner levels, so the shortest way stays as far inside as it can
-        paths = nx.single_source_dijkstra_path(self.graph, die(source), weight="order")
         edges = self.graph.edges
-        ways = {}
-        for target in range(self.ranks):
-            way = tuple(pairwise(paths[die(target)]))
-            outermost = max((edges[edge] for edge in way), key=lambda each: each["order"], default={"level": ""})
-            ways[target] = Route(way, fsum(edges[edge]["latency_s"] for edge in way), outermost["level"])
-        return ways
+        path = nx.dijkstra_path(self.graph, die(source), die(target), weight="order")
+        way = tuple(pairwise(path))
+        outermost = max((edges[edge] for edge in way), key=lambda each: each["order"])
+        return Route(way, fsum(edges[edge]["latency_s"] for edge in way), outermost["level"])
+
+    def _ladder(self, order: int) -> tuple[tuple[str, int], ...]:
+        """(name, dies) of the switch levels on the way from a die up to a level, innermost first."""
+        level = self.spec.fabric[order]
+        below, _ = self._below(level, order)
+        here = (level.name, self._die_counts[level.name])
+        return (here,) if below is None else (*self._ladder(self.spec.fabric.index(below)), here)
 
     def _add_level(self, level: LevelSpec, order: int) -> None:
         """The edges of one level, as far as the ranks need them."""

@@ -20,10 +20,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from simulator.errors import InputError
+from simulator.machine.crossings import crossings
 from simulator.program.hierarchical import hierarchical
 from simulator.program.one_sided import ONE_SIDED, lowered
 from simulator.program.task import Collective
@@ -50,7 +51,7 @@ class Lowering:
 
     def __init__(self, fabric: Fabric, engines: dict[str, CollectiveSpec], mode: str = "auto") -> None:
         self.fabric, self.engines, self.mode = fabric, engines, mode
-        self._crossings = cache(self._count_crossings)
+        self._crossings = cache(partial(crossings, fabric))
         self.lower = cache(self._lower)
 
     def _lower(self, collective: Collective, members: tuple[int, ...]) -> tuple[Phase, ...]:
@@ -66,6 +67,8 @@ class Lowering:
         kind = collective.kind
         if kind == "barrier":
             return (Phase(self._latency_s(engine, members), ()),)
+        if kind == "all_reduce" and collective.algorithm == "one_shot":
+            return self.lower(replace(collective, kind="all_gather", algorithm="direct"), members)
         if kind == "all_reduce":
             shard = -(-collective.bytes_per_pair // n)
             scatter = replace(collective, kind="reduce_scatter", bytes_per_pair=shard)
@@ -145,18 +148,6 @@ class Lowering:
     def _latency_s(self, engine: CollectiveSpec, members: tuple[int, ...]) -> float:
         start = engine.startup.si + engine.startup_per_peer.si * (len(members) - 1)
         return start + self._crossings(members)[1]
-
-    def _count_crossings(self, members: tuple[int, ...]) -> tuple[Counter, float]:
-        """How many ordered pairs of members cross each link, and the longest latency of a route, in seconds."""
-        crossings: Counter = Counter()
-        latency_s = 0.0
-        for source in members:
-            for target in members:
-                if source != target:
-                    route = self.fabric.route(source, target)
-                    crossings.update(route.edges)
-                    latency_s = max(latency_s, route.latency_s)
-        return crossings, latency_s
 
 
 def engine_of(collective: Collective, engines: Mapping[str, CollectiveSpec]) -> CollectiveSpec:

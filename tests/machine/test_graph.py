@@ -119,8 +119,8 @@ def test_a_single_level_is_a_machine_too() -> None:
     assert fabric.route(0, 3).edges == (("die 0", "box 0"), ("box 0", "die 3"))
 
 
-def test_all_pairs_of_288_dies_have_routes_that_are_found_once() -> None:
+def test_all_pairs_of_288_dies_have_routes() -> None:
     fabric = Fabric(A3, ranks=288)
     hops = [fabric.route(source, target).hops for source in range(288) for target in range(288)]
     assert [hops.count(number) for number in (0, 1, 2, 4)] == [288, 288, 288 * 14, 288 * 272]
-    assert fabric.route(0, 287) is fabric.route(0, 287)
+    assert fabric.route(0, 287) == fabric.route(0, 287)

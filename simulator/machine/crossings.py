@@ -1,0 +1,78 @@
+"""How often the routes between all members of a group cross each link, from the levels of the fabric.
+
+Two members meet at the innermost level that holds both. Bytes for whoever is met at a level climb from the die through
+the switches below that level's own and come down the same way on the other side (`Fabric.climb`), so everything below
+one end of a link crosses it together: members below the end x members that each of them meets at the level. That takes
+time in proportion to the members, where counting pair by pair takes their square.
+
+Worked example: 3 nodes of 2 dies under one switch. A die meets 1 other in its node and 4 at the switch above, so 5
+pairs leave each die, and 2 x 4 = 8 each node.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import permutations
+
+from simulator.machine.graph import Edge, Fabric, die
+
+Meeting = dict[int, list[int]]  # instance of a level -> the members there
+
+
+def crossings(fabric: Fabric, members: tuple[int, ...]) -> tuple[Counter[Edge], float]:
+    """How many ordered pairs of members cross each link, and the longest latency of a route, in seconds."""
+    if not fabric.whole():
+        return crossings_by_pair(fabric, members)
+    counts: Counter[Edge] = Counter()
+    latency_s = 0.0
+    inside: Meeting = {rank: [rank] for rank in members}
+    dies_inside = 1
+    for order, level in enumerate(fabric.spec.fabric):
+        dies = dies_inside * level.size.count
+        around: Meeting = {}
+        for rank in members:
+            around.setdefault(rank // dies, []).append(rank)
+        met = {child: len(around[child * dies_inside // dies]) - len(here) for child, here in inside.items()}
+        pair = _pair_that_meets(around, met, dies_inside)
+        if pair is not None:
+            latency_s = max(latency_s, fabric.route(*pair).latency_s)
+            if level.kind == "mesh":
+                for here in around.values():
+                    ways = permutations(here, 2)
+                    counts.update((die(a), die(b)) for a, b in ways if a // dies_inside != b // dies_inside)
+            else:
+                _climb_and_descend(fabric, order, inside, met, counts)
+        inside, dies_inside = around, dies
+    return counts, latency_s
+
+
+def crossings_by_pair(fabric: Fabric, members: tuple[int, ...]) -> tuple[Counter[Edge], float]:
+    """The same from the route of every pair: for fabrics with missing links, and as a reference."""
+    counts: Counter[Edge] = Counter()
+    latency_s = 0.0
+    for source, target in permutations(members, 2):
+        route = fabric.route(source, target)
+        counts.update(route.edges)
+        latency_s = max(latency_s, route.latency_s)
+    return counts, latency_s
+
+
+def _pair_that_meets(around: Meeting, met: dict[int, int], dies_inside: int) -> tuple[int, int] | None:
+    """Two members that meet at this level, if any do."""
+    if not any(met.values()):
+        return None
+    for here in around.values():
+        for other in here:
+            if other // dies_inside != here[0] // dies_inside:
+                return here[0], other
+    return None
+
+
+def _climb_and_descend(fabric: Fabric, order: int, inside: Meeting, met: dict[int, int], counts: Counter[Edge]) -> None:
+    """Add the pairs that meet at the switches of a level to every link on their way."""
+    for child, here in inside.items():
+        if met[child]:
+            for rank in here:
+                for below, above in fabric.climb(rank, order):
+                    counts[below, above] += met[child]
+                    counts[above, below] += met[child]

@@ -1,0 +1,69 @@
+"""Crossings from the levels of a fabric are those that the routes of all pairs add up to."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import networkx as nx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.machine.crossings import crossings, crossings_by_pair
+from simulator.machine.graph import Fabric, die
+from simulator.machine.spec import MachineSpec, load_machine
+from simulator.machine.typed_toml import validate
+from tests.machine.machines import level
+from tests.program.small import TINY
+
+
+def machine(levels: list[tuple[str, int, bool]]) -> MachineSpec:
+    """Levels of (kind, size, whether dies have the ports)."""
+    fabric = [level(f"level {k}", kind, size, 1 + k, 1 + k, ports="die" if own and k else None)
+              for k, (kind, size, own) in enumerate(levels)]
+    return validate(MachineSpec, {**TINY.model_dump(), "fabric": fabric}, "levels")
+
+
+levels_of = st.lists(st.tuples(st.sampled_from(["switch", "switch", "mesh"]), st.integers(1, 4), st.booleans()),
+                     min_size=1, max_size=4)
+
+
+@settings(deadline=None, max_examples=150)
+@given(levels_of, st.data())
+def test_levels_say_what_pairs_add_up_to(levels: list[tuple[str, int, bool]], data: st.DataObject) -> None:
+    spec = machine(levels)
+    ranks = data.draw(st.integers(1, spec.dies))
+    members = tuple(data.draw(st.lists(st.integers(0, ranks - 1), min_size=1, max_size=20, unique=True)))
+    fabric = Fabric(spec, ranks)
+    counts, latency_s = crossings(fabric, members)
+    by_pair, latency_by_pair_s = crossings_by_pair(fabric, members)
+    assert counts == by_pair
+    assert latency_s == latency_by_pair_s
+
+
+@settings(deadline=None, max_examples=80)
+@given(levels_of, st.data())
+def test_routes_are_the_shortest_ways(levels: list[tuple[str, int, bool]], data: st.DataObject) -> None:
+    spec = machine(levels)
+    ranks = data.draw(st.integers(2, max(spec.dies, 2)))
+    if ranks > spec.dies:
+        return
+    fabric = Fabric(spec, ranks)
+    source, target = data.draw(st.permutations(range(ranks)))[:2]
+    shortest = nx.dijkstra_path(fabric.graph, die(source), die(target), weight="order")
+    assert fabric.route(source, target).edges == tuple(pairwise(shortest))
+
+
+def test_a_missing_link_is_gone_around_and_counted_by_pair() -> None:
+    fabric = Fabric(machine([("mesh", 2, False), ("switch", 2, True)]), 4)
+    fabric.graph.remove_edge("die 0", "die 1")
+    assert fabric.route(0, 1).edges == (("die 0", "level 1 0"), ("level 1 0", "die 1"))
+    assert crossings(fabric, (0, 1, 2, 3)) == crossings_by_pair(fabric, (0, 1, 2, 3))
+
+
+@pytest.mark.parametrize("name", ["atlas_a3", "atlas_a2", "cloudmatrix384"])
+def test_it_holds_on_machines_of_the_library(name: str) -> None:
+    spec = load_machine(name)
+    fabric = Fabric(spec, min(spec.dies, 64))
+    members = tuple(range(0, fabric.ranks, 3))
+    assert crossings(fabric, members) == crossings_by_pair(fabric, members)
