@@ -47,7 +47,7 @@ def _names(segment: Segment, machine: MachineSpec, scenario: Scenario, families:
     if segment.what == "host":
         return ["host.launch_eager"]
     engine = getattr(scenario.knobs, "engine", "")
-    if by == "wire":
+    if by == "wire" and engine in machine.collectives:
         kind = getattr(machine.collectives[engine].ladder, segment.kind, None)
         ladder = segment.kind if kind else "default"
         return [f"collectives.{engine}.ladder.{ladder}.0.rate"]
@@ -62,4 +62,4 @@ def _names(segment: Segment, machine: MachineSpec, scenario: Scenario, families:
     }
     if by == "latency" and not which:
         return [f"collectives.{engine}.startup", f"collectives.{engine}.startup_per_peer"]
-    return names.get(by, [])
+    return names.get(by, [segment.bound_by])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -15,6 +15,7 @@ from simulator.machine.spec import MachineSpec
 from simulator.observe.critical import CriticalPath, critical_path
 from simulator.observe.metrics import Metrics, busy_by_block, measure
 from simulator.observe.timeline import StaticTasks, Timeline
+from simulator.observe.trace import Flight
 from simulator.program.collectives import Lowering
 from simulator.program.live import LiveReplay
 from simulator.program.rank import Rank
@@ -57,6 +58,7 @@ class Result:
     ledger: Ledger
     makespan_ps: int
     families: frozenset[str]
+    flights: Sequence[Flight] = ()
 
     @cached_property
     def columns(self) -> dict[str, Any]:
@@ -170,7 +172,7 @@ def simulate(
         "changed": dict(scenario.changes),
     }
     families = frozenset(family for rank in roles.leaders for family in ready.world.programs[rank].families())
-    result = Result(scenario, ready.machine, header, {}, timeline, ready.ledger, makespan_ps, families)
+    result = Result(scenario, ready.machine, header, {}, timeline, ready.ledger, makespan_ps, families, journal.flights)
     result.metrics.update(_metrics(result, ready.case))
     sent = traffic(ready.world, roles, lowering, ready.fabric)
     result.metrics.update({f"sent_{level}_mb": size / 1e6 for level, size in sent.items()})
