@@ -35,7 +35,8 @@ def cx7() -> Scenario:
 def _published(nic: str) -> tuple[Expected, ...]:
     """Latency and goodput are a fit of the single writes, the time to post a page is that of 1 KiB pages."""
     sizes = Sizes()
-    single = [(f"single_{kib}KiB_gbit_s", value, "fit") for kib, value in zip(sizes.single_kib, SINGLE[nic], strict=True)]
+    single = [(f"single_{kib}KiB_gbit_s", value, "fit")
+              for kib, value in zip(sizes.single_kib, SINGLE[nic], strict=True)]
     paged = [(f"paged_{kib}KiB_gbit_s", value, "predict" if kib > 1 else "fit")
              for kib, value in zip(sizes.page_kib, PAGED[nic], strict=True)]
     return tuple(Expected(id=f"pplx.p2p.{nic}", metric=metric, value=value, role=role, note=SOURCE)  # type: ignore[arg-type]

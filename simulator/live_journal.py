@@ -10,7 +10,7 @@ from simulator.program.journal import Key, Label
 if TYPE_CHECKING:
     from simulator.observe.timeline import Timeline
 
-ENGINES = {"host": "host thread", "send": "nic", "receive": "nic"}
+CARD_KINDS = ("send", "receive")
 
 
 class LiveJournal:
@@ -33,7 +33,8 @@ class LiveJournal:
         because: Key | None = None,
     ) -> Key:
         """One row, as it has ended."""
-        task = self.timeline.add_task(rank, label.name, stream, kind, ENGINES[kind], label.layer, label.micro_batch,
+        engine = "nic" if kind in CARD_KINDS else "host thread"
+        task = self.timeline.add_task(rank, label.name, stream, kind, engine, label.layer, label.micro_batch,
                                       size_bytes)
         self.timeline.record(rank, task, start_ps, start_ps, start_ps, end_ps, end_ps - start_ps, bound_by)
         if because is not None:

@@ -45,7 +45,7 @@ class Knobs(BaseModel):
     private_tokens: int = Field(32, ge=0, description="tokens per sender that may be written before routes are known")
     templates: bool = Field(True, description="scatter and barrier as one command; without, every peer is one")
     nvlink: bool = Field(True, description="peers in the node by stores over NVLink instead of the cards")
-    rotated: bool = Field(True, description="every sender begins with the node after its own; otherwise all with rank 0")
+    rotated: bool = Field(True, description="senders begin with the node after their own; otherwise all with rank 0")
 
 
 @dataclass(frozen=True)

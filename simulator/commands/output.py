@@ -53,6 +53,6 @@ def write_result(result: Result, folder: OutputFolder) -> list[Path]:
 
     with folder.staged() as staging:
         result.timeline.write_parquet(staging / "timeline.parquet")
-        write_trace(result.columns, staging / "trace.json.gz")
+        write_trace(result.columns, staging / "trace.json.gz", flights=result.flights)
         (staging / "result.json").write_text(to_json(result_object(result)) + "\n", encoding="utf-8")
     return [folder.path / name for name in ("timeline.parquet", "trace.json.gz", "result.json")]

@@ -99,6 +99,15 @@ def waits(columns: Columns) -> tuple[Array, Array]:
     return waiting[found >= 0], found[found >= 0]
 
 
+def causes(columns: Columns) -> tuple[Array, Array]:
+    """Every (row, row of any rank that it followed from) of the table as two arrays; absent rows are left out."""
+    import numpy as np
+
+    rows = np.flatnonzero(columns["cause_rank"] >= 0)
+    found = find_rows(columns, columns["cause_rank"][rows], columns["cause_task"][rows])
+    return rows[found >= 0], found[found >= 0]
+
+
 def last_wait_end(columns: Columns) -> Array:
     """For every row when the last task that it waits for ended (ps); 0 where it waits for none."""
     import numpy as np

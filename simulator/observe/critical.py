@@ -99,9 +99,25 @@ class _Walk:
         """Adds the segments of a task's row; returns the row that it was waiting for, None at time 0."""
         self.passed.add(row)
         bound = str(self.columns["bound_by"][row])
-        self._add(row, self._at(row, "start_ps"), self._at(row, "end_ps"),
+        cause = self._cause(row)
+        left = self._at(cause, "end_ps") if cause is not None else 0
+        self._add(row, max(self._at(row, "start_ps"), left), self._at(row, "end_ps"),
                   "latency" if bound == "latency" else "work", bound)
+        if cause is not None:
+            self._add(row, left, self._at(row, "start_ps"), "latency", bound)
+            return cause
         return self._before_start(row) if self._at(row, "ready_ps") < self._at(row, "start_ps") else self._ready(row)
+
+    def _cause(self, row: int) -> int | None:
+        """What a row followed from, of whatever rank: a flag, a post, a write, a count."""
+        import numpy as np
+
+        rank = int(self.columns["cause_rank"][row])
+        if rank < 0:
+            return None
+        key = row_keys(np.array([rank]), self.columns["cause_task"][row : row + 1])
+        found = int(np.minimum(self.keys.searchsorted(key), len(self.keys) - 1)[0])
+        return found if self.keys[found] == key[0] and found not in self.passed else None
 
     def _before_start(self, row: int) -> int | None:
         """Who held up a task that was ready."""

@@ -18,7 +18,7 @@ from os import PathLike
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
-from simulator.observe.columns import rank_weights, select, waits
+from simulator.observe.columns import causes, rank_weights, select, waits
 from simulator.observe.files import whole_file
 
 if TYPE_CHECKING:
@@ -48,8 +48,12 @@ class Sample(NamedTuple):
 
 
 def some_ranks(columns: Columns) -> list[int]:
-    """The ranks worth looking at first: one per class of identical ranks (at most 8), else the first two."""
+    """The ranks worth looking at first: one per class of identical ranks (at most 8), else the first and one that it
+    hears from, else the first two."""
     ranks, multiplicity, _ = rank_weights(columns)
+    heard = columns["cause_rank"][(columns["rank"] == ranks[:1].sum()) & (columns["cause_rank"] > ranks[:1].sum())]
+    if len(heard):
+        return [int(ranks[0]), int(heard.min())]
     return ranks[:8 if (multiplicity > 1).any() else 2].tolist()
 
 
@@ -129,21 +133,27 @@ class _Events:
                    f'"device":{lists["rank"][row]}{args},"solo_us":{_exact_us(solo[row])}}}}}')
 
     def arrows(self) -> Iterator[str]:
-        """From the end of a task to the start of one on another stream that waited for it.
+        """From the end of a task to the start of one on another stream, of any rank, that waited for it.
 
-        An arrow binds to the slice that is open at its time: a task shorter than a nanosecond cannot have one.
+        An arrow binds to the slice that is open at its time: a task shorter than a nanosecond cannot have one, unless
+        it waited (then the arrow ends in the wait). What begins before its cause has ended is met inside the cause.
         """
         columns = self.columns
-        start, end = _ns(columns["start_ps"]), _ns(columns["end_ps"])
+        ready, start, end = _ns(columns["ready_ps"]), _ns(columns["start_ps"]), _ns(columns["end_ps"])
         number = 0
-        for row, awaited in zip(*(rows.tolist() for rows in waits(columns)), strict=True):
-            if self.tid[row] == self.tid[awaited] or end[row] == start[row] or end[awaited] == start[awaited]:
+        pairs = [*zip(*(rows.tolist() for rows in waits(columns)), strict=True),
+                 *zip(*(rows.tolist() for rows in causes(columns)), strict=True)]
+        for row, awaited in pairs:
+            at = start[row] if end[row] > start[row] else start[row] - 1
+            left = min(end[awaited] - 1, at)
+            same = (self.pid[row], self.tid[row]) == (self.pid[awaited], self.tid[awaited])
+            if same or end[row] == ready[row] or end[awaited] == start[awaited] or left < start[awaited]:
                 continue
             number += 1
             head = f'"cat":"wait","name":"waits for","id":{number}'
             yield (f'{{"ph":"s",{head},"pid":{self.pid[awaited]},"tid":{self.tid[awaited]},'
-                   f'"ts":{_us(end[awaited] - 1)}}}')
-            yield (f'{{"ph":"f","bp":"e",{head},"pid":{self.pid[row]},"tid":{self.tid[row]},"ts":{_us(start[row])}}}')
+                   f'"ts":{_us(left)}}}')
+            yield f'{{"ph":"f","bp":"e",{head},"pid":{self.pid[row]},"tid":{self.tid[row]},"ts":{_us(at)}}}'
 
     def flights(self, flights: Iterable[Flight], ranks: set[int]) -> Iterator[str]:
         """Overlapping things in flight, as async events with an id each."""

@@ -46,8 +46,12 @@ class Host:
 
     def set_flag(self, label: Label, flag: str, because: Key | None = None) -> Steps:
         """Set a flag that the GPU waits for."""
-        row = yield from self.proxy.work(self.costs.flag_write.si, label, "proxy.flag_write", because)
+        row = yield from self.proxy.work("flag", self.costs.flag_write.si, label, "proxy.flag_write", because)
         self.to_gpu(flag, row)
+
+    def seen_by_gpu(self, flag: str, row: Key) -> None:
+        """The GPU sees something in its own memory, where a peer's write put it: no host takes part."""
+        self._seen(self.rank, flag, row)
 
     # between the two sides of PCIe ----------------------------------------------------------------------------------
 

@@ -24,13 +24,13 @@ class HostThread:
         self.away_until_ps = 0
         self.lost = False
 
-    def work(self, seconds: float, label: Label, bound_by: str, because: Key | None = None) -> Steps:
-        """Spend time on the thread; returns the row."""
+    def work(self, what: str, seconds: float, label: Label, bound_by: str, because: Key | None = None) -> Steps:
+        """Spend time on the thread, doing `what` ("post", "poll", ...) for a transfer; returns the row."""
         yield from self._here()
         start_ps = self.env.now
         if seconds:
             yield self.env.timeout(to_ps(seconds))
-        return self.journal.write(self.rank, self.name, "host", label, start_ps, self.env.now, bound_by, 0.0, because)
+        return self.journal.write(self.rank, self.name, what, label, start_ps, self.env.now, bound_by, 0.0, because)
 
     def until(self, event: simpy.Event, what: str) -> Steps:
         """Poll until the event has happened; returns its value."""
@@ -46,8 +46,8 @@ class HostThread:
     def deschedule(self, seconds: float) -> None:
         """The operating system takes the thread away from now on: what it has begun ends, nothing else starts."""
         self.away_until_ps = self.env.now + to_ps(seconds)
-        label = Label(f"{self.name} descheduled")
-        self.journal.write(self.rank, f"{self.name} away", "host", label, self.env.now, self.away_until_ps, "fault")
+        stream, label = f"{self.name} away", Label("descheduled")
+        self.journal.write(self.rank, stream, "descheduled", label, self.env.now, self.away_until_ps, "fault")
 
     def _here(self) -> Steps:
         if self.lost:

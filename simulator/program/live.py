@@ -59,7 +59,7 @@ class LiveReplay(Replay):
             return
         if work.kind == "set_flag":
             self._finish(npu, index, work, self.env.now)
-            self.hosts[npu.rank].from_gpu(work.flag, Key(npu.rank, index))
+            self.hosts[npu.rank].from_gpu(work.flag, Key(npu.rank, self._kernel(npu.rank, index)))
             return
         there = self._flags.get((npu.rank, work.flag))
         if there is None:
@@ -67,6 +67,12 @@ class LiveReplay(Replay):
         else:
             self.journal.follow(Key(npu.rank, index), there)
             self._finish(npu, index, work, self.env.now)
+
+    def _kernel(self, rank: int, index: int) -> int:
+        """The task before this one on its stream: the kernel that sets the flag as the last thing it does."""
+        tasks = self.tasks(rank)
+        before = (one for one in range(index - 1, -1, -1) if tasks[one].stream == tasks[index].stream)
+        return next(before, index)
 
     def _seen(self, rank: int, flag: str, row: Key) -> None:
         """A GPU can see a flag of its host."""

@@ -1,4 +1,4 @@
-"""A network card at run time: writes leave one after the other, cross the wire, and queue at the port where they arrive.
+"""A network card at run time: writes leave one after the other, cross the wire, and queue at the port that they reach.
 
 Sending and receiving are separate servers, so that posting, the wire and a busy receiver overlap as they may. A write
 begins to arrive `latency` after it began to leave; at a port that is busy it waits for those that came before it.
@@ -139,15 +139,16 @@ class Nic:
         self._port_source = write.source
         self._port_free_ps = start_ps + to_ps(write.size_bytes / rate)
         end_ps = max(self._port_free_ps, write.sent_ps + latency_ps)
-        call_later(self.env, end_ps - now_ps, lambda _: self._received(write, sender, start_ps, now_ps))
+        parts = {"nic.latency": self._latency_ps, "nic.goodput": start_ps - now_ps,
+                 "nic.loaded_latency": latency_ps - self._latency_ps}
+        bound = max(parts, key=parts.__getitem__)
+        call_later(self.env, end_ps - now_ps, lambda _: self._received(write, sender, start_ps, bound))
 
-    def _received(self, write: Write, sender: Nic, start_ps: int, arrived_ps: int) -> None:
+    def _received(self, write: Write, sender: Nic, start_ps: int, bound: str) -> None:
         if write.lost or self.dead:
             write.lost = True
             return
-        bound = "nic.latency" if start_ps == arrived_ps else "nic.goodput"
-        end_ps = self.env.now
-        row = self.journal.write(self.rank, self._in, "receive", write.label, start_ps, end_ps, bound, 0.0,
+        row = self.journal.write(self.rank, self._in, "receive", write.label, start_ps, self.env.now, bound, 0.0,
                                  write.posted)
         self.received(write, row)
         call_later(self.env, self._acknowledge_ps, lambda _: sender.acknowledged(write, row))

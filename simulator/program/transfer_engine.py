@@ -2,8 +2,8 @@
 
 Commands come from a proxy thread through a queue. The worker takes one, posts its writes doorbell by doorbell, and in
 between takes completions from the cards' queues. Immediates are counted per counter (IMMCOUNTER): nothing depends on
-the order in which they arrive. With templates, a scatter or barrier is one command of as many writes as there are peers;
-without, every peer is a command of its own.
+the order in which they arrive. With templates a scatter or barrier is one command with a write per peer; without, every
+peer is a command of its own.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class TransferEngine:
 
     def _submit(self, on: HostThread, label: Label, writes: list[tuple[Nic, Write]], post_s: float, name: str,
                 because: Key | None) -> Steps:
-        row = yield from on.work(self.costs.submit.si, _said("submit", label), "proxy.submit", because)
+        row = yield from on.work("submit", self.costs.submit.si, label, "proxy.submit", because)
         self._commands.append(Command(label, deque(writes), post_s, name, row))
         self._poke()
 
@@ -166,15 +166,14 @@ class TransferEngine:
         command = self._commands[0]
         if not command.taken:
             command.taken = True
-            label = _said("dequeue", command.label)
-            command.submitted = yield from self.worker.work(self.costs.dequeue.si, label, "proxy.dequeue",
-                                                            command.submitted)
+            command.submitted = yield from self.worker.work("dequeue", self.costs.dequeue.si, command.label,
+                                                            "proxy.dequeue", command.submitted)
         number = min(self.spec.chain.count, len(command.writes))
         batch = [command.writes.popleft() for _ in range(number)]
         if not command.writes:
             self._commands.popleft()
-        label = _said("post", command.label)
-        row = yield from self.worker.work(command.post_s * number, label, command.post_name, command.submitted)
+        row = yield from self.worker.work("post", command.post_s * number, command.label, command.post_name,
+                                          command.submitted)
         for nic, write in batch:
             write.posted = row
             nic.post(write)
@@ -184,9 +183,8 @@ class TransferEngine:
         number = min(self.costs.poll_batch.count, len(self._completions))
         batch = [self._completions.popleft() for _ in range(number)]
         last = batch[-1][1]
-        label = _said("poll", batch[-1][0].label)
-        row = yield from self.worker.work(self.costs.completion.si * number, label, "proxy.completion",
-                                          last if last.rank >= 0 else None)
+        row = yield from self.worker.work("poll", self.costs.completion.si * number, batch[-1][0].label,
+                                          "proxy.completion", last if last.rank >= 0 else None)
         for write, _, arrived in batch:
             if arrived:
                 self.counts[write.immediate] += 1
@@ -199,8 +197,7 @@ class TransferEngine:
 
     def _reached(self, wanted: Expectation, row: Key) -> Steps:
         if wanted.gpu_flag:
-            label = _said("flag", wanted.label)
-            row = yield from self.worker.work(self.costs.flag_write.si, label, "proxy.flag_write", row)
+            row = yield from self.worker.work("flag", self.costs.flag_write.si, wanted.label, "proxy.flag_write", row)
             self.raise_flag(wanted.gpu_flag, row)
         wanted.event.succeed(row)
 
@@ -212,7 +209,3 @@ class TransferEngine:
     def _completed(self, write: Write, row: Key) -> None:
         self._completions.append((write, row, False))
         self._poke()
-
-
-def _said(what: str, label: Label) -> Label:
-    return Label(f"{label.name}.{what}", label.layer, label.micro_batch)
