@@ -96,6 +96,7 @@ def score_elements(sequence: tuple[int, int, bool], tile: int = 1) -> float:
 class Cost:
     """What a kernel spends on one kind of chip. `need`: cores of each pool per unit; see the module's text.
 
+    prologue_s: the part of the latency that needs nothing from the kernel before.
     latency_name, limit_name: what to call its latency and its limit where they bound it.
     """
 
@@ -113,6 +114,7 @@ class Cost:
     weight_bytes: float = 0.0
     weights: str = ""
     allocates_bytes: float = 0.0
+    prologue_s: float = 0.0
     latency_name: str = "latency"
     limit_name: str = "compute"
 
@@ -256,6 +258,7 @@ def _common(work: Work, chip: ChipSpec, kernel: KernelSpec, want: int, tiles: in
         "unoverlapped": kernel.unoverlapped.si / max(ceil(tiles / want), 1),
         "weight_bytes": work.weight_bytes + sum(part.weight_bytes for part in work.parts),
         "weights": work.weights,
+        "prologue_s": min(kernel.prologue.si, kernel.floor.si) if kernel.prologue else 0.0,
         "allocates_bytes": sum(one.read_bytes + one.write_bytes + one.cached_bytes for one in (work, *work.parts)),
         "latency_name": f"latency {work.family}",
         "limit_name": f"compute {next(iter(kernel.cores))}.{work.dtype}",

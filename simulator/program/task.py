@@ -24,7 +24,8 @@ class Collective:
     bytes_per_pair: what one rank sends to each other one (all_gather, reduce_scatter: one shard; all_reduce: the whole
     buffer; send and recv: the message). sizes: bytes per (sender, receiver), n x n, instead of it for an all_to_all
     whose pairs differ. via: the driving engine, by its name in the machine file. peer: index in the group (send, recv).
-    algorithm: direct, or hierarchical (all_gather, reduce_scatter, all_reduce): pipelined over nodes.
+    algorithm: direct, or hierarchical (all_gather, reduce_scatter, all_reduce): pipelined over nodes; or one_shot
+    (all_reduce): everybody sends the whole buffer to everybody and sums what comes.
     sent_bytes, received_bytes: of this rank, over all peers (put); other members have their own.
     """
 
@@ -113,11 +114,14 @@ class HostWait:
 class Program:
     """Launches and host waits of one rank, in the order in which its host issues them.
 
-    captured: the whole program is launched as one graph, instead of task by task.
+    programmatic: a kernel's prologue runs beside the end of the launch before it in its stream, unless it also waits for
+    another stream (programmatic dependent launch). captured: the whole program is launched as one graph, instead of task
+    by task.
     """
 
     items: list[Task | HostWait] = field(default_factory=list)
     captured: bool = False
+    programmatic: bool = False
     partitions: dict[str, dict[str, int]] = field(default_factory=dict)
 
     @property
