@@ -67,8 +67,8 @@ class OnChip:
         self._watchers = network.watchers  # who watches the network wants to see everything there
         self._shapes: dict[tuple[Cost, int, bool], Shape] = {}
 
-    def shape(self, cost: Cost, units: int, warm: bool) -> Shape:
-        """What a kernel does on so many units, its weights in L2 (`warm`) or not."""
+    def shape(self, cost: Cost, units: int, warm: float) -> Shape:
+        """What a kernel does on so many units, with so many bytes of its weights (`warm`) in L2."""
         found = self._shapes.get((cost, units, warm))
         if found is None:
             found = self._shapes[cost, units, warm] = self._shape(cost, units, warm)
@@ -102,14 +102,14 @@ class OnChip:
             else:
                 self._apart.append(kernel)  # it ends in this very instant
 
-    def _shape(self, cost: Cost, units: int, warm: bool) -> Shape:
+    def _shape(self, cost: Cost, units: int, warm: float) -> Shape:
         compute_s = cost.compute_s(units)
         latency_ps = to_ps(cost.latency_s)
         if not cost.onchip_bytes:
             alone_ps = latency_ps + to_ps(compute_s)
             solo_ps = to_ps(cost.latency_s + compute_s)
             return Shape(cost, latency_ps, (), alone_ps, alone_ps, cost.latency_name, solo_ps)
-        hbm = (cost.hbm_bytes - (cost.weight_bytes if warm else 0.0)) / cost.onchip_bytes
+        hbm = (cost.hbm_bytes - min(warm, cost.weight_bytes)) / cost.onchip_bytes
         loads: Loads = ((self.l2, 1.0), (self.hbm, hbm)) if hbm > 0 else ((self.l2, 1.0),)
         limit = cost.limit_bytes_per_s(units, hbm)
         memory = min(capacity.rate_bytes_per_s / load for capacity, load in loads)

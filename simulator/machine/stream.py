@@ -86,7 +86,7 @@ class Stream:
     def _launch(self, cost: Cost, units: int, at_ps: int) -> None:
         self._units = units
         npu = self.npu
-        warm = npu.cache.holds(cost.weights) if cost.weights else False
+        warm = npu.cache.resident_bytes(cost.weights) if cost.weights else 0.0
         self.kernel.start(npu.onchip.shape(cost, units, warm), at_ps)
 
     def _ended(self, bound_by: str) -> None:

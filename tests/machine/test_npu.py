@@ -281,7 +281,7 @@ def test_a_kernel_that_starts_before_the_prefetch_has_ended_reads_hbm() -> None:
     assert run(program).moved["hbm", 0] == pytest.approx(2e6)
 
 
-@pytest.mark.parametrize(("activations_mb", "hbm_mb"), [(8, 1 + 8), (9.5, 1 + 9.5 + 1)])
+@pytest.mark.parametrize(("activations_mb", "hbm_mb"), [(8, 1 + 8), (9.5, 1 + 9.5 + 0.5), (11, 1 + 11 + 1)])
 def test_activations_push_weights_out_of_l2(activations_mb: float, hbm_mb: float) -> None:
     def program(npu: Rank) -> None:
         npu.launch(weights_mb(1, "w"), "cold")

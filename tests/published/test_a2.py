@@ -16,7 +16,7 @@ REPORTED = {
     ("a2.decode.1k2k", "throughput_tok_s_per_card"): 0.01,
     ("a2.decode.low", "tpot_ms"): 0.04,
     ("a2.decode.streams", "throughput_tok_s_per_card"): 0.005,
-    ("a2.decode.prefetch", "block_attention_ms"): 0.11,
+    ("a2.decode.prefetch", "block_attention_ms"): 0.065,
     ("a2.decode.volume", "sent_roce_mb"): 0.005,
     ("a2.prefill", "latency_ms"): 0.035,
     ("a2.prefill", "throughput_tok_s_per_card"): 0.035,
