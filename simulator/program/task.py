@@ -39,6 +39,11 @@ class Collective:
     sent_bytes: int = 0
     received_bytes: int = 0
 
+    def __hash__(self) -> int:
+        """Cheap, whatever the number of sizes; they decide when two are compared."""
+        row = self.sizes[0][:8] if self.sizes else ()
+        return hash((self.kind, self.group, self.via, self.bytes_per_pair, self.peer, self.sent_bytes, row))
+
     def signature(self) -> tuple[object, ...]:
         """What all members must agree on."""
         kind = "send/recv" if self.kind in ("send", "recv") else self.kind

@@ -16,6 +16,10 @@ class Transfer:
     ranks: tuple[int, ...]
     weight: float = 1.0
 
+    def __hash__(self) -> int:
+        """Cheap, whatever the number of loads; they decide when two are compared."""
+        return hash((self.size_bytes, self.weight, len(self.loads), self.loads[:1], self.ranks[:2]))
+
 
 @dataclass(frozen=True, slots=True)
 class Phase:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from simulator.program.rank import Rank
 from simulator.program.task import Program
@@ -17,6 +17,9 @@ class World:
 
     programs: Sequence[Program]
     groups: Groups
+    _instances: dict[str, dict[int, tuple[int, ...]]] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
 
     @property
     def ranks(self) -> int:
@@ -25,7 +28,11 @@ class World:
 
     def instance(self, group: str, rank: int) -> tuple[int, ...]:
         """The members of this rank's group of that name, in group order."""
-        return next(members for members in self.groups[group] if rank in members)
+        known = self._instances.get(group)
+        if known is None:
+            known = {member: members for members in self.groups[group] for member in members}
+            self._instances[group] = known
+        return known[rank]
 
 
 def record_world(

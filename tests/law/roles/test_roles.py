@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from hypothesis import given, settings
 
 from simulator.machine.graph import Fabric
+from simulator.program.collectives import Lowering
 from simulator.program.rank import Rank
+from simulator.program.replay import rate_of
+from simulator.program.roles import find_roles
 from simulator.program.world import Groups, record_world
 from tests.law.program.clusters import TWO_LEVELS, Cluster, clusters
+from tests.law.roles.plain_roles import plain_leaders
 from tests.program.small import TINY, Run, everybody, passes_mb, replay, run
 
 MB = 10**6
@@ -39,6 +45,18 @@ def test_folded_equals_unfolded_pair_by_pair(cluster: Cluster) -> None:
     world = cluster.world()
     assert_same(replay(world, cluster.machine, fold=True, exchange="pairwise"),
                 replay(world, cluster.machine, exchange="pairwise"))
+
+
+@pytest.mark.parametrize("mode", ["auto", "pairwise"])
+@settings(deadline=None, max_examples=60)
+@given(cluster=clusters)
+def test_the_classes_are_those_of_a_plain_refinement(mode: str, cluster: Cluster) -> None:
+    world, machine = cluster.world(), cluster.machine
+    fabric = Fabric(machine, cluster.ranks)
+    lowering = Lowering(fabric, machine.collectives, mode)
+    rate = partial(rate_of, machine=machine, fabric=fabric)
+    if len({id(program) for program in world.programs}) < world.ranks:
+        assert find_roles(world, lowering, rate).leader == plain_leaders(world, lowering, rate)
 
 
 # what makes ranks differ ----------------------------------------------------------------------------------------------
