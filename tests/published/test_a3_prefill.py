@@ -16,6 +16,8 @@ REPORTED = {
     ("a3.prefill.microbatch", "latency_ms"): 0.002,
     ("a3.prefill.microbatch", "throughput_tok_s"): 0.005,
     ("a3.prefill.microbatch", "throughput_tok_s_per_card"): 0.002,
+    ("a3.prefill.stretch", "compute_stretch"): 0.03,
+    ("a3.prefill.stretch", "compute_stretch_beside_communication"): 0.14,
     ("a3.contention.staging", "compute_stretch"): 0.002,
     ("a3.contention.zero_copy", "compute_stretch"): 0.002,
 }
