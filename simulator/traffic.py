@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from functools import cache
 from typing import TYPE_CHECKING
 
-from simulator.program.roles import as_exchange
+from simulator.program.ties import as_exchange
 
 if TYPE_CHECKING:
     from simulator.machine.graph import Fabric
