@@ -65,7 +65,7 @@ class OnChip:
         hbm.guard = l2.guard = self.join
         self._apart: list[Kernel] = []
         self._watchers = network.watchers  # who watches the network wants to see everything there
-        self._shapes: dict[tuple[Cost, int, bool], Shape] = {}
+        self._shapes: dict[tuple[Cost, int, float], Shape] = {}
 
     def shape(self, cost: Cost, units: int, warm: float) -> Shape:
         """What a kernel does on so many units, with so many bytes of its weights (`warm`) in L2."""
