@@ -21,8 +21,8 @@ from simulator.program.live import LiveReplay
 from simulator.program.rank import Rank
 from simulator.program.replay import Replay, rate_of
 from simulator.program.roles import Roles, find_roles, unfolded
-from simulator.program.tape import statics
 from simulator.program.task import ProgramError
+from simulator.program.variants import Compiler
 from simulator.program.world import World, record_world
 from simulator.provenance import parameters_of
 from simulator.scenario import Case, Expected, Scenario, Workload
@@ -185,11 +185,12 @@ def _live(live: Any, case: Case, host: Any) -> Any:
 
 def _add_ranks(timeline: Timeline, ready: Prepared, roles: Roles) -> None:
     known: dict[int, StaticTasks] = {}
+    sizes = {name: len(instances[0]) for name, instances in ready.world.groups.items()}
+    compiler = Compiler(ready.machine, ready.scenario.kernels, sizes)
     for rank, count in sorted(roles.multiplicity.items()):
         program = ready.world.programs[rank]
         if id(program) not in known or ready.scenario.workload.live:  # live processes add rows of their own
-            sizes = {name: len(instances[0]) for name, instances in ready.world.groups.items()}
-            known[id(program)] = StaticTasks(**statics(program, ready.machine, ready.scenario.kernels, sizes))
+            known[id(program)] = StaticTasks(**compiler.columns(program))
         timeline.add_rank(rank, known[id(program)], count)
 
 

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from functools import cache
 from typing import TYPE_CHECKING
 
+from simulator.program.one_sided import ONE_SIDED, ports_of
 from simulator.program.ties import as_exchange
 
 if TYPE_CHECKING:
@@ -39,6 +40,13 @@ def traffic(world: World, roles: Roles, lowering: Lowering, fabric: Fabric) -> d
             if collective.kind == "recv":
                 continue  # its sender counts it
             instance = world.instance(collective.group, rank)
+            if collective.kind in ONE_SIDED:
+                each = collective.sent_bytes / max(len(instance) - 1, 1)
+                for (source, target), _, peers in ports_of(fabric, instance, rank):
+                    level = fabric.graph.edges[source, target]["level"]
+                    for name in (level, f"{level}_{task.name.partition('.')[0]}"):
+                        total[name] += count * each * peers
+                continue
             _, members, exchange = as_exchange(collective.group, instance, rank, collective)
             share = 1 if collective.kind == "send" else len(members)
             for level, size in of_exchange(exchange, members).items():

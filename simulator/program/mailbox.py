@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from math import inf
 
 import simpy
@@ -12,7 +13,7 @@ from simulator.machine.npu import Npu
 from simulator.physics.clock import call_later
 from simulator.physics.flows import Capacity, Flow, Network
 from simulator.program.collectives import Lowering
-from simulator.program.one_sided import PUT, latency_s, startup_s
+from simulator.program.one_sided import PUT, costs_of, latency_s, own_transfers, startup_s
 from simulator.program.task import Collective
 from simulator.program.transfer import Key, Transfer
 from simulator.units import to_ps
@@ -47,6 +48,20 @@ class Mailboxes:
     ) -> None:
         self.env, self.network, self.capacity, self.lowering = env, network, capacity, lowering
         self._boxes: dict[object, Mailbox] = {}
+        self._costs = cache(lambda via: costs_of(lowering.engines[via]))
+        self._startup_ps = cache(lambda via, members: to_ps(startup_s(lowering.engines[via], members)))
+        self._rate = cache(self._rate_on)
+
+    def own(self, collective: Collective, members: tuple[int, ...], rank: int) -> Both:
+        """What leaves a rank and what arrives at it in a put, where ranks are not folded."""
+        return own_transfers(self.lowering.fabric, self._costs(collective.via), collective, members, rank)
+
+    def _rate_on(self, via: str, need: tuple[tuple[str, int], ...], per_peer: float) -> float:
+        """Bytes/s of an engine on the cores that it got."""
+        engine = self.lowering.engines[via]
+        cores = sum(count.count for count in engine.cores.values())
+        share = sum(count for _, count in need) / cores if cores else 1.0
+        return engine.rate_bytes_per_s("all_to_all", per_peer) * share
 
     def box(self, key: object, expected: tuple[int, ...], members: tuple[int, ...]) -> Mailbox:
         """The mailbox of one exchange, made when it is first asked for."""
@@ -64,11 +79,9 @@ class Mailboxes:
 
     def _put(self, box: Mailbox, npu: Npu, index: int, collective: Collective, members: int, own: Both) -> None:
         """A rank's own bytes leave; what is meant for it starts to drain."""
-        engine, step = self.lowering.engines[collective.via], npu.tape.steps[index]
-        cores = sum(count.count for count in engine.cores.values())
-        share = sum(count for _, count in step.need) / cores if cores else 1.0
-        rate = engine.rate_bytes_per_s("all_to_all", collective.sent_bytes / max(members - 1, 1)) * share
-        startup_ps, start_ps = to_ps(startup_s(engine, members)) if members > 1 else 0, int(self.env.now)
+        step, via = npu.tape.steps[index], collective.via
+        rate = self._rate(via, step.need, collective.sent_bytes / max(members - 1, 1))
+        startup_ps, start_ps = self._startup_ps(via, members) if members > 1 else 0, int(self.env.now)
         sent, arriving = own
         wire_ps = 0
 

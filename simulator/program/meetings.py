@@ -18,7 +18,7 @@ from simulator.physics.clock import call_later
 from simulator.physics.flows import Capacity, Flow, Network
 from simulator.program.collectives import Key, Lowering, Phase, Transfer, alone_ps
 from simulator.program.mailbox import Both, Mailbox, Mailboxes
-from simulator.program.one_sided import ONE_SIDED, own_transfers
+from simulator.program.one_sided import ONE_SIDED
 from simulator.program.roles import Roles, fold
 from simulator.program.task import Collective, Task
 from simulator.program.world import World
@@ -120,13 +120,13 @@ class Meetings:
     def _mailbox(self, npu: Npu, index: int) -> Mailbox:
         """Where a put or collect belongs."""
         who, number, members = self._agenda(npu.rank)[npu.tape.steps[index].exchange]
-        return self.mailboxes.box((who, number), who[1], members)
+        known = who if self.roles.colours is not None else (who[0], who[1][0])  # an instance is known by its first rank
+        return self.mailboxes.box((known, number), who[1], members)
 
     def _own(self, rank: int, who: Who, collective: Collective, members: tuple[int, ...]) -> Both:
         """What leaves a rank and what arrives at it in a put, folded or not."""
         if self.roles.colours is None:
-            engine = self.lowering.engines[collective.via]
-            return own_transfers(self.lowering.fabric, engine, collective, members, rank)
+            return self.mailboxes.own(collective, members, rank)
         phases, _ = self._phases_of(who, collective, members)
         own = [[one for one in phase.transfers if rank in one.ranks] for phase in phases]
         return tuple(one[0] if one else None for one in own)  # type: ignore[return-value]
@@ -230,7 +230,7 @@ def _what(collective: Collective) -> Collective:
 
 
 def _agenda_of(world: World, roles: Roles, rank: int) -> list[tuple[Who, int, tuple[int, ...]]]:
-    counts: dict[tuple[Who, str], int] = {}
+    counts: dict[object, int] = {}
     groups = {name: world.instance(name, rank) for name in world.groups}
     everybody = {name: (name, _leaders(roles, members)) for name, members in groups.items()}
     agenda = []
@@ -242,7 +242,8 @@ def _agenda_of(world: World, roles: Roles, rank: int) -> list[tuple[Who, int, tu
             who = (collective.group, (roles.leader[members[0]], roles.leader[members[1]]))
         elif collective.kind in ONE_SIDED:
             side = collective.kind
-        number = counts[who, side] = counts.get((who, side), -1) + 1
+        counted = (who, side) if side in ("send", "recv") else (collective.group, side)
+        number = counts[counted] = counts.get(counted, -1) + 1
         agenda.append((who, number, members))
     return agenda
 

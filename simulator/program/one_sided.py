@@ -38,7 +38,8 @@ def lowered(
     """A put: what leaves every member, then what arrives at it. A collect: the latency of the last message."""
     if collective.kind == COLLECT:
         return (Phase(latency_s(fabric, members), ()),)
-    own = [own_transfers(fabric, engine, collective, members, rank) for rank in members]
+    costs = costs_of(engine)
+    own = [own_transfers(fabric, costs, collective, members, rank) for rank in members]
     return (
         Phase(startup_s(engine, len(members)), tuple(sent for sent, _ in own if sent)),
         Phase(0.0, tuple(arriving for _, arriving in own if arriving)),
@@ -46,19 +47,42 @@ def lowered(
 
 
 def own_transfers(
-    fabric: Fabric, engine: CollectiveSpec, collective: Collective, members: tuple[int, ...], rank: int
+    fabric: Fabric, costs: tuple[float, float], collective: Collective, members: tuple[int, ...], rank: int
 ) -> tuple[Transfer | None, Transfer | None]:
     """What leaves a member and what arrives at it, on nothing but its own memory and ports."""
+    keys = keys_of(fabric, members, rank)
+    memory, weight = costs
+    return (
+        _own(collective.sent_bytes, keys[0], memory, weight, len(members) - 1, rank),
+        _own(collective.received_bytes, keys[1], memory, weight, len(members) - 1, rank),
+    )
+
+
+def costs_of(engine: CollectiveSpec) -> tuple[float, float]:
+    """Bytes through memory at each end per byte moved, and the weight of the flow."""
+    return engine.transfer_bytes.si / 2.0 + engine.copy_bytes.si, engine.weight.si
+
+
+def _own(
+    size: int, keys: tuple[tuple[Key, int], ...], memory: float, weight: float, peers: int, rank: int
+) -> Transfer | None:
+    if not size or not keys:
+        return None
+    moved = round(size * memory)
+    loads = [(key, moved if key[0] != "link" else size * count // peers) for key, count in keys]
+    return Transfer(size, tuple(one for one in loads if one[1]), (rank,), weight)
+
+
+@lru_cache(maxsize=4096)
+def keys_of(fabric: Fabric, members: tuple[int, ...], rank: int) -> tuple[tuple[tuple[Key, int], ...], ...]:
+    """The capacities of a rank that its outgoing and its arriving bytes cross, with the peers behind every port."""
+    memory: list[tuple[Key, int]] = [(("hbm", rank), 0), (("l2", rank), 0)]
     ports = ports_of(fabric, members, rank)
-    peers = max(len(members) - 1, 1)
-    memory = engine.transfer_bytes.si / 2.0 + engine.copy_bytes.si
-    made: list[Transfer | None] = []
-    for end, size in enumerate((collective.sent_bytes, collective.received_bytes)):
-        loads: list[tuple[Key, int]] = [((pool, rank), round(size * memory)) for pool in ("hbm", "l2")]
-        loads += [(("link", *(into if end else out)), size * count // peers) for out, into, count in ports]
-        kept = tuple((key, load) for key, load in loads if load)
-        made.append(Transfer(size, kept, (rank,), engine.weight.si) if size and ports else None)
-    return made[0], made[1]
+    if not ports:
+        return (), ()
+    out = [(("link", *port[0]), port[2]) for port in ports]
+    into = [(("link", *port[1]), port[2]) for port in ports]
+    return tuple(memory + out), tuple(memory + into)
 
 
 @lru_cache(maxsize=4096)

@@ -7,7 +7,7 @@ program that never asks who it is costs one recording however many ranks run it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -60,6 +60,13 @@ class Rank:
         assert isinstance(value, int)
         return value
 
+    @property
+    def first(self) -> int:
+        """The first rank of this recording, which serves others too: only for what `launch_by_rank` then replaces."""
+        first = self._coordinates["rank"]
+        assert isinstance(first, int)
+        return first
+
     def group(self, name: str) -> Group:
         """A group of ranks by its name in the layout, for collectives."""
         if name not in self._groups:
@@ -110,6 +117,14 @@ class Rank:
         self.program.items.append(task)
         self._last[stream] = index
         return Event(name, (index,))
+
+    def launch_by_rank(self, work_of: Callable[[int], Work | Collective], name: str) -> Event:
+        """As `launch`, for work whose numbers depend on the rank alone, so that all ranks share one recording.
+
+        work_of(rank) is the work of any rank: of one family, or the same kind of exchange in the same group.
+        """
+        self.program.by_rank[self._tasks] = work_of
+        return self.launch(work_of(self.first), name)
 
     def prefetch(self, weights: str, size_bytes: float, rate_bytes_per_s: float = 0.0) -> Event:
         """Copy weights into L2 with a DMA queue, at no more than this rate."""

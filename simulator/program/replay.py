@@ -19,8 +19,8 @@ from simulator.physics.flows import Capacity, Network
 from simulator.program.collectives import Key, Lowering
 from simulator.program.meetings import Meetings
 from simulator.program.roles import Roles
-from simulator.program.tape import tape_of
 from simulator.program.task import Collective, Program, Task
+from simulator.program.variants import Compiler
 from simulator.program.world import World
 
 
@@ -46,11 +46,14 @@ class Replay:
         self.capacities: dict[Key, Capacity] = {}
         self._tapes: dict[int, tuple[Tape, list[Task]]] = {}
         self.meetings = Meetings(self.env, self.network, world, roles, lowering, self.capacity, self.tasks)
+        compiler, checked = Compiler(machine, generation), set()
         for rank in roles.leaders:
             program = world.programs[rank]
             if id(program) not in self._tapes:
-                tape, tasks = tape_of(program, machine, generation), program.tasks
-                _check_cores(tape, tasks, _pools(program, machine))
+                tape, tasks = compiler.tape(program), program.tasks
+                if id(program.template or program) not in checked:
+                    _check_cores(tape, tasks, _pools(program, machine))
+                    checked.add(id(program.template or program))
                 self._tapes[id(program)] = tape, tasks
         self.npus = {rank: self._npu(rank, watch) for rank in roles.leaders}
 

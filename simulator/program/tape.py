@@ -25,7 +25,7 @@ def tape_of(program: Program, machine: MachineSpec, generation: str) -> Tape:
     then. A graph ends where the host blocks.
     """
     machine.kernels_of(generation)  # a wrong name is refused even where there is nothing to launch
-    cost = cache(lambda work: _cost(work, machine, generation))
+    cost = cache(lambda work: cost_in(work, machine, generation))
     sooner = cache(lambda spent, head_start_s: replace(spent, latency_s=spent.latency_s - head_start_s))
     before_s: dict[int, float] = {}  # latency of the last launch of each stream
     launch_ps = 0 if program.captured else to_ps(machine.host.launch_eager.si)
@@ -88,7 +88,8 @@ def _engine_cores(collective: Collective, machine: MachineSpec, own: dict[str, i
     )
 
 
-def _cost(work: Work | Prefetch, machine: MachineSpec, generation: str) -> Cost:
+def cost_in(work: Work | Prefetch, machine: MachineSpec, generation: str) -> Cost:
+    """What a kernel or prefetch costs with one generation's kernels; InputError if it has no such family."""
     if isinstance(work, Prefetch):
         rate = work.rate_bytes_per_s or inf
         return Cost(
@@ -112,7 +113,7 @@ def _cost(work: Work | Prefetch, machine: MachineSpec, generation: str) -> Cost:
 
 def statics(program: Program, machine: MachineSpec, generation: str, groups: dict[str, int]) -> dict[str, list]:
     """What is known of every task before the run, as columns; groups: size of each group of ranks."""
-    cost = cache(lambda work: _cost(work, machine, generation))
+    cost = cache(lambda work: cost_in(work, machine, generation))
     columns: dict[str, list] = {name: [] for name in _STATIC}
     last: dict[str, int] = {}
     host_after = -1
@@ -130,7 +131,7 @@ def statics(program: Program, machine: MachineSpec, generation: str, groups: dic
             item.micro_batch,
             (*before, *item.after),
             host_after,
-            *_amounts(item.work, cost, machine, groups),
+            *amounts(item.work, cost, machine, groups),
         )
         for name, value in zip(_STATIC, row, strict=True):
             columns[name].append(value)
@@ -143,7 +144,7 @@ _STATIC = (
 )  # fmt: skip
 
 
-def _amounts(
+def amounts(
     work: Work | Collective | Prefetch | Flag, cost: Callable[[Work | Prefetch], Cost], machine: MachineSpec, groups: dict
 ) -> tuple[str, bool, float, float, float]:
     """Engine, whether it is communication, FLOPs, HBM bytes and wire bytes of one rank."""

@@ -5,8 +5,8 @@ A program is data: it prints as text and compares with `==` without simulating a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 
 from simulator.machine.kernels import Work
 from simulator.program.flag import Flag
@@ -122,12 +122,32 @@ class Program:
     programmatic: a kernel's prologue runs beside the end of the launch before it in its stream, unless it also waits for
     another stream (programmatic dependent launch). captured: the whole program is launched as one graph, instead of task
     by task.
+    by_rank: the work of a task on any rank, where it depends on the rank. template: the program that this one
+    is a variant of for one rank; only the tasks of its `by_rank` differ.
     """
 
     items: list[Task | HostWait] = field(default_factory=list)
     captured: bool = False
     programmatic: bool = False
     partitions: dict[str, dict[str, int]] = field(default_factory=dict)
+    by_rank: dict[int, Callable[[int], Work | Collective]] = field(default_factory=dict)
+    template: Program | None = None
+
+    def for_rank(self, rank: int) -> Program:
+        """The same launches with the numbers of another rank where they depend on it."""
+        if not self.by_rank:
+            return self
+        items, places = list(self.items), self._places()
+        for index, work_of in self.by_rank.items():
+            one = items[places[index]]
+            assert isinstance(one, Task)
+            items[places[index]] = Task(index, one.stream, one.name, work_of(rank), one.after, one.layer,
+                                        one.micro_batch, one.priority, one.partition)  # fmt: skip
+        return replace(self, items=items, by_rank={}, template=self)
+
+    def _places(self) -> dict[int, int]:
+        """Where in `items` each task is."""
+        return {item.index: place for place, item in enumerate(self.items) if isinstance(item, Task)}
 
     @property
     def tasks(self) -> list[Task]:

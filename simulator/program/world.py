@@ -58,7 +58,7 @@ def record_world(
             recorded.append((npu.asked, program_of))
             if "rank" in npu.asked:
                 recorded.pop()  # nobody else can share it
-        programs.append(program_of)
+        programs.append(program_of.for_rank(rank))
     return World(programs, groups)
 
 
