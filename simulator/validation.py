@@ -114,16 +114,6 @@ def _reason(error: Exception) -> str:
 _HEAD = ("id", "scenario", "metric", "expected", "role", "simulated", "error")
 
 
-def wanted(value: Any, band: tuple[float | None, float | None] | None) -> str:
-    """A published value as a person reads it: a number, a range, or a side of a number."""
-    if band is None:
-        return number(value)
-    low, high = band
-    if low is None or high is None:
-        return f"above {number(low)}" if high is None else f"below {number(high)}"
-    return f"{number(low)} to {number(high)}"
-
-
 def _cells(row: Row) -> list[str]:
     simulated = "did not run" if row.failed else number(row.simulated)
     error = "-" if row.error is None else f"{row.error:+.1%}".replace("-0.0%", "0.0%").replace("+0.0%", "0.0%")
@@ -146,6 +136,33 @@ def summary(rows: Sequence[Row]) -> str:
             parts.append(f"{role}: {sum(banded)} of {len(banded)} bands and signs met")
     broken = len({row.scenario for row in rows if row.failed})
     return "; ".join(parts + ([f"{broken} scenarios did not run"] if broken else []))
+
+
+SYSTEMS = {
+    "a3": "Atlas A3 prefill", "a2": "Atlas 800I A2", "cm384": "CloudMatrix384", "pplx": "TransferEngine on EFA, CX-7",
+    "uccl": "UCCL-EP on EFA", "trt": "TensorRT-LLM on B200", "flow": "FlowMLA on H20, H800",
+}  # fmt: skip
+
+
+def by_system(rows: Sequence[Row]) -> str:
+    """A line per system (what an id begins with): how many values, how far off the predicted ones are."""
+    systems: dict[str, list[Row]] = {}
+    for row in rows:
+        prefix = row.id.partition(".")[0]
+        systems.setdefault(SYSTEMS.get(prefix, prefix), []).append(row)
+    head = ("system", "fitted", "predicted", "median error", "largest error", "within 5%", "ranges and signs met")
+    return table(head, [[name, *_accuracy(its)] for name, its in systems.items()])
+
+
+def _accuracy(rows: Sequence[Row]) -> list[str]:
+    errors = sorted(abs(row.error) for row in rows if row.role == "predict" and row.error is not None and not row.band)
+    met = [row.error == 0 for row in rows if row.band and row.error is not None]
+    fitted = sum(row.role == "fit" for row in rows)
+    if not errors:
+        return [str(fitted), "0", "-", "-", "-", f"{sum(met)} of {len(met)}"]
+    near = sum(error <= 0.05 for error in errors)
+    return [str(fitted), str(len(errors)), f"{errors[len(errors) // 2]:.1%}", f"{errors[-1]:.1%}",
+            f"{near} of {len(errors)}", f"{sum(met)} of {len(met)}"]
 
 
 def print_rows(rows: Sequence[Row]) -> None:
@@ -197,7 +214,7 @@ def markdown(rows: Sequence[Row], tables: Sequence[StudyTable] = ()) -> str:
         "# Validation", "",
         "Written by `braid validate`. **fit**: a parameter was fitted on this value, so it proves nothing."
         " **predict**: no parameter was fitted on it.",
-        "", f"{summary(rows)}.", "",
+        "", f"{summary(rows)}.", "", by_system(rows), "", "## Every value", "",
         table((*_HEAD, "note"), [[*_cells(row), row.reason or row.note or ""] for row in rows]), "",
     ]
     if tables:
