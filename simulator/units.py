@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from functools import cached_property
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
@@ -152,7 +153,7 @@ class Quantity(BaseModel):
         """"s", "B", "B/s", "FLOP/s", "Hz", "1" or "B/cycle"."""
         return _UNITS[self.unit][0]
 
-    @property
+    @cached_property
     def si(self) -> float:
         """The number in SI: s, B, B/s, FLOP/s, Hz, 1."""
         return to_si(self.value, self.unit)

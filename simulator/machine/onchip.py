@@ -23,18 +23,11 @@ Loads = tuple[tuple[Capacity, float], ...]
 
 @dataclass(slots=True)
 class Stage:
-    """After `wait_ps` a flow that takes `length_ps` alone."""
+    """After `wait_ps` a flow like `flow`, which is never started itself; alone it takes `length_ps`."""
 
     wait_ps: int
-    size_bytes: float
-    loads: Loads
-    limit_bytes_per_s: float
+    flow: Flow
     length_ps: int
-    bound: Bound
-
-    def flow(self) -> Flow:
-        """The flow, ready to start."""
-        return Flow(self.size_bytes, self.loads, self.limit_bytes_per_s)
 
 
 @dataclass(slots=True)
@@ -126,13 +119,13 @@ class OnChip:
             stages = (self._stage(latency_ps, size, loads, limit),)
         alone_ps = sum(stage.wait_ps + stage.length_ps for stage in stages)
         last = stages[-1]
-        bound = bound_by(last.bound, last.length_ps, latency_ps, cost)
+        bound = bound_by(last.flow.solo_bound, last.length_ps, latency_ps, cost)
         return Shape(cost, latency_ps, stages, latency_ps, alone_ps, bound, to_ps(solo_s))
 
     def _stage(self, wait_ps: int, size_bytes: float, loads: Loads, limit: float) -> Stage:
         flow = Flow(size_bytes, loads, limit)
         self.network.check(flow)
-        return Stage(wait_ps, size_bytes, loads, limit, to_ps(flow.solo_s()), flow.solo_bound)
+        return Stage(wait_ps, flow, to_ps(flow.solo_s()))
 
 
 class Kernel:
@@ -165,7 +158,7 @@ class Kernel:
             self.apart = False
             self._stage = 0
             first = shape.stages[0]
-            onchip.network.start(first.flow(), self._moved, at_ps - onchip.env._now + first.wait_ps)
+            onchip.network.start(first.flow.again(), self._moved, at_ps - onchip.env._now + first.wait_ps)
 
     def join(self, now_ps: int) -> None:
         """Go on as a flow on the network; the alarm that was set has no meaning any more."""
@@ -177,9 +170,9 @@ class Kernel:
             if now_ps < at_ps:
                 self._stage = number
                 if begin_ps >= now_ps:
-                    network.start(stage.flow(), self._moved, begin_ps - now_ps)
+                    network.start(stage.flow.again(), self._moved, begin_ps - now_ps)
                 else:
-                    network.resume(stage.flow(), self._moved, begin_ps)
+                    network.resume(stage.flow.again(), self._moved, begin_ps)
                 return
 
     def _end_apart(self, _: object) -> None:
@@ -194,7 +187,7 @@ class Kernel:
         shape = self.shape
         if self._stage < len(shape.stages):
             stage = shape.stages[self._stage]
-            self._onchip.network.start(stage.flow(), self._moved, stage.wait_ps)
+            self._onchip.network.start(stage.flow.again(), self._moved, stage.wait_ps)
             return
         longest_ps = max(flow.bound_ps.values(), default=0)
         self._ended(bound_by(flow.bound_by(), longest_ps, shape.latency_ps, shape.cost))

@@ -98,6 +98,22 @@ class Flow:
         self.done: Callable[[Flow], object]
         self.serial = -1
 
+    def again(self) -> Flow:
+        """Another flow like this one as it was made."""
+        flow = Flow.__new__(Flow)
+        flow.size_bytes = flow.left_bytes = self.size_bytes
+        flow.loads, flow.pulls = self.loads, self.pulls
+        flow.limit_bytes_per_s, flow.weight, flow.multiplicity = self.limit_bytes_per_s, self.weight, self.multiplicity
+        flow.tag = self.tag
+        flow.rate_bytes_per_s = 0.0
+        flow.bound, flow.chosen, flow.index = LIMIT, False, 0
+        flow.solo_rate, flow.solo_bound = self.solo_rate, self.solo_bound
+        flow.finish_ps = flow.queued_ps = NEVER
+        flow.since_ps = flow.bound_since_ps = 0
+        flow._bound_ps = None
+        flow.serial = -1
+        return flow
+
     def _add_up(self, loads: Sequence[tuple[Capacity, float]]) -> None:
         """Set `pulls` (the loads that can bound, for all members) and the rate and bound of the flow alone."""
         if len(loads) > 1 and (loads[0][0] is loads[1][0] if len(loads) == 2 else len(dict(loads)) < len(loads)):
