@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 from simulator.errors import InputError
@@ -91,13 +91,19 @@ class Result:
     def _beside(self, one: Expected) -> dict[str, Any]:
         simulated = self.metrics.get(one.metric)
         if one.against and simulated is not None:
-            from simulator.library import load_scenario
-
-            other = load_scenario(one.against).replace(self.scenario.changes)
-            simulated /= simulate(other, seed=self.header["seed"]).metrics[one.metric]
+            changes = tuple(self.scenario.changes.items())
+            simulated /= _metrics_of(one.against, self.header["seed"], changes)[one.metric]
         error = None if simulated is None else _error(simulated, one.value, one.band)
         fields = one.model_dump() | {"metric": one.full_metric, "scenario": self.scenario.name}
         return fields | {"simulated": simulated, "error": error}
+
+
+@lru_cache(maxsize=64)
+def _metrics_of(name: str, seed: int, changes: tuple[tuple[str, str], ...]) -> Mapping[str, float]:
+    """Metrics of a library scenario that others are compared with, simulated once."""
+    from simulator.library import load_scenario
+
+    return simulate(load_scenario(name).replace(dict(changes)), seed=seed).metrics
 
 
 def prepare(scenario: Scenario, seed: int = 0) -> Prepared:
