@@ -94,6 +94,18 @@ def test_a_captured_graph_is_launched_once() -> None:
     assert [done.us(name) for name in "abc"] == [(5, 7), (7, 9), (9, 11)]
 
 
+def test_every_graph_is_launched_and_ends_where_the_host_blocks() -> None:
+    def program(npu: Rank) -> None:
+        npu.program.captured = True
+        three_kernels(npu)
+        npu.host_wait(npu.record(), reads=1)
+        three_kernels(npu)
+
+    done = run(program, machine=tiny({"host.launch_eager": "4 us"}))
+    starts = sorted(done.columns["start_ps"].tolist())
+    assert starts[3] - starts[2] == 2_000_000 + 2_000_000 + 5_000_000  # c, its read (2 us), launch of a graph (5 us)
+
+
 @pytest.mark.parametrize(("reads", "issued"), [(0, 12), (1, 12 + 3), (2, 12 + 6)])
 def test_a_host_wait_blocks_and_costs_a_launch_and_a_read_per_value(reads: int, issued: int) -> None:
     def program(npu: Rank) -> None:

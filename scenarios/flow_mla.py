@@ -1,0 +1,190 @@
+"""FlowMLA (Ant Group, on SGLang): DeepSeek-R1 on 8 x H20 in FP8 and on 32 x H800 in BF16, 1024 tokens in, 2048 out.
+
+How many requests fit follows from the memory of each card, and the run from how many there are. One number per machine
+is fitted on the rows without FlowMLA: on H20 how skewed the experts' popularity is, on H800 the bus bandwidth of
+collectives over 4 nodes (and the share of memory that the server gets, of which no launch flag is published).
+"""
+
+from __future__ import annotations
+
+from simulator.scenario import Expected, Layout, RoutingSpec, Scenario, Study
+from workloads.flow_mla import FLOW_MLA, Batch, Knobs
+
+SOURCE = "FlowMLA, Ant Group"
+LONGER = (1.0, None)
+SPAN = (": the gain moves by twenty points with CTAs, padding, routing and the passes of MoE kernels, none of which is "
+        "published")  # fmt: skip
+CTAS = "machine.collectives.nccl_background.cores.sm"
+RUN = ("throughput_tok_s_per_card", "tpot_ms", "prefetch_stall_ms")
+
+
+def _expect(number: str, metric: str, value: float, role: str = "predict", note: str = "", **more: object) -> Expected:
+    return Expected(id=number, metric=metric, value=value, role=role, note=f"{SOURCE}{note}", **more)  # type: ignore[arg-type]
+
+
+def h20_tp() -> Scenario:
+    """Baseline: tensor parallel attention, whose latent cache is on every card."""
+    return Scenario(
+        title="FlowMLA baseline: 8 x H20, FP8, TP8",
+        machine="h20_node",
+        model="deepseek_r1",
+        kernels="sglang_2025",
+        cards=8,
+        batch=Batch(chunk_tokens=8192),
+        layout=Layout(),
+        routing=RoutingSpec(skew=0.9),
+        knobs=Knobs(attention="tp"),
+        workload=FLOW_MLA,
+        expected=(
+            _expect("flow.h20.tp", "requests", 52, "fit", ": 0.8 GiB a card short of it; nothing was fitted on it"),
+            _expect("flow.h20.tp", "throughput_tok_s_per_card", 128, "fit", ": fits the skew of experts' popularity"),
+        ),
+        studies=(
+            Study(
+                title="Popularity of experts is published nowhere: with more skew fewer experts are read",
+                key="routing.skew",
+                values=("0.0", "0.6", "0.9", "1.2"),
+                metrics=("throughput_tok_s_per_card",),
+                beside=("flow_mla:h20_flow",),
+            ),
+        ),
+    )
+
+
+def h20_dp() -> Scenario:
+    """Data parallel attention with all of it on every card: does not fit."""
+    return h20_tp().variant(title="8 x H20, FP8, DP8", batch=Batch(), knobs=Knobs(), expected=(), studies=())
+
+
+def h20_flow() -> Scenario:
+    """FlowMLA: o_proj sharded over the node."""
+    return h20_dp().variant(
+        title="FlowMLA: 8 x H20, FP8, DP8, o_proj sharded",
+        knobs=Knobs(sharded=("o",)),
+        expected=(
+            _expect("flow.h20.dp", "fitting_requests_unsharded", 0, "predict", ": does not fit without FlowMLA"),
+            _expect("flow.h20.flow", "requests", 136),
+            _expect("flow.h20.flow", "requests", 136 / 52, note=": 2.6 times", against="flow_mla:h20_tp"),
+            _expect("flow.h20.flow", "throughput_tok_s_per_card", 181),
+            _expect("flow.h20.flow", "throughput_tok_s_per_card", 1.41, note=SPAN, against="flow_mla:h20_tp"),
+        ),
+        studies=(
+            Study(
+                title="CTAs of the gather: each holds an SM, and drives as much of NVLink",
+                key=CTAS,
+                values=("1", "2", "4", "8", "12", "16", "20", "24", "32"),
+                metrics=RUN,
+            ),
+        ),
+    )  # fmt: skip
+
+
+def h20_batch_1() -> Scenario:
+    """One request a card: layers are shortest, and the gather is hidden all the same."""
+    return h20_flow().variant(
+        title="FlowMLA: 8 x H20, batch 1",
+        batch=Batch(requests=1, cached_tokens=1024, samples=2),
+        expected=(_expect("flow.hidden", "prefetch_stall_ms", 0, note=": the prefetch is hidden even at batch 1"),),
+        studies=(),
+    )
+
+
+def h20_copy_engines() -> Scenario:
+    """Copy engines gather: no SM is held."""
+    return h20_flow().variant(
+        title="FlowMLA: 8 x H20, copy engines gather",
+        knobs=Knobs(sharded=("o",), gather_engine="copy_engine"),
+        expected=(),
+        studies=(),
+    )
+
+
+def h20_few_ctas() -> Scenario:
+    """A quarter of NCCL's CTAs."""
+    return h20_flow().variant(
+        title="FlowMLA: 8 x H20, 5 CTAs",
+        machine_changes={CTAS.removeprefix("machine."): "5"},
+        expected=(
+            _expect("flow.sm", "tpot_ms", 1.0, note=": fewer CTAs lower TPOT until bandwidth runs out",
+                    against="flow_mla:h20_flow", band=(None, 1.0)),
+            _expect("flow.sm", "tpot_ms", 1.0, note=": communication kernels that take SMs raise TPOT",
+                    against="flow_mla:h20_copy_engines", band=LONGER),
+        ),
+        studies=(),
+    )  # fmt: skip
+
+
+def h20_queries_too() -> Scenario:
+    """All projections of the attention block sharded, not only o_proj."""
+    return h20_flow().variant(
+        title="FlowMLA: 8 x H20, q and kv projections sharded too",
+        knobs=Knobs(sharded=("qkv_a", "q_b", "o")),
+        expected=(),
+        studies=(),
+    )
+
+
+def h800_dp() -> Scenario:
+    """Baseline on 4 nodes: data parallel attention, all of it on every card, experts expert parallel."""
+    return h20_dp().variant(
+        title="FlowMLA baseline: 32 x H800, BF16, DP32",
+        machine="h800_cluster",
+        cards=32,
+        layout=Layout(expert_parallel=32),
+        routing=RoutingSpec(),
+        knobs=Knobs(dtype="bf16"),
+        expected=(
+            _expect("flow.h800.dp", "requests_per_card", 30, "fit", ": fits the share of memory that the server gets"),
+            _expect("flow.h800.dp", "throughput_tok_s_per_card", 280, "fit", ": fits the bus bandwidth over 4 nodes"),
+        ),
+    )
+
+
+def h800_flow() -> Scenario:
+    """FlowMLA: o_proj sharded inside each node."""
+    return h800_dp().variant(
+        title="FlowMLA: 32 x H800, BF16, DP32, o_proj sharded over 8",
+        knobs=Knobs(dtype="bf16", sharded=("o",)),
+        expected=(
+            _expect("flow.h800.flow", "requests_per_card", 83, note=": over how many cards it is sharded is not said"),
+            _expect("flow.h800.flow", "requests_per_card", 83 / 30, note=": 2.8 times", against="flow_mla:h800_dp"),
+            _expect("flow.h800.flow", "throughput_tok_s_per_card", 400),
+            _expect("flow.h800.flow", "throughput_tok_s_per_card", 1.43, note=SPAN, against="flow_mla:h800_dp"),
+        ),
+        studies=(
+            Study(
+                title="What FlowMLA gains depends on how fast tokens cross nodes, which is fitted",
+                key="machine.collectives.nccl.ladder.default.0.rate",
+                values=("35 GB/s", "44.3 GB/s", "55 GB/s", "70 GB/s"),
+                metrics=("throughput_tok_s_per_card",),
+                beside=("flow_mla:h800_dp",),
+            ),
+        ),
+    )
+
+
+def h800_flow_32() -> Scenario:
+    """Sharded over all 32 cards: more memory is free, and the gather crosses nodes."""
+    return h800_flow().variant(
+        title="FlowMLA: 32 x H800, o_proj sharded over 32",
+        knobs=Knobs(dtype="bf16", sharded=("o",), shards=32),
+        expected=(),
+        studies=(),
+    )
+
+
+def kimi_dp() -> Scenario:
+    """Kimi-K2, half the heads of DeepSeek-R1, in FP8 on 16 H800: data parallel attention, all of it on every card."""
+    return h800_dp().variant(
+        title="Kimi-K2: 16 x H800, FP8, DP16",
+        model="kimi_k2",
+        cards=16,
+        layout=Layout(expert_parallel=16),
+        knobs=Knobs(),
+        expected=(),
+    )
+
+
+def kimi_flow() -> Scenario:
+    """Kimi-K2 with FlowMLA: queries and o_proj sharded inside each node."""
+    return kimi_dp().variant(title="Kimi-K2: 16 x H800, FP8, FlowMLA", knobs=Knobs(sharded=("q_b", "o")))

@@ -1,0 +1,112 @@
+"""Effects that nobody coded: take the cause away and the effect goes with it (FlowMLA)."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.library import load_scenario
+from simulator.machine.spec import load_machine, quantities
+from simulator.simulation import Result, simulate
+from tests.published.runs import run
+
+FLOW, ONE = "flow_mla:h20_flow", "flow_mla:h20_batch_1"
+CTAS = "machine__collectives__nccl_background__cores__sm"
+SHORT = {"batch.cached_tokens": "2048", "batch.samples": "2"}  # two decode iterations instead of the whole run
+
+
+def tpot(name: str = FLOW, **changes: str) -> float:
+    return run(name, **changes).metrics["tpot_ms"]
+
+
+def stall(name: str, **changes: str) -> float:
+    return run(name, **changes).metrics["prefetch_stall_ms"]
+
+
+def short(**changes: str) -> Result:
+    return run(FLOW, batch__cached_tokens="2048", batch__samples="2", **changes)
+
+
+def test_a_gather_that_holds_no_sms_slows_no_kernel() -> None:
+    """Copy engines instead of CTAs: every kernel gets all the SMs that it wants, and memory has room for both."""
+    free, held = short(knobs__gather_engine="copy_engine"), short()
+    assert held.metrics["tpot_ms"] > 1.08 * free.metrics["tpot_ms"]
+    assert free.metrics["compute_stretch"] == pytest.approx(1.0, abs=0.01)
+    alone = {kernel: set() for kernel in ("experts.gate_up", "attention.o")}  # type: dict[str, set[int]]
+    for kernel, times in alone.items():
+        rows = (free.columns["name"] == kernel) & (free.columns["layer"] == 30)
+        times |= set(free.columns["solo_ps"][rows].tolist())
+        assert len(times) == 1
+    rows = (held.columns["name"] == "experts.gate_up") & (held.columns["layer"] == 30)
+    assert held.columns["solo_ps"][rows].max() > 1.2 * max(alone["experts.gate_up"])
+
+
+def test_tpot_has_its_least_between_too_few_and_too_many_ctas() -> None:
+    times = {count: tpot(ONE, **{CTAS: str(count)}) for count in (1, 2, 4, 8, 16, 32)}
+    best = min(times, key=lambda count: times[count])
+    assert 1 < best < 32
+    assert times[1] > 1.5 * times[best]
+    assert stall(ONE, **{CTAS: "1"}) > 5 > 0.1 > stall(ONE, **{CTAS: "16"})
+
+
+def test_nvlink_without_limit_takes_the_held_sms_back_sooner() -> None:
+    rungs = {key.replace(".", "__"): "1000 TB/s" for key, _ in quantities(load_machine("h20_node"))
+             if key.startswith("collectives.nccl_background.ladder") and key.endswith("rate")}
+    endless = {f"machine__{key}": text for key, text in rungs.items()}
+    endless |= {"machine__collectives__nccl_background__rate_per_core": "inf B/s",
+                "machine__fabric__node__link_rate": "inf B/s"}
+    fast = short(**endless).metrics["tpot_ms"]
+    assert short(knobs__gather_engine="copy_engine").metrics["tpot_ms"] < 1.05 * fast
+    assert fast < short().metrics["tpot_ms"]
+
+
+def test_one_buffer_makes_attention_wait() -> None:
+    """With two the gather has two layers; with one it has what is left of a layer after o_proj."""
+    assert stall(ONE) == 0.0
+    assert stall(ONE, knobs__buffers="1") > 0.2
+    assert stall(ONE, knobs__buffers="3") == 0.0
+
+
+def test_a_gather_without_bandwidth_is_what_the_iteration_lasts() -> None:
+    """20 CTAs at 1 GB/s together: an iteration lasts as long as its 61 gathers of seven shards of 14.7 MB."""
+    slow = run(ONE, machine__collectives__nccl_background__rate_per_core="0.05 GB/s")
+    assert slow.metrics["prefetch_stall_ms"] > 0.9 * slow.metrics["tpot_ms"]
+
+
+def test_floors_are_a_good_part_of_batch_1_only() -> None:
+    floors = {f"machine__{key.replace('.', '__')}": "0 us" for key, _ in quantities(load_machine("h20_node"))
+              if key.startswith("kernels.") and key.endswith(".floor")}
+    assert tpot(ONE, **floors) < 0.85 * tpot(ONE)
+    assert short(**floors).metrics["tpot_ms"] > 0.9 * short().metrics["tpot_ms"]
+
+
+def test_captured_graphs_cost_the_host_next_to_nothing() -> None:
+    free = {"machine__host__launch_graph": "0 us", "machine__host__device_read": "0 us"}
+    assert 0.995 * tpot(ONE) < tpot(ONE, **free) < tpot(ONE)
+
+
+def test_padding_to_captured_sizes_costs_time_and_no_tokens() -> None:
+    padded, exact = short(), short(knobs__pad_to_captured="false")
+    assert padded.metrics["tpot_ms"] > exact.metrics["tpot_ms"]
+    assert padded.metrics["requests"] == exact.metrics["requests"]
+
+
+def test_memory_decides_how_many_requests_there_are() -> None:
+    more = short(machine__chip__hbm__capacity="100 GiB").metrics["requests"]
+    assert more > short().metrics["requests"] > short(knobs__buffers="6").metrics["requests"]
+    assert run("flow_mla:h800_flow_32").metrics["requests"] > run("flow_mla:h800_flow").metrics["requests"]
+
+
+def test_a_gather_over_nodes_frees_more_memory_and_is_not_hidden() -> None:
+    assert stall("flow_mla:h800_flow_32") > stall("flow_mla:h800_flow") == 0.0
+    assert tpot("flow_mla:h800_flow_32") > 1.3 * tpot("flow_mla:h800_flow")
+
+
+def test_sharding_the_queries_too_lets_more_requests_in() -> None:
+    assert run("flow_mla:h20_queries_too").metrics["requests"] > 1.5 * run(FLOW).metrics["requests"]
+    assert run("flow_mla:kimi_flow").metrics["requests"] > run("flow_mla:kimi_dp").metrics["requests"]
+
+
+@pytest.mark.parametrize("name", [FLOW, "flow_mla:h20_tp", "flow_mla:h800_flow"])
+def test_roles_give_the_unfolded_run_to_the_picosecond(name: str) -> None:
+    scenario = load_scenario(name).replace({**SHORT, "model.shapes.layers": "5", "batch.requests": "8"})
+    assert simulate(scenario).makespan_ps == simulate(scenario, ranks="all").makespan_ps

@@ -1,0 +1,199 @@
+"""Fits the kernel families and NCCL ladders of H20 and H800 on public tables, and prints numbers and errors.
+
+    python -m tools.fit_hopper_kernels FOLDER [--json FILE]
+
+FOLDER has infersim/ (alibaba/InferSim at f2293da, bench_data, as KIND.CHIP.data.csv) and aiconfigurator/
+(ai-dynamo/aiconfigurator at 095f58a, systems/data, as CHIP.KIND.*.parquet). A family is fitted by coordinate descent on
+the mean of |log(simulated / measured)| over its own law (ideal roofline); tiles are tried one after the other. The
+machine files `topologies/h20_node.toml` and `topologies/h800_cluster.toml` have what is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from simulator.model import ops
+from tools.kernel_tables import (
+    Misfit,
+    Table,
+    aiconfigurator,
+    infersim_gemm,
+    infersim_grouped,
+    infersim_mla_decode,
+    infersim_mla_prefill,
+    misfit,
+)
+
+Numbers = dict[str, Any]
+STEPS = (0.7, 0.8, 0.9, 0.95, 0.98, 1.02, 1.05, 1.1, 1.2, 1.4)
+TILES = ((64, 32, None), (64, 64, None), (64, 128, None), (128, 128, 64), (64, 128, 64), (128, 128, 16), (128, 256, 64))
+
+
+@dataclass(frozen=True)
+class Family:
+    """A kernel family to fit: its law, its table, where to start, which numbers are free and which tiles to try."""
+
+    name: str
+    chip: Any
+    table: Table
+    law: str
+    start: Numbers
+    free: tuple[str, ...]
+    tiles: tuple[tuple[int, int, int | None], ...] = ()
+
+
+class Numbered(SimpleNamespace):
+    """Numbers as laws read them; those that a law may leave out are left out."""
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
+def number(value: float) -> Any:
+    """What laws read of a quantity."""
+    return SimpleNamespace(si=float(value), count=int(value))
+
+
+def chip(sms: int, peaks: dict[str, float], hbm_peak: float, hbm_share: float, l2_rate: float) -> Any:
+    """What laws read of a chip; the numbers are those of the machine files."""
+    return SimpleNamespace(
+        cores={"sm": number(sms)},
+        peak={"sm": {name: number(peak) for name, peak in peaks.items()}},
+        hbm=SimpleNamespace(peak=number(hbm_peak), efficiency=number(hbm_share)),
+        l2=SimpleNamespace(rate=number(l2_rate), port_rate={"sm": number(224e9)}),
+    )
+
+
+H20 = chip(78, {"fp8": 296e12, "bf16": 148e12, "fp32": 44e12}, 4.0e12, 0.9, 8e12)
+H800 = chip(132, {"fp8": 1979e12, "bf16": 989e12, "fp32": 67e12}, 3.35e12, 0.93, 14e12)
+
+
+def kernel(law: str, p: Numbers) -> Any:
+    """A family with these numbers, as laws read it."""
+    optional = {"granule": p.get("gr"), "tile_keys": p.get("tk")}
+    return Numbered(
+        law=law, cores={"sm": number(1)}, floor=number(p["floor"]), serial_per_k=number(p.get("sk", 0.0)),
+        unoverlapped=number(p["un"]), compute_share=number(p["cs"]), hbm_share=number(p["hs"]),
+        tile_m=number(p["tm"]), tile_n=number(p.get("tn", 0)), score_bytes=number(0.0),
+        **{name: number(value) if value else None for name, value in optional.items()},
+    )  # fmt: skip
+
+
+def fit(family: Family) -> tuple[Numbers, Misfit]:
+    """The best numbers over all tiles."""
+    starts = [{**family.start, "tm": m, "tn": n, "gr": granule} for m, n, granule in family.tiles] or [family.start]
+    return min((_descend(family, start) for start in starts), key=lambda found: found[1].loss)
+
+
+def _descend(family: Family, best: Numbers) -> tuple[Numbers, Misfit]:
+    found = misfit(family.chip, kernel(family.law, best), family.table)
+    for _ in range(8):
+        before = found.loss
+        for name in family.free:
+            for value in _around(name, best[name]):
+                other = misfit(family.chip, kernel(family.law, {**best, name: value}), family.table)
+                if other.loss < found.loss:
+                    best, found = {**best, name: value}, other
+        if before - found.loss < 1e-5:
+            break
+    return best, found
+
+
+def _around(name: str, value: float) -> list[float]:
+    near = [value * step for step in STEPS]
+    return [min(each, 1.0) for each in near] if name in ("cs", "hs") else near
+
+
+def families(folder: Path) -> list[tuple[str, Family]]:
+    """All that is fitted, by chip."""
+    gemm = {"floor": 3e-6, "sk": 2e-10, "cs": 0.8, "hs": 0.8, "un": 0.0}
+    free = ("floor", "sk", "cs", "hs")
+    bound = ("floor", "sk", "cs")  # H20: on 64-row tiles compute binds at every size, and HBM's share shows nowhere
+    grouped = {chip: infersim_grouped(folder, chip, "decode") + infersim_grouped(folder, chip, "prefill")
+               for chip in ("h20", "h800")}
+    mla = {"floor": 17e-6, "cs": 0.7, "hs": 0.7, "un": 0.0, "tm": 64, "tk": 64}
+    flash = {"floor": 20e-6, "cs": 0.6, "hs": 1.0, "un": 0.0, "tm": 128}
+    attention = ("floor", "cs", "hs")
+    return [
+        ("h20", Family("gemm_fp8", H20, infersim_gemm(folder, "h20"), "gemm", gemm, bound, TILES[:3])),
+        ("h20", Family("grouped_gemm_fp8", H20, grouped["h20"], "gemm", gemm, bound, TILES[:3])),
+        ("h20", Family("mla_decode", H20, infersim_mla_decode(folder, "h20", "m"), "attention", mla, attention)),
+        ("h800", Family("gemm_fp8", H800, infersim_gemm(folder, "h800"), "gemm", gemm, free, TILES[2:])),
+        ("h800", Family("gemm_bf16", H800, dense_bf16(folder), "gemm", gemm, free, TILES[2:])),
+        ("h800", Family("batched_gemm_bf16", H800, absorbed(folder), "gemm", gemm, free, TILES[1:])),
+        ("h800", Family("grouped_gemm_fp8", H800, grouped["h800"], "gemm", gemm, free, TILES[2:])),
+        ("h800", Family("mla_decode", H800, infersim_mla_decode(folder, "h800", "m"), "attention", mla, attention)),
+        ("h800", Family("flash_attention", H800, infersim_mla_prefill(folder, "h800", "f"), "attention", flash,
+                        ("floor", "cs"))),
+    ]  # fmt: skip
+
+
+def dense_bf16(folder: Path) -> Table:
+    """BF16 GEMMs on H100, the H800's chip: sizes from 512 on, every seventh row (as many as tell the same)."""
+    every = aiconfigurator(folder, "h100_sxm.gemm.trtllm.1.3.0rc20.gemm_perf.parquet", gemm_dtype="bfloat16")
+    large = [row for row in every if min(row["n"], row["k"]) >= 512 and row["m"] <= 4096]
+    return [(ops.gemm(row["m"], row["n"], row["k"], "bf16"), row["latency"] / 1e3) for row in large[::67]]
+
+
+def absorbed(folder: Path) -> Table:
+    """The two absorbed up-projections of MLA, 128 heads, BF16, on H100."""
+    table = "h100_sxm.mla_bmm.trtllm.1.3.0rc20.mla_bmm_perf.parquet"
+    return [
+        (ops.batched_gemm(row["num_tokens"], 128, *((512, 128) if row["op_name"] == "mla_gen_pre" else (128, 512))),
+         row["latency"] / 1e3)
+        for row in aiconfigurator(folder, table, bmm_dtype="bfloat16", num_heads=128) if row["num_tokens"] <= 2048
+    ]  # fmt: skip
+
+
+def ladder(points: dict[int, float], startup_s: float) -> list[tuple[float, float]]:
+    """(bytes per peer, bytes/s) from whole-message bytes and seconds on 8 GPUs; sizes within the start-up left out."""
+    rungs: list[tuple[float, float]] = []
+    for size, seconds in sorted(points.items()):
+        if seconds > 1.3 * startup_s:
+            rate = 7 / 8 * size / (seconds - startup_s)
+            rungs.append((size / 8, max(rate, rungs[-1][1] if rungs else 0.0)))
+    return rungs
+
+
+def nccl(folder: Path, kind: str, startup_s: float) -> list[tuple[float, float]]:
+    """NCCL on 8 H200, FP16: the table counts elements of the whole message, 2 bytes each."""
+    table = "h200_sxm.comm.nccl.2.26.2.nccl_perf.parquet"
+    found = aiconfigurator(folder, table, op_name=kind, num_gpus=8, nccl_dtype="half")
+    return ladder({2 * row["message_size"]: row["latency"] / 1e3 for row in found}, startup_s)
+
+
+def custom_all_reduce(folder: Path, startup_s: float) -> list[tuple[float, float]]:
+    """AllReduce kernels on 8 H200, as two halves that take the same time."""
+    table = "h200_sxm.comm.trtllm.1.3.0rc20.custom_allreduce_perf.parquet"
+    found = aiconfigurator(folder, table, num_gpus=8)
+    return ladder({2 * row["message_size"]: row["latency"] / 2e3 for row in found}, startup_s)
+
+
+def main() -> None:
+    """Fit everything and print it."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    arguments.add_argument("folder", type=Path)
+    arguments.add_argument("--json", type=Path)
+    given = arguments.parse_args()
+    result: dict[str, Any] = {"h20": {}, "h800": {}}
+    for where, family in families(given.folder):
+        numbers, error = fit(family)
+        result[where][family.name] = numbers
+        shown = ", ".join(f"{name} {value:.3g}" for name, value in numbers.items() if value)
+        print(f"{where:5s} {family.name:18s} {error}: {shown}", flush=True)
+    result["nccl_all_gather"] = nccl(given.folder, "all_gather", 11.4e-6)
+    result["nccl_reduce_scatter"] = nccl(given.folder, "reduce_scatter", 11.4e-6)
+    result["custom"] = custom_all_reduce(given.folder, 1.4e-6)
+    for name in ("nccl_all_gather", "nccl_reduce_scatter", "custom"):
+        print(name, ", ".join(f"{size / 1024:.0f} KiB {rate / 1e9:.0f} GB/s" for size, rate in result[name]))
+    if given.json:
+        given.json.write_text(json.dumps(result, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,240 @@
+"""FlowMLA (Ant Group, on SGLang): decode of DeepSeek-R1 with data parallel attention whose o_proj is sharded.
+
+Data parallel attention has all of MLA on every card, which leaves little memory for requests. FlowMLA keeps 1/n of
+o_proj on each of n cards and gathers it just in time: two buffers, odd and even layers; when attention of layer i has
+used its buffer, the all-gather of layer i + 2 starts on that parity's communication stream, and o_proj of layer i + 2
+waits for its end. Meanwhile its CTAs hold SMs. The feed-forward is tensor or expert parallel over all cards: an
+AllGather of all data parallel tokens before it, a ReduceScatter after it.
+
+Layer, data parallel: projections -> attention (decode, prompts) -> [wait for gathered o_proj] o -> [gather of layer
+i + 2] -> norm -> AllGather -> gate, experts, shared expert -> ReduceScatter. Tensor parallel (the baseline): all cards
+have all tokens and some heads; an AllReduce after o and after the feed-forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from simulator.model import ops, serving
+from simulator.model.decode import in_l2
+from simulator.model.layout import blocks
+from simulator.model.mla import Kernels
+from simulator.model.routing import routing_of
+from simulator.program.rank import Event, Rank
+from simulator.scenario import Case, MemoryItem, Part, Workload
+from workloads.flow_mla_memory import items, requests, sharded_bytes
+from workloads.flow_mla_run import GATHER, LAST, Iteration, plan, readings
+
+
+class Batch(Part):
+    """The published runs: so many requests that start together, and how much of the run is simulated."""
+
+    requests: int = Field(0, ge=0, description="of every data parallel rank (TP: of all ranks); 0: as many as fit")
+    prompt_tokens: int = Field(1024, gt=0)
+    output_tokens: int = Field(2048, gt=1)
+    chunk_tokens: int = Field(1024, gt=0, description="prompt tokens of every data parallel rank in one step")
+    samples: int = Field(3, gt=0, description="decode iterations that are simulated, at as many KV lengths")
+    cached_tokens: int = Field(0, ge=0, description="0: the whole run; else decode with this many cached tokens alone")
+
+
+class Knobs(BaseModel):
+    """What FlowMLA can vary."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    dtype: Literal["fp8", "bf16"] = Field("fp8", description="weights of linear layers")
+    attention: Literal["dp", "tp"] = Field("dp", description="data or tensor parallel attention")
+    sharded: tuple[Literal["qkv_a", "q_b", "o"], ...] = Field((), description="FlowMLA: modules of which 1/n is kept")
+    shards: int = Field(8, gt=1, description="FlowMLA: over how many neighbours a module is sharded")
+    buffers: int = Field(2, gt=0, description="FlowMLA: layers whose gathered weights there is room for")
+    gather_engine: str = Field("nccl_background", description="FlowMLA: what drives the gather")
+    engine: str = Field("nccl", description="what drives all other collectives: an engine of the machine")
+    small_engine: str = Field("custom_all_reduce", description="what drives AllReduce up to `small_mb`")
+    small_mb: float = Field(8.0, ge=0, description="largest AllReduce of `small_engine`")
+    pad_to_captured: bool = Field(True, description="decode runs in graphs captured for a few batch sizes")
+
+
+def run(npu: Rank, case: Case) -> None:
+    """The iterations that stand for the whole run, one captured graph each."""
+    npu.program.captured = True
+    iterations = plan(case)
+    shards = Shards(npu, case, len(iterations) * case.shapes.layers)
+    for iteration in iterations:
+        step(npu, case, iteration, shards)
+
+
+def step(npu: Rank, case: Case, iteration: Iteration, shards: Shards) -> None:
+    """One iteration: embedding, layers, LM head; the host reads the sampled tokens before it launches the next one."""
+    s, tokens = case.shapes, _tokens(case, iteration)
+    launch(npu, iteration, [("embedding.lookup", ops.passes(2.0 * tokens * s.hidden, 2.0 * tokens * s.hidden))])
+    for layer in range(s.layers):
+        with npu.scope(layer=layer):
+            if case.knobs.attention == "tp":
+                tensor_parallel_layer(npu, case, iteration, layer)
+            else:
+                data_parallel_layer(npu, case, iteration, layer, shards)
+    head(npu, case, iteration)
+    npu.host_wait(npu.record())
+
+
+# --- one layer --------------------------------------------------------------------------------------------------------
+
+
+def data_parallel_layer(npu: Rank, case: Case, iteration: Iteration, layer: int, shards: Shards) -> None:
+    """All heads of own tokens; then the feed-forward of everybody's."""
+    s, world, tokens = case.shapes, npu.group("world"), _tokens(case, iteration)
+    shards.before("qkv_a", "q_b")
+    attend(npu, case, iteration, s.heads)
+    shards.before("o")
+    launch(npu, iteration, serving.output(s, tokens, s.heads, case.knobs.dtype))
+    shards.read()
+    launch(npu, iteration, [("ffn.norm", ops.add_rms_norm(tokens, s.hidden))])
+    world.all_gather("ffn.all_gather", 2 * tokens * s.hidden, case.knobs.engine)
+    feed_forward(npu, case, iteration, layer, tokens * world.size)
+    world.reduce_scatter("ffn.reduce_scatter", 2 * tokens * s.hidden, case.knobs.engine)
+
+
+def tensor_parallel_layer(npu: Rank, case: Case, iteration: Iteration, layer: int) -> None:
+    """Some heads of all tokens, and a slice of the feed-forward, an AllReduce after each."""
+    s, tokens = case.shapes, _tokens(case, iteration)
+    heads = s.heads // case.ranks
+    attend(npu, case, iteration, heads)
+    launch(npu, iteration, serving.output(s, tokens, heads, case.knobs.dtype))
+    all_reduce(npu, case, "attention.all_reduce", tokens)
+    launch(npu, iteration, [("ffn.norm", ops.add_rms_norm(tokens, s.hidden))])
+    feed_forward(npu, case, iteration, layer, tokens)
+    all_reduce(npu, case, "ffn.all_reduce", tokens)
+
+
+def attend(npu: Rank, case: Case, iteration: Iteration, heads: int) -> None:
+    """Projections of all tokens, then attention of those that decode and of the prompts."""
+    s, dtype = case.shapes, case.knobs.dtype
+    launch(npu, iteration, serving.projections(s, _tokens(case, iteration), heads, dtype))
+    if iteration.decoding:
+        dummies = iteration.padded(case.knobs.pad_to_captured) - iteration.decoding
+        contexts = ((1, iteration.cached),) * iteration.decoding + ((1, 1),) * dummies
+        launch(npu, iteration, serving.decode_attention(s, contexts, heads))
+    if iteration.prompts:
+        launch(npu, iteration, serving.prompt_attention(s, iteration.prompts, heads, dtype))
+
+
+def feed_forward(npu: Rank, case: Case, iteration: Iteration, layer: int, tokens: int) -> None:
+    """Dense FFN, or gate, routed and shared experts, of all tokens: slices of each, or whole experts (EP)."""
+    s, dtype = case.shapes, case.knobs.dtype
+    if layer < s.dense_layers:
+        launch(npu, iteration, serving.ffn(s, "dense", tokens, s.dense_intermediate // case.ranks, dtype))
+        return
+    ep = case.layout.expert_parallel
+    width = s.expert_intermediate * ep // case.ranks
+    launch(npu, iteration, serving.gate(s, tokens))
+    launch(npu, iteration, serving.experts(s, tokens, _rows(npu, case, layer, tokens), width, dtype))
+    shared = s.shared_experts * s.expert_intermediate // case.ranks
+    launch(npu, iteration, serving.ffn(s, "shared", tokens, shared, dtype))
+    launch(npu, iteration, [("shared.add", ops.passes(4.0 * tokens * s.hidden, 2.0 * tokens * s.hidden))])
+
+
+def head(npu: Rank, case: Case, iteration: Iteration) -> None:
+    """Last tokens of everybody, a shard of the vocabulary; logits come together again, then one token is drawn."""
+    s, world = case.shapes, npu.group("world")
+    rows = max(iteration.padded(case.knobs.pad_to_captured) + len(iteration.prompts), 1)
+    launch(npu, iteration, [("head.norm", ops.add_rms_norm(rows, s.hidden))])
+    everybody = rows
+    if case.knobs.attention == "dp":
+        everybody = rows * world.size
+        world.all_gather("head.gather_tokens", 2 * rows * s.hidden, case.knobs.engine)
+    launch(npu, iteration, [("head.logits", ops.gemm(everybody, s.vocabulary // world.size, s.hidden, "bf16"))])
+    world.all_gather("head.gather_logits", 2 * everybody * s.vocabulary // world.size, case.knobs.engine)
+    launch(npu, iteration, [(LAST, ops.passes(2.0 * rows * s.vocabulary, 8.0 * rows))])
+
+
+# --- FlowMLA ----------------------------------------------------------------------------------------------------------
+
+
+class Shards:
+    """Sharded modules: as many gathers ahead as there are buffers, each buffer's on a stream of its own."""
+
+    def __init__(self, npu: Rank, case: Case, layers: int) -> None:
+        self.npu, self.case, self.left = npu, case, layers
+        self.asked = self.used = 0  # layers gathered, layers read
+        self.gathered: list[Event] = []
+        if case.knobs.sharded:
+            for _ in range(case.knobs.buffers):
+                self._gather()
+
+    def before(self, *modules: str) -> None:
+        """What follows reads these modules of the present layer."""
+        if set(modules) & set(self.case.knobs.sharded):
+            self.npu.wait(self.gathered[self.used])
+
+    def read(self) -> None:
+        """The last reader of the present layer's buffer is launched: gather into the buffer that it leaves."""
+        if self.case.knobs.sharded:
+            self.used += 1
+            self._gather()
+
+    def _gather(self) -> None:
+        if self.asked == self.left:
+            return
+        knobs, last_reader = self.case.knobs, self.npu.record()
+        with self.npu.stream(f"gather {self.asked % knobs.buffers}"):
+            self.npu.wait(last_reader)
+            shard = round(sharded_bytes(self.case) / knobs.shards)
+            self.gathered.append(self.npu.group("shards").all_gather(GATHER, shard, knobs.gather_engine))
+        self.asked += 1
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def launch(npu: Rank, iteration: Iteration, kernels: Kernels) -> None:
+    """One kernel after the other; without prompts activations are few enough to stay in L2."""
+    for name, work in kernels if iteration.prompts else in_l2(kernels):
+        npu.launch(work, name)
+
+
+def all_reduce(npu: Rank, case: Case, name: str, tokens: int) -> None:
+    """Sum over all ranks, by the kernel for its size."""
+    size, knobs = 2 * tokens * case.shapes.hidden, case.knobs
+    engine = knobs.small_engine if size <= knobs.small_mb * 1e6 else knobs.engine
+    npu.group("world").all_reduce(name, size, engine)
+
+
+def _tokens(case: Case, iteration: Iteration) -> int:
+    """Of one rank's attention: prompts, and requests that decode with what fills up their graph."""
+    return sum(iteration.prompts) + iteration.padded(case.knobs.pad_to_captured)
+
+
+def _rows(npu: Rank, case: Case, layer: int, tokens: int) -> tuple[int, ...]:
+    """Rows of each local expert; where experts are sliced, every rank has a slice of all of them."""
+    s, ep = case.shapes, case.layout.expert_parallel
+    each = tuple(tokens // ep + (rank < tokens % ep) for rank in range(ep))
+    routing = routing_of(each, s.routed_experts, s.experts_per_token, case.routing.skew, (case.seed, layer))
+    place = npu.rank // (case.ranks // ep) if ep > 1 and routing.drawn else 0
+    return routing.rows(place)
+
+
+def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
+    """Everybody, and the neighbours that share modules."""
+    shards = case.knobs.shards if case.knobs.sharded else case.ranks
+    return {"world": blocks(case.ranks, case.ranks), "shards": blocks(case.ranks, shards)}
+
+
+def place(case: Case, rank: int) -> Mapping[str, object]:
+    """All ranks are alike."""
+    return {}
+
+
+def memory(case: Case) -> list[MemoryItem]:
+    """What every rank keeps."""
+    return items(case, requests(case))
+
+
+def measures(case: Case, seconds: float) -> Mapping[str, float]:
+    """How long the simulated iterations take together; what follows for the run is read from the timeline."""
+    return {"latency_ms": seconds * 1e3}
+
+
+FLOW_MLA = Workload(run, groups, place, memory, measures, readings=readings)

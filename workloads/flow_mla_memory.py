@@ -1,0 +1,85 @@
+"""FlowMLA's memory, to the buffer: what one rank keeps, and how many requests fit beside it.
+
+Tensor parallel attention splits everything but the down projections, which every rank has whole; data parallel
+attention has all of MLA and the embedding on every rank. FlowMLA keeps 1/n of the sharded modules of every layer and as
+many buffers of a whole layer's as it works with, own shard not counted twice. The absorbed up-projection is a copy in
+BF16 beside the original, which prompts use. The router is BF16; FP8 weights have an FP32 scale per block of 128 x 128.
+"""
+
+from __future__ import annotations
+
+from simulator.scenario import Case, MemoryItem
+
+ELEMENT = {"fp8": 1.0 + 4.0 / 128**2, "bf16": 2.0}
+GRAPHS_AND_WORKSPACES = 2.1 * 2**30  # bytes a card, for both systems
+
+
+def module_parameters(case: Case) -> dict[str, int]:
+    """Of one layer's attention, by module that can be sharded."""
+    s = case.shapes
+    return {
+        "qkv_a": s.hidden * (s.q_lora + s.kv_values),
+        "q_b": s.q_lora * s.heads * s.qk_dim,
+        "o": s.o_proj_parameters,
+    }
+
+
+def sharded_bytes(case: Case) -> float:
+    """Of one layer's modules that FlowMLA shards."""
+    sizes = module_parameters(case)
+    return sum(sizes[name] for name in case.knobs.sharded) * ELEMENT[case.knobs.dtype]
+
+
+def requests(case: Case) -> int:
+    """Requests of every data parallel rank (tensor parallel: of all ranks together)."""
+    return case.batch.requests or max(fitting(case), 1)
+
+
+def fitting(case: Case) -> int:
+    """How many fit; 0 or fewer where the weights alone do not."""
+    left = case.usable_bytes - sum(size for _, _, size in items(case, 0))
+    return int(left // request_bytes(case))
+
+
+def request_bytes(case: Case) -> float:
+    """The latent cache of one request at its end, BF16 (70,272 B a token in DeepSeek-R1)."""
+    tokens = case.batch.prompt_tokens + case.batch.output_tokens
+    return 2.0 * case.shapes.kv_values * case.shapes.layers * tokens
+
+
+def items(case: Case, held: int) -> list[MemoryItem]:
+    """What one rank keeps with so many requests."""
+    s, element = case.shapes, ELEMENT[case.knobs.dtype]
+    experts = s.moe_layers * element * s.expert_parameters / case.ranks
+    return [
+        *attention(case),
+        ("routed experts", "weights", s.routed_experts * experts),
+        ("shared expert, a shard", "weights", s.shared_experts * experts),
+        ("dense FFN, a shard", "weights", s.dense_layers * element * s.dense_parameters / case.ranks),
+        ("router, BF16", "weights", s.moe_layers * 2.0 * s.router_parameters),
+        ("LM head, a shard", "weights", 2.0 * s.embedding_parameters / case.ranks),
+        ("CUDA graphs and workspaces", "other", GRAPHS_AND_WORKSPACES),
+        (f"latent cache of {held} requests", "KV", held * request_bytes(case)),
+    ]
+
+
+def attention(case: Case) -> list[MemoryItem]:
+    """Attention, its absorbed copies, FlowMLA's shards and buffers, and the embedding."""
+    s, knobs, element = case.shapes, case.knobs, ELEMENT[case.knobs.dtype]
+    share = case.ranks if knobs.attention == "tp" else 1
+    kv_b = s.kv_lora * s.heads * (s.nope_dim + s.v_dim)
+    sizes = {"qkv_a": 1, "q_b": share, "o": share}
+    parts: list[MemoryItem] = [
+        (f"attention: {name}" + (", a shard" if name in knobs.sharded else ""), "weights",
+         s.layers * element * size / sizes[name] / (knobs.shards if name in knobs.sharded else 1))
+        for name, size in module_parameters(case).items()
+    ]  # fmt: skip
+    parts += [
+        ("attention: kv_b", "weights", s.layers * element * kv_b / share),
+        ("attention: kv_b absorbed, BF16", "weights", s.layers * 2.0 * kv_b / share),
+        ("embedding" + (", a shard" if share > 1 else ", replicated"), "weights", 2.0 * s.embedding_parameters / share),
+    ]
+    if knobs.sharded:
+        gathered = sharded_bytes(case) * (knobs.shards - 1) / knobs.shards
+        parts.append((f"{knobs.buffers} buffers for gathered weights", "communication", knobs.buffers * gathered))
+    return parts
