@@ -55,11 +55,10 @@ def exchanges(step: Step) -> list[tuple[Label, str, str, list[tuple[int, int]], 
     """Dispatch and combine: label, flag of the GPU, flag for the GPU, (peer, rows), bytes of a row, rows to come."""
     sent = [(peer, step.rows[step.rank][peer]) for peer in step.remote]
     back = [(peer, step.rows[peer][step.rank]) for peer in step.remote]
-    number = int(step.name.split()[-1])
     return [
-        (Label("dispatch.tokens", number), step.on("send_done"), step.on("dispatched"), sent, SLOT_BYTES,
+        (step.label("dispatch.tokens"), step.on("send_done"), step.on("dispatched"), sent, SLOT_BYTES,
          step.received(step.remote)),
-        (Label("combine.tokens", number), step.on("combine_packed"), step.on("combined"), back, COMBINE_BYTES,
+        (step.label("combine.tokens"), step.on("combine_packed"), step.on("combined"), back, COMBINE_BYTES,
          step.sent(step.remote)),
     ]  # fmt: skip
 
@@ -175,7 +174,7 @@ def _spread(npu: Rank, step: Step, name: str, row_bytes: int) -> None:
 
 def rails_of(case: Case, rank: int, number: int) -> Step:
     """The step's rows on the wire: a token goes once to every other node where one of its experts is."""
-    return Step(f"step {number}", rank, _rails(case.ranks, case.batch.per_rank, case.shapes.experts_per_token),
+    return Step(number, -1, rank, _rails(case.ranks, case.batch.per_rank, case.shapes.experts_per_token),
                 case.knobs)
 
 

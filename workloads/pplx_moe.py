@@ -22,6 +22,7 @@ from simulator.program.host_thread import Steps
 from simulator.program.journal import Label
 from simulator.program.rank import Event, Rank
 from simulator.scenario import Case, MemoryItem, Part, Workload
+from workloads.faults import Fault, strike
 from workloads.readings import hops, span_us
 
 NODE = 8
@@ -45,14 +46,16 @@ class Knobs(BaseModel):
     private_tokens: int = Field(32, ge=0, description="tokens per sender that may be written before routes are known")
     templates: bool = Field(True, description="scatter and barrier as one command; without, every peer is one")
     nvlink: bool = Field(True, description="peers in the node by stores over NVLink instead of the cards")
+    fault: Fault = Fault()
     rotated: bool = Field(True, description="senders begin with the node after their own; otherwise all with rank 0")
 
 
 @dataclass(frozen=True)
 class Step:
-    """One dispatch and combine of one rank: rows of every pair, [source][target]."""
+    """One dispatch and combine of one rank, in a layer and micro-batch: rows of every pair, [source][target]."""
 
-    name: str
+    layer: int
+    micro_batch: int
     rank: int
     rows: Sizes
     knobs: Any
@@ -93,15 +96,20 @@ class Step:
 
     def on(self, what: str) -> str:
         """The name of a flag or a counter of this step."""
-        return f"{self.name}.{what}"
+        part = f".{self.micro_batch}" if self.micro_batch >= 0 else ""
+        return f"step {self.layer}{part} {what}"
+
+    def label(self, name: str) -> Label:
+        """What its transfers are called."""
+        return Label(name, self.layer, self.micro_batch)
 
 
-def step_of(case: Case, rank: int, number: int) -> Step:
+def step_of(case: Case, rank: int, layer: int, micro_batch: int = -1, tokens: int = 0) -> Step:
     """One step of one rank, routing drawn per step and rank."""
     s = case.shapes
-    rows = _rows(case.ranks, case.batch.per_rank, s.routed_experts, s.experts_per_token, case.routing.skew,
-                 (case.seed, number))
-    return Step(f"step {number}", rank, rows, case.knobs)
+    rows = _rows(case.ranks, tokens or case.batch.per_rank, s.routed_experts, s.experts_per_token, case.routing.skew,
+                 (case.seed, layer, micro_batch + 1))
+    return Step(layer, micro_batch, rank, rows, case.knobs)
 
 
 @cache
@@ -178,20 +186,20 @@ def dispatch_and_combine(npu: Rank, case: Case) -> None:
 
 def proxy(host: Host, case: Case) -> Steps:
     """The proxy thread of one rank."""
+    strike(host, case.knobs.fault)
     barrier = None
     for number in range(case.batch.steps):
         step = step_of(case, host.rank, number)
-        yield from dispatch_proxy(host, step, number, barrier)
-        barrier = yield from combine_proxy(host, step, number)
+        yield from dispatch_proxy(host, step, barrier)
+        barrier = yield from combine_proxy(host, step)
     if barrier is not None:
         yield from host.until(barrier, "the last barrier")
 
 
-def dispatch_proxy(host: Host, step: Step, layer: int, barrier: Any) -> Steps:
+def dispatch_proxy(host: Host, step: Step, barrier: Any) -> Steps:
     """Routes to everybody, tokens into private buffers, and what those cannot take once all routes are known."""
     engine, knobs = host.engine, step.knobs
-    routes, tokens = Label("dispatch.routes", layer), Label("dispatch.tokens", layer)
-    overflow = Label("dispatch.overflow", layer)
+    routes, tokens = step.label("dispatch.routes"), step.label("dispatch.tokens")
     routed = engine.count(routes, step.on("routes"), len(step.peers))
     seen = yield from host.until_flag(step.on("route_done"))
     yield from engine.scatter(host.proxy, routes, [(peer, ROUTE_BYTES) for peer in step.peers], step.on("routes"), seen)
@@ -209,12 +217,12 @@ def dispatch_proxy(host: Host, step: Step, layer: int, barrier: Any) -> Steps:
     rest = [(peer, (mine[peer] - knobs.private_tokens) * SLOT_BYTES) for peer in step.remote
             if mine[peer] > knobs.private_tokens]
     if rest:
-        yield from engine.scatter(host.proxy, overflow, rest, step.on("tokens"), known)
+        yield from engine.scatter(host.proxy, step.label("dispatch.overflow"), rest, step.on("tokens"), known)
 
 
-def combine_proxy(host: Host, step: Step, layer: int) -> Steps:
+def combine_proxy(host: Host, step: Step) -> Steps:
     """Everything back in one write per peer (offsets are known), then a barrier; returns what it ends with."""
-    engine, tokens, barrier = host.engine, Label("combine.tokens", layer), Label("barrier", layer)
+    engine, tokens, barrier = host.engine, step.label("combine.tokens"), step.label("barrier")
     engine.count(tokens, step.on("combine"), len(step.remote), gpu_flag=step.on("combined"))
     seen = yield from host.until_flag(step.on("combine_packed"))
     parts = [(peer, step.rows[peer][step.rank] * COMBINE_BYTES) for peer in step.remote]
@@ -259,7 +267,7 @@ def readings(case: Case, columns: Mapping[str, Any]) -> Mapping[str, float]:
     dispatch = span_us(columns, "dispatch.count", "dispatch.shuffle")
     combine = span_us(columns, "combine.pack", "combine.sum")
     rows = [_rows(case.ranks, case.batch.per_rank, case.shapes.routed_experts, case.shapes.experts_per_token,
-                  case.routing.skew, (case.seed, number)) for number in range(case.batch.steps)]
+                  case.routing.skew, (case.seed, number, 0)) for number in range(case.batch.steps)]
     inside = sum(count for table in rows for source, row in enumerate(table) for target, count in enumerate(row)
                  if source // NODE == target // NODE)
     return {

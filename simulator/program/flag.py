@@ -16,21 +16,23 @@ if TYPE_CHECKING:
 class Flag:
     """One flag, set once. kind: "set_flag" (by the stream, for the host) or "wait_flag" (set by the host).
 
-    cores: what a kernel that spins on the flag holds meanwhile, as ((pool, count), ...).
+    cores: what a kernel that spins on the flag holds meanwhile, as ((pool, count), ...). watched: the host learns of it
+    through its watcher of unified memory, instead of polling a flag over PCIe.
     """
 
     kind: str
     flag: str
     cores: tuple[tuple[str, int], ...] = ()
+    watched: bool = False
 
     def __str__(self) -> str:
         held = ", ".join(f"{count} {pool}" for pool, count in self.cores)
         return f"{self.kind} {self.flag}" + (f", holding {held}" if held else "")
 
 
-def set_flag(npu: Rank, name: str, flag: str) -> Event:
+def set_flag(npu: Rank, name: str, flag: str, watched: bool = False) -> Event:
     """The host can see `flag` once everything before it in the current stream has ended."""
-    return npu.launch(Flag("set_flag", flag), name)
+    return npu.launch(Flag("set_flag", flag, watched=watched), name)
 
 
 def wait_flag(npu: Rank, name: str, flag: str, cores: tuple[tuple[str, int], ...] = ()) -> Event:

@@ -59,7 +59,7 @@ class LiveReplay(Replay):
             return
         if work.kind == "set_flag":
             self._finish(npu, index, work, self.env.now)
-            self.hosts[npu.rank].from_gpu(work.flag, Key(npu.rank, self._kernel(npu.rank, index)))
+            self.hosts[npu.rank].from_gpu(work.flag, Key(npu.rank, self._kernel(npu.rank, index)), work.watched)
             return
         there = self._flags.get((npu.rank, work.flag))
         if there is None:
@@ -90,7 +90,7 @@ class LiveReplay(Replay):
 
     def _deadlock(self, stuck: list[Npu]) -> str:
         lost = [write for host in self.hosts.values() for nic in host.engine.nics for write in nic.outstanding]
-        lines = [super()._deadlock(stuck)] if stuck else ["deadlock: hosts can never go on"]
+        lines = ["deadlock: hosts can never go on"]
         dead = [f"rank {host.rank}'s nic {nic.number}" for host in self.hosts.values() for nic in host.engine.nics
                 if nic.dead]
         lines += [f"  dead: {', '.join(dead)}"] * bool(dead)
@@ -98,6 +98,7 @@ class LiveReplay(Replay):
         lines += [f"  ... and {len(lost) - 4} more writes"] * (len(lost) > 4)
         waiting = [line for host in self.hosts.values() for line in self._waits_of(host)]
         lines += waiting[:8] + [f"  ... and {len(waiting) - 8} more"] * (len(waiting) > 8)
+        lines += [super()._deadlock(stuck)] if stuck else []
         return "\n".join(lines)
 
     def _waits_of(self, host: Host) -> list[str]:

@@ -1,0 +1,89 @@
+"""Decode of DeepSeek-V3 and Kimi-K2 on the MoE kernels over EFA: one node against several, one micro-batch against two.
+
+One token of multi-token prediction, accepted four times in five. Requests are counted per GPU.
+"""
+
+from __future__ import annotations
+
+from simulator.scenario import Expected, RoutingSpec, Scenario, Study
+from workloads.pplx_decode import DECODE, DecodeKnobs, Requests
+
+SOURCE = "TransferEngine and MoE kernels of Perplexity, arXiv 2510.27656"
+
+
+def one_node() -> Scenario:
+    """EP8: everything over NVLink, 32 experts per GPU."""
+    return _decode(8)
+
+
+def ep16() -> Scenario:
+    """EP16 over EFA."""
+    return _decode(16)
+
+
+def ep32() -> Scenario:
+    """EP32 over EFA."""
+    note = f"{SOURCE}: several nodes match or beat one at medium batch; how large that is, is not said: see the study"
+    batch = Study(
+        title="Requests per GPU: one node reads more expert weights, several wait for the wire",
+        key="batch.per_rank", values=("4", "8", "16", "32", "64", "128"),
+        metrics=("tpot_ms", "throughput_tok_s_per_card"),
+        beside=("pplx_decode:one_node", "pplx_decode:ep16", "pplx_decode:ep32_two"),
+    )  # fmt: skip
+    beats = Expected(id="pplx.decode", metric="throughput_tok_s_per_card", value=1.0, role="predict", note=note,
+                     against="pplx_decode:one_node", band=(1.0, None))
+    return _decode(32).variant(expected=(beats,), studies=(batch,))
+
+
+def ep32_two() -> Scenario:
+    """EP32 over EFA, two micro-batches through one proxy."""
+    return _two(ep32(), Expected(id="pplx.microbatch", metric="throughput_tok_s_per_card", value=1.0, role="predict",
+                                 note=f"{SOURCE}: no gain from two micro-batches at a small batch",
+                                 against="pplx_decode:ep32", band=(None, 1.0)))
+
+
+def ep32_large() -> Scenario:
+    """EP32 over EFA, 256 requests per GPU."""
+    return ep32().variant(title="Decode over EFA, EP32, 256 requests per GPU", expected=(), studies=(),
+                          batch=Requests(per_rank=256, cached_tokens=2048))
+
+
+def ep32_large_two() -> Scenario:
+    """As ep32_large with two micro-batches."""
+    return _two(ep32_large(), Expected(id="pplx.microbatch", metric="throughput_tok_s_per_card", value=1.0,
+                                       role="predict", note=f"{SOURCE}: a gain at a very large batch",
+                                       against="pplx_decode:ep32_large", band=(1.0, None)))
+
+
+def kimi_k2_one_node() -> Scenario:
+    """Kimi-K2 on one node: it does not fit, and the ledger says why."""
+    return one_node().variant(title="Decode of Kimi-K2 on one node", model="kimi_k2")
+
+
+def kimi_k2_ep16() -> Scenario:
+    """Kimi-K2 on two nodes."""
+    return ep16().variant(title="Decode of Kimi-K2 over EFA, EP16", model="kimi_k2")
+
+
+def kimi_k2_ep32() -> Scenario:
+    """Kimi-K2 on four nodes."""
+    return ep32().variant(title="Decode of Kimi-K2 over EFA, EP32", model="kimi_k2", expected=(), studies=())
+
+
+def _decode(ranks: int) -> Scenario:
+    return Scenario(
+        title=f"Decode over EFA, EP{ranks}, 16 requests per GPU",
+        machine="p5en_h200",
+        model="deepseek_r1",
+        kernels="pplx_2025",
+        cards=ranks,
+        batch=Requests(per_rank=16),
+        routing=RoutingSpec(skew=0.0),
+        knobs=DecodeKnobs(),
+        workload=DECODE,
+    )
+
+
+def _two(parent: Scenario, expected: Expected) -> Scenario:
+    return parent.variant(title=f"{parent.title}, two micro-batches", knobs=DecodeKnobs(micro_batches=2),
+                          expected=(expected,), studies=())

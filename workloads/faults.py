@@ -1,0 +1,41 @@
+"""Faults in the middle of a run: a card dies or slows down, a host is lost, a proxy thread is descheduled."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from simulator.program.host import Host
+from simulator.program.host_thread import Steps
+from simulator.scenario import Part
+
+
+class Fault(Part):
+    """What strikes one rank, and when."""
+
+    kind: Literal["none", "card_dies", "card_slows", "host_lost", "thread_descheduled"] = "none"
+    at_us: float = Field(50.0, ge=0)
+    rank: int = Field(0, ge=0)
+    card: int = Field(0, ge=0)
+    speed: float = Field(0.1, gt=0, le=1, description="share of its goodput that a slow card is left with")
+    away_us: float = Field(100.0, ge=0, description="for how long the thread does not run")
+
+
+def strike(host: Host, fault: Fault) -> None:
+    """Let the fault happen if it concerns this host."""
+    if fault.kind != "none" and fault.rank == host.rank:
+        host.env.process(_strike(host, fault))
+
+
+def _strike(host: Host, fault: Fault) -> Steps:
+    yield host.env.timeout(int(fault.at_us * 1e6))
+    card = host.engine.nics[fault.card % len(host.engine.nics)]
+    if fault.kind == "card_dies":
+        card.die()
+    elif fault.kind == "card_slows":
+        card.speed = fault.speed
+    elif fault.kind == "host_lost":
+        host.lose()
+    else:
+        host.proxy.deschedule(fault.away_us / 1e6)

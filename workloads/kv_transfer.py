@@ -1,0 +1,124 @@
+"""KV cache layer by layer from a prefill group to a decode group, while prefill goes on (arXiv 2510.27656).
+
+After every layer the GPU moves a progress counter in unified memory; a watcher on the host sees it, and the proxy
+writes that layer's pages to its partner's. The decoder counts immediates, a page each, and never asks for order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from simulator.model.layout import blocks
+from simulator.program.flag import set_flag
+from simulator.program.host import Host
+from simulator.program.host_thread import Steps
+from simulator.program.journal import Label
+from simulator.program.rank import Rank
+from simulator.scenario import Case, MemoryItem, Part, Workload
+from workloads import fp8_layers as layers
+
+GROUP = 8  # GPUs of each side: rank r sends to rank r + 8
+
+
+class Prompt(Part):
+    """A prompt on every rank of the prefill group."""
+
+    prompt_tokens: int = Field(4096, gt=0)
+    page_tokens: int = Field(64, gt=0)
+
+
+class Knobs(BaseModel):
+    """How many layers are simulated."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    layers: int = Field(8, gt=1)
+    layer_by_layer: bool = Field(True, description="pages leave after every layer; otherwise after prefill")
+
+
+def prefill(npu: Rank, case: Case) -> None:
+    """Layers of a prefill; every one ends with its progress. The decode group does nothing yet."""
+    npu.program.captured = True
+    if npu.rank >= GROUP:
+        return
+    s, tokens, node = case.shapes, case.batch.prompt_tokens, npu.group("node")
+    local = s.routed_experts // GROUP
+    for layer in range(case.knobs.layers):
+        with npu.scope(layer=layer):
+            layers.launch(npu, layers.prefill_attention(s, tokens))
+            set_flag(npu, "kv.progress", f"layer {layer}", watched=True)
+            rows = tokens * s.experts_per_token
+            node.all_to_all("dispatch.tokens", rows * s.hidden // GROUP, "nvlink")
+            layers.launch(npu, layers.experts(s, (rows // local,) * local))
+            node.all_to_all("combine.tokens", rows * s.hidden * 2 // GROUP, "nvlink")
+    set_flag(npu, "prefilled", "prefilled", watched=True)
+
+
+def proxy(host: Host, case: Case) -> Steps:
+    """Prefill ranks write pages, decode ranks count them."""
+    pages = -(-case.batch.prompt_tokens // case.batch.page_tokens)
+    if host.rank >= GROUP:
+        for layer in range(case.knobs.layers):
+            arrived = host.engine.count(Label("kv.pages", layer), f"layer {layer}", pages)
+            yield from host.until(arrived, f"the pages of layer {layer}")
+        yield from host.set_flag(Label("kv.complete", case.knobs.layers - 1), "complete")
+        return
+    page_bytes = case.batch.page_tokens * case.shapes.kv_values * 2
+    if not case.knobs.layer_by_layer:
+        yield from host.until_flag("prefilled")
+    for layer in range(case.knobs.layers):
+        seen = yield from host.until_flag(f"layer {layer}")
+        label = Label("kv.pages", layer)
+        yield from host.engine.paged(host.proxy, label, host.rank + GROUP, pages, page_bytes, f"layer {layer}", seen)
+
+
+def readings(case: Case, columns: Mapping[str, Any]) -> Mapping[str, float]:
+    """Time of a layer's compute, of its transfer, and what is left of transfers once prefill has ended."""
+    prefilling = columns["rank"] < GROUP
+    gpu = prefilling & (columns["stream"] == "compute")
+    layer_ends = [columns["end_ps"][gpu & (columns["layer"] == layer)].max() for layer in range(case.knobs.layers)]
+    pages = columns["name"] == "kv.pages"
+    transfers = []
+    for layer in range(case.knobs.layers):
+        of_layer = columns["layer"] == layer
+        done = columns["end_ps"][pages & of_layer & (columns["kind"] == "poll") & ~prefilling].max()
+        transfers.append(done - columns["end_ps"][of_layer & (columns["name"] == "kv.progress")].min())
+    last = columns["end_ps"][pages & (columns["kind"] == "poll") & ~prefilling].max()
+    compute_us = float(layer_ends[-1] - layer_ends[0]) / (case.knobs.layers - 1) / 1e6
+    return {
+        "layer_us": compute_us,
+        "kv_transfer_us": float(max(transfers)) / 1e6,
+        "kv_transfer_per_layer": float(max(transfers)) / 1e6 / compute_us,
+        "kv_exposed_us": max(0.0, float(last - layer_ends[-1]) / 1e6),
+    }
+
+
+def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
+    """The GPUs of each side."""
+    return {"node": blocks(case.ranks, GROUP)}
+
+
+def place(case: Case, rank: int) -> Mapping[str, object]:
+    """Nothing beside its number."""
+    return {}
+
+
+def memory(case: Case) -> list[MemoryItem]:
+    """The cache and one layer's activations."""
+    s, tokens = case.shapes, case.batch.prompt_tokens
+    return [
+        ("latent cache, BF16", "KV", 2.0 * tokens * s.kv_values * s.layers),
+        ("routed experts", "weights", s.moe_layers * s.routed_experts / GROUP * s.expert_parameters),
+        ("dispatched rows", "communication", 3.0 * tokens * s.experts_per_token * s.hidden),
+    ]
+
+
+def measures(case: Case, seconds: float) -> Mapping[str, float]:
+    """The whole run."""
+    return {"latency_ms": seconds * 1e3}
+
+
+KV_TRANSFER = Workload(prefill, groups, place, memory, measures, proxy, readings)
