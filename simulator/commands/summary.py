@@ -18,6 +18,10 @@ _IN_TABLES = {
 }
 
 
+def _in_tables(name: str) -> bool:
+    return name in _IN_TABLES or name.startswith(("block_", "sent_"))
+
+
 def facts(result: Result) -> list[str]:
     """The header's lines: what was run, how, and what the command line changed."""
     header, ledger = result.header, result.ledger
@@ -78,7 +82,7 @@ def report_of(result: Result) -> ReportInput:
     return ReportInput(
         title=f"{result.scenario.name}: {result.scenario.title}",
         facts=facts(result),
-        numbers=[(name, number(value)) for name, value in headline(result).items() if name not in _IN_TABLES],
+        numbers=[(name, number(value)) for name, value in headline(result).items() if not _in_tables(name)],
         expected=expected_rows(result),
         metrics=result.measured,
         path=result.critical,
