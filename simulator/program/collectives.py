@@ -32,7 +32,7 @@ from simulator.program.transfer import Key, Phase, Transfer
 from simulator.units import to_ps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from simulator.machine.graph import Fabric
     from simulator.machine.spec import CollectiveSpec
@@ -157,20 +157,33 @@ def engine_of(collective: Collective, engines: Mapping[str, CollectiveSpec]) -> 
     return engines[collective.via]
 
 
-def alone_ps(phases: tuple[Phase, ...], rank: int, rate_of: Callable[[Key], float]) -> int:
-    """How long an exchange takes `rank` with nobody else there, in ps: every latency, and the busiest capacity.
+def alone_ps(phases: tuple[Phase, ...], ranks: Iterable[int], rate_of: Callable[[Key], float]) -> dict[int, int]:
+    """How long an exchange takes each rank with nobody else there, in ps: every latency, and the busiest capacity.
 
-    Of the last phase only the transfers count that this rank waits for. Where messages differ it can take longer.
+    Of the last phase only the transfers count that a rank waits for. Where messages differ it can take longer.
     """
-    total_ps = 0
-    for number, phase in enumerate(phases, 1):
-        moved: Counter[Key] = Counter()
-        for transfer in phase.transfers:
-            if number < len(phases) or rank in transfer.ranks:
-                moved.update(dict(transfer.loads))
-        busiest_s = max((load / rate_of(key) for key, load in moved.items()), default=0.0)
-        total_ps += to_ps(phase.latency_s) + to_ps(busiest_s)
-    return total_ps
+    before_ps = sum(_busy_ps(phase.transfers, rate_of) for phase in phases[:-1])
+    before_ps += sum(to_ps(phase.latency_s) for phase in phases)
+    waits_for: dict[int, list[int]] = {rank: [] for rank in ranks}
+    last = phases[-1].transfers
+    for number, transfer in enumerate(last):
+        for rank in transfer.ranks:
+            if rank in waits_for:
+                waits_for[rank].append(number)
+    busy_ps: dict[tuple[int, ...], int] = {}
+    for numbers in map(tuple, waits_for.values()):
+        if numbers not in busy_ps:
+            busy_ps[numbers] = _busy_ps([last[number] for number in numbers], rate_of)
+    return {rank: before_ps + busy_ps[tuple(numbers)] for rank, numbers in waits_for.items()}
+
+
+def _busy_ps(transfers: Sequence[Transfer], rate_of: Callable[[Key], float]) -> int:
+    """What the busiest capacity needs for all of these."""
+    moved: Counter[Key] = Counter()
+    for transfer in transfers:
+        for key, load in transfer.loads:
+            moved[key] += load
+    return to_ps(max((load / rate_of(key) for key, load in moved.items()), default=0.0))
 
 
 def _alike(sizes: Sizes) -> bool:

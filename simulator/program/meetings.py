@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import simpy
 
@@ -24,7 +25,15 @@ from simulator.program.task import Collective, Task
 from simulator.program.world import World
 from simulator.units import to_ps
 
-Who = tuple[str, tuple[int, ...]]  # a group's name and the leaders of those who meet
+
+class Who(NamedTuple):
+    """A group's name and the leaders of those who meet, of whom there may be very many."""
+
+    group: str
+    leaders: tuple[int, ...]
+
+    def __hash__(self) -> int:
+        return hash((self.group, self.leaders[0], len(self.leaders)))
 
 
 @dataclass(slots=True, eq=False)
@@ -37,7 +46,7 @@ class Meeting:
     expected: frozenset[int]
     steps: int
     phases: tuple[Phase, ...]
-    alone_ps: dict[int, int]  # rank -> how long it takes with nobody else there, as far as it is known
+    alone_ps: dict[int, int]  # rank -> how long it takes with nobody else there
     arrived: dict[int, list[tuple[Npu, int]]] = field(default_factory=dict)
     started_ps: int = -1
     waiting: dict[int, int] = field(default_factory=dict)  # rank -> transfers of the last phase that it waits for
@@ -63,14 +72,24 @@ class Meetings:
         roles: Roles,
         lowering: Lowering,
         capacity: Callable[[Key], Capacity],
+        rate_of: Callable[[Key], float],
         tasks: Callable[[int], list[Task]],
     ) -> None:
         self.env, self.network, self.world, self.roles = env, network, world, roles
-        self.lowering, self.capacity, self.tasks = lowering, capacity, tasks
+        self.lowering, self.capacity, self.rate_of, self.tasks = lowering, capacity, rate_of, tasks
         self._open: dict[tuple[Who, int], Meeting] = {}
         self._phases: dict[tuple[Who, Collective], tuple[tuple[Phase, ...], dict[int, int]]] = {}
         self._agendas: dict[int, list[tuple[Who, int, tuple[int, ...]]]] = {}
+        self._whos: dict[Who, tuple[Who, frozenset[int]]] = {}  # one object for all who are equal, and who is expected
+        self._flows: dict[Transfer, Flow] = {}
         self.mailboxes = Mailboxes(env, network, capacity, lowering)
+
+    def prepare(self, rank: int) -> None:
+        """Lower every exchange of a rank's program before the clock runs."""
+        work_of = [work for _, work in self.world.programs[rank].collectives()]
+        for (who, _, members), collective in zip(self._agenda(rank), work_of, strict=True):
+            if collective.kind not in ONE_SIDED:
+                self._phases_of(who, collective, members)
 
     def arrive(self, npu: Npu, index: int) -> None:
         """A step of `npu` is ready to exchange; the last one to arrive starts it, if it is not one-sided."""
@@ -99,7 +118,7 @@ class Meetings:
         assert isinstance(collective, Collective)
         meeting = self._open.get((who, number))
         if meeting is None:
-            expected = frozenset(self.roles.leader[rank] for rank in members)
+            expected = self._whos[who][1]
             both_ends = collective.kind in ("send", "recv") and len(expected) == 1
             phases, alone = self._phases_of(who, collective, members)
             meeting = Meeting(who, number, collective, expected, 2 if both_ends else 1, phases, alone)
@@ -134,32 +153,29 @@ class Meetings:
     def _agenda(self, rank: int) -> list[tuple[Who, int, tuple[int, ...]]]:
         """(who, sequence number, members) of every exchange of a rank's program, in launch order."""
         if rank not in self._agendas:
-            self._agendas[rank] = _agenda_of(self.world, self.roles, rank)
+            self._agendas[rank] = [
+                (self._whos.setdefault(who, (who, frozenset(who.leaders)))[0], number, members)
+                for who, number, members in _agenda_of(self.world, self.roles, rank)
+            ]
         return self._agendas[rank]
 
     def _phases_of(
         self, who: Who, collective: Collective, members: tuple[int, ...]
     ) -> tuple[tuple[Phase, ...], dict[int, int]]:
-        """Phases of an exchange, and how long it takes each rank alone, which is filled in when it is first known."""
+        """Phases of an exchange, and how long it takes each simulated rank alone: its own instance, folded or not."""
         what = _what(collective)
         known = self._phases.get((who, what))
         if known is None:
-            if self.roles.colours is None:
-                phases = self.lowering.lower(what, members)
-            else:
+            alike = [members]
+            if self.roles.colours is not None:
                 alike = _alike(self.world, self.roles, collective, members)
-                phases = fold([self.lowering.lower(what, instance) for instance in alike], self.roles)
-            known = self._phases[who, what] = phases, {}
-        return known
-
-    def _alone_ps(self, meeting: Meeting, npu: Npu, index: int) -> int:
-        """What this rank's own instance of the exchange takes alone, folded or not."""
-        known = meeting.alone_ps.get(npu.rank)
-        if known is None:
-            members = self._agenda(npu.rank)[npu.tape.steps[index].exchange][2]
-            phases = self.lowering.lower(_what(meeting.collective), members)
-            known = alone_ps(phases, npu.rank, lambda key: self.capacity(key).rate_bytes_per_s)
-            meeting.alone_ps[npu.rank] = known
+            instances = [self.lowering.lower(what, instance) for instance in alike]
+            alone: dict[int, int] = {}
+            for instance, phases in zip(alike, instances, strict=True):
+                leading = [rank for rank in instance if self.roles.leader[rank] == rank]
+                alone |= alone_ps(phases, leading, self.rate_of)
+            folded = instances[0] if self.roles.colours is None else fold(instances, self.roles)
+            known = self._phases[who, what] = folded, alone
         return known
 
     def _run(self, meeting: Meeting, number: int) -> None:
@@ -202,9 +218,12 @@ class Meetings:
             call_later(self.env, latency_ps, lambda _, rank=rank: self._leave(meeting, rank, "latency"))  # type: ignore[misc]
 
     def _flow(self, transfer: Transfer) -> Flow:
-        size = transfer.size_bytes
-        loads = [(self.capacity(key), load / size) for key, load in transfer.loads]
-        return Flow(size, loads, weight=transfer.weight, tag=transfer)
+        flow = self._flows.get(transfer)
+        if flow is None:
+            size = transfer.size_bytes
+            loads = [(self.capacity(key), load / size) for key, load in transfer.loads]
+            flow = self._flows[transfer] = Flow(size, loads, weight=transfer.weight, tag=transfer)
+        return flow.again()
 
     def _release(self, meeting: Meeting, flow: Flow) -> None:
         """A transfer of the last phase has ended: members that waited for nothing else leave."""
@@ -220,7 +239,7 @@ class Meetings:
         if not meeting.arrived:
             del self._open[meeting.who, meeting.number]
         for npu, index in steps:
-            solo_ps = self._alone_ps(meeting, npu, index)
+            solo_ps = meeting.alone_ps[npu.rank]
             npu.finish(index, meeting.started_ps, solo_ps, bound_by, npu.tape.steps[index].need, 1)
 
 
@@ -232,14 +251,14 @@ def _what(collective: Collective) -> Collective:
 def _agenda_of(world: World, roles: Roles, rank: int) -> list[tuple[Who, int, tuple[int, ...]]]:
     counts: dict[object, int] = {}
     groups = {name: world.instance(name, rank) for name in world.groups}
-    everybody = {name: (name, _leaders(roles, members)) for name, members in groups.items()}
+    everybody = {name: Who(name, _leaders(roles, members)) for name, members in groups.items()}
     agenda = []
     for _, collective in world.programs[rank].collectives():
         members, who, side = groups[collective.group], everybody[collective.group], ""
         if collective.kind in ("send", "recv"):
             peer, side = members[collective.peer], collective.kind
             members = (rank, peer) if side == "send" else (peer, rank)
-            who = (collective.group, (roles.leader[members[0]], roles.leader[members[1]]))
+            who = Who(collective.group, (roles.leader[members[0]], roles.leader[members[1]]))
         elif collective.kind in ONE_SIDED:
             side = collective.kind
         counted = (who, side) if side in ("send", "recv") else (collective.group, side)

@@ -45,7 +45,9 @@ class Replay:
         self.network = Network(self.env)
         self.capacities: dict[Key, Capacity] = {}
         self._tapes: dict[int, tuple[Tape, list[Task]]] = {}
-        self.meetings = Meetings(self.env, self.network, world, roles, lowering, self.capacity, self.tasks)
+        self.meetings = Meetings(
+            self.env, self.network, world, roles, lowering, self.capacity, self._rate_of, self.tasks
+        )
         compiler, checked = Compiler(machine, generation), set()
         for rank in roles.leaders:
             program = world.programs[rank]
@@ -56,6 +58,8 @@ class Replay:
                     checked.add(id(program.template or program))
                 self._tapes[id(program)] = tape, tasks
         self.npus = {rank: self._npu(rank, watch) for rank in roles.leaders}
+        for rank in roles.leaders:
+            self.meetings.prepare(rank)
 
     def run(self) -> int:
         """Run to the end; the makespan in ps.
@@ -76,10 +80,13 @@ class Replay:
         """The tasks of a simulated rank, by index."""
         return self._tapes[id(self.world.programs[rank])][1]
 
+    def _rate_of(self, key: Key) -> float:
+        return rate_of(key, self.machine, self.fabric)
+
     def capacity(self, key: Key) -> Capacity:
         """The capacity of this key, made when it is first asked for."""
         if key not in self.capacities:
-            self.capacities[key] = Capacity(_name(key, self.fabric), rate_of(key, self.machine, self.fabric))
+            self.capacities[key] = Capacity(_name(key, self.fabric), self._rate_of(key))
         return self.capacities[key]
 
     def _npu(self, rank: int, watch: Watch) -> Npu:
