@@ -167,7 +167,7 @@ def alone_ps(phases: tuple[Phase, ...], ranks: Iterable[int], rate_of: Callable[
     waits_for: dict[int, list[int]] = {rank: [] for rank in ranks}
     last = phases[-1].transfers
     for number, transfer in enumerate(last):
-        for rank in transfer.ranks:
+        for rank in dict.fromkeys(transfer.ranks):
             if rank in waits_for:
                 waits_for[rank].append(number)
     busy_ps: dict[tuple[int, ...], int] = {}
