@@ -52,34 +52,30 @@ def iteration(npu: Rank, case: Case) -> None:
     npu.program.captured = True
     contexts = _contexts(npu, case)
     embed(npu, case)
-    prefetched: Event | None = None
     for layer in range(case.shapes.layers):
         with npu.scope(layer=layer):
-            attention(npu, case, contexts, f"layer{layer}", prefetched)
+            attention(npu, case, contexts, f"layer{layer}")
             following = f"layer{layer + 1}" if layer + 1 < case.shapes.layers else ""
             if layer < case.shapes.dense_layers:
                 dense(npu, case)
-                prefetched = None
             else:
-                prefetched = moe(npu, case, layer, following)
+                moe(npu, case, layer, following)
     head(npu, case)
     for draft in range(case.batch.draft_tokens):
         with npu.scope(layer=case.shapes.layers + draft):
             launch(npu, [("draft.graph", ops.delay("draft_graph"))])
             hidden = case.shapes.hidden
             launch(npu, decode.in_l2([("draft.project", ops.gemm(_tokens(case), hidden, 2 * hidden))]))
-            attention(npu, case, contexts, "draft", None)
+            attention(npu, case, contexts, "draft")
             moe(npu, case, case.shapes.layers + draft, "")
         head(npu, case)
     launch(npu, [("bubble", ops.delay("iteration_bubble"))])
 
 
-def attention(npu: Rank, case: Case, contexts: decode.Contexts, weights: str, prefetched: Event | None) -> None:
-    """MLA of own requests, with weights that may lie in L2."""
+def attention(npu: Rank, case: Case, contexts: decode.Contexts, weights: str) -> None:
+    """MLA of own requests, with weights that may lie in L2; nothing waits for a prefetch."""
     s, tokens = case.shapes, _tokens(case)
     launch(npu, decode.in_l2([("attention.norm", ops.add_rms_norm(tokens, s.hidden))]))
-    if prefetched is not None:
-        npu.wait(prefetched)
     launch(npu, decode.prolog(s, tokens, weights, case.knobs.fused_prolog))
     launch(npu, decode.attention(s, contexts, case.knobs.attention, weights))
     launch(npu, decode.output_projection(s, tokens, weights=weights))
@@ -98,8 +94,8 @@ def dense(npu: Rank, case: Case) -> None:
 # --- one MoE layer ----------------------------------------------------------------------------------------------------
 
 
-def moe(npu: Rank, case: Case, layer: int, following: str) -> Event | None:
-    """Norm and quantise, exchange, own experts, exchange back; returns the prefetch of the following layer."""
+def moe(npu: Rank, case: Case, layer: int, following: str) -> None:
+    """Norm and quantise, exchange, own experts, exchange back."""
     s, tokens = case.shapes, _tokens(case)
     launch(npu, decode.in_l2([("gate.norm", ops.add_rms_norm(tokens, s.hidden)),
                               ("gate.quantise", ops.quantise(tokens, s.hidden))]))  # fmt: skip
@@ -108,10 +104,9 @@ def moe(npu: Rank, case: Case, layer: int, following: str) -> Event | None:
     rows = _rows(npu, case, layer)
     launch(npu, decode.in_l2([("experts.select", ops.copy(sum(rows) * s.hidden, 1.0))]))
     launch(npu, decode.experts(s, rows))
-    prefetched = give_back(npu, case, sum(rows), following)
+    give_back(npu, case, sum(rows), following)
     npu.wait(shared)
     launch(npu, decode.in_l2([("finalize.add_shared", ops.passes(4.0 * tokens * s.hidden, 2.0 * tokens * s.hidden))]))
-    return prefetched
 
 
 def _gather_side_by_side(npu: Rank, case: Case, normed: Event) -> Event:
@@ -154,23 +149,22 @@ def exchange(npu: Rank, case: Case, name: str, shard_bytes: int) -> Event:
     return ep.all_gather(name, shard_bytes, engine, _algorithm(case))
 
 
-def give_back(npu: Rank, case: Case, rows: int, following: str) -> Event | None:
+def give_back(npu: Rank, case: Case, rows: int, following: str) -> None:
     """The experts' rows to where their tokens are: summed for all tokens and scattered, or row by row.
 
-    Meanwhile the following layer's weights are prefetched; returns the event of that.
+    Meanwhile the following layer's weights are prefetched.
     """
     s, ep, tokens, engine = case.shapes, npu.group("ep"), _tokens(case), case.knobs.engine
     if case.knobs.exchange == "all_to_all":
-        prefetched = prefetch(npu, case, following, npu.record())
+        prefetch(npu, case, following, npu.record())
         ep.all_to_all("combine.rows", 2 * tokens * s.hidden * s.experts_per_token // ep.size, engine)
         launch(npu, decode.in_l2([("finalize.sum", ops.passes(2.0 * tokens * s.experts_per_token * s.hidden,
                                                               2.0 * tokens * s.hidden))]))  # fmt: skip
-        return prefetched
+        return
     sums = 2.0 * tokens * ep.size * s.hidden  # partial sums of all tokens: larger than what L2 keeps beside weights
     launch(npu, [("finalize.sum", ops.passes(sums / 2.0 + 2.0 * rows * s.hidden / 2.0, sums))])
-    prefetched = prefetch(npu, case, following, npu.record())
+    prefetch(npu, case, following, npu.record())
     ep.reduce_scatter("combine.sums", 2 * tokens * s.hidden, engine, _algorithm(case))
-    return prefetched
 
 
 def shared_expert(npu: Rank, case: Case) -> None:
@@ -185,18 +179,17 @@ def shared_expert(npu: Rank, case: Case) -> None:
     node.reduce_scatter("shared.reduce_scatter", 2 * tokens * s.hidden, case.knobs.engine)
 
 
-def prefetch(npu: Rank, case: Case, following: str, after: Event) -> Event | None:
+def prefetch(npu: Rank, case: Case, following: str, after: Event) -> None:
     """The next layer's MLA weights into L2, as far as the budget goes, on a stream of a DMA queue."""
-    budget, event = case.knobs.prefetch_mb * 1e6, None
+    budget = case.knobs.prefetch_mb * 1e6
     if not following:
-        return None
+        return
     with npu.stream(PREFETCH):
         npu.wait(after)
         for part, size in mla_weights(case):
             if size <= budget:
-                event = npu.prefetch(f"{following}.{part}", size, case.knobs.prefetch_gb_s * 1e9)
+                npu.prefetch(f"{following}.{part}", size, case.knobs.prefetch_gb_s * 1e9, pieces=8)
                 budget -= size
-    return event
 
 
 # --- embedding, head --------------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """What lies in an L2: weights that an earlier kernel or a prefetch left there.
 
-Named blocks are kept in least-recently-used order. Activations pass through (`passes`) and push out as many bytes of the
-oldest blocks as do not fit beside them; a stream that is read once with a no-allocate hint (a KV cache) is not counted.
+Named blocks are kept in least-recently-used order. Activations pass through (`passes`) and push out as many bytes of
+the oldest blocks as do not fit beside them; a stream that is read once with a no-allocate hint (a KV cache) is not
+counted.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ class Cache:
         return self._blocks[name]
 
     def keep(self, name: str, size_bytes: float) -> None:
-        """Put the whole block in, as the youngest; a block larger than L2 is not kept."""
+        """Have at least so much of the block, as the youngest; a block larger than L2 is not kept."""
         if size_bytes > self.capacity_bytes:
             return
-        self.held_bytes -= self._blocks.pop(name, 0.0)
+        before = self._blocks.pop(name, 0.0)
+        self.held_bytes -= before
+        size_bytes = max(before, size_bytes)
         self._evict(self.capacity_bytes - size_bytes)
         self._blocks[name] = size_bytes
         self.held_bytes += size_bytes

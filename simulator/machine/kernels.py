@@ -96,8 +96,9 @@ def score_elements(sequence: tuple[int, int, bool], tile: int = 1) -> float:
 class Cost:
     """What a kernel spends on one kind of chip. `need`: cores of each pool per unit; see the module's text.
 
-    prologue_s: the part of the latency that needs nothing from the kernel before.
-    latency_name, limit_name: what to call its latency and its limit where they bound it.
+    prologue_s: the part of the latency that needs nothing from the kernel before. kept_bytes: how much of the block
+    `weights` lies in L2 when it has ended. latency_name, limit_name: what to call its latency and its limit where they
+    bound it.
     """
 
     latency_s: float
@@ -113,6 +114,7 @@ class Cost:
     at_least: int = 1
     weight_bytes: float = 0.0
     weights: str = ""
+    kept_bytes: float = 0.0
     allocates_bytes: float = 0.0
     prologue_s: float = 0.0
     latency_name: str = "latency"
@@ -163,13 +165,14 @@ def _gemm(work: Work, chip: ChipSpec, kernel: GemmKernel) -> Cost:
     strips = [ceil(rows / tile_m) for rows in work.rows]
     columns = ceil(work.n / tile_n)
     tiles = sum(strips) * columns
+    depth = work.k + (kernel.tile_ramp.count if kernel.tile_ramp else 0)
     a_bytes = ELEMENT_BYTES[work.dtype]
     rereads = sum(work.rows) * work.k * columns * a_bytes + work.n * work.k * sum(strips) * a_bytes
     out_bytes = sum(work.rows) * work.n * ELEMENT_BYTES[work.out_dtype]
     return Cost(
         latency_s=kernel.floor.si + kernel.serial_per_k.si * work.k + _bookkeeping_s(work, kernel),
         tiles=tiles,
-        tile_s=2.0 * tile_m * tile_n * work.k / (_peak(chip, kernel, work.dtype) / units),
+        tile_s=2.0 * tile_m * tile_n * depth / (_peak(chip, kernel, work.dtype) / units),
         onchip_bytes=rereads + out_bytes,
         **_common(work, chip, kernel, min(tiles, units), tiles),
     )
@@ -185,7 +188,7 @@ def _bookkeeping_s(work: Work, kernel: GemmKernel) -> float:
 def _tile(work: Work, kernel: GemmKernel, units: int) -> tuple[int, int]:
     """The output tile: the family's, or cut in granules to few rows (then wider) and to few tiles (then narrower)."""
     tile_m, tile_n = kernel.tile_m.count, kernel.tile_n.count
-    if kernel.granule is None or not work.rows:
+    if kernel.granule is None or not any(work.rows):
         return tile_m, tile_n
     granule, rows = kernel.granule.count, max(work.rows)
     if rows <= 2 * tile_m:
@@ -258,6 +261,7 @@ def _common(work: Work, chip: ChipSpec, kernel: KernelSpec, want: int, tiles: in
         "unoverlapped": kernel.unoverlapped.si / max(ceil(tiles / want), 1),
         "weight_bytes": work.weight_bytes + sum(part.weight_bytes for part in work.parts),
         "weights": work.weights,
+        "kept_bytes": work.weight_bytes + sum(part.weight_bytes for part in work.parts),
         "prologue_s": min(kernel.prologue.si, kernel.floor.si) if kernel.prologue else 0.0,
         "allocates_bytes": sum(one.read_bytes + one.write_bytes + one.cached_bytes for one in (work, *work.parts)),
         "latency_name": f"latency {work.family}",

@@ -95,5 +95,5 @@ class Stream:
         cost = kernel.shape.cost
         npu.cache.passes(cost.allocates_bytes)
         if cost.weights:
-            npu.cache.keep(cost.weights, cost.weight_bytes)
+            npu.cache.keep(cost.weights, cost.kept_bytes)
         npu.finish(self.index, kernel.start_ps, kernel.shape.solo_ps, bound_by, cost.need, self._units)

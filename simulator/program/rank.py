@@ -126,9 +126,13 @@ class Rank:
         self.program.by_rank[self._tasks] = work_of
         return self.launch(work_of(self.first), name)
 
-    def prefetch(self, weights: str, size_bytes: float, rate_bytes_per_s: float = 0.0) -> Event:
-        """Copy weights into L2 with a DMA queue, at no more than this rate."""
-        return self.launch(Prefetch(weights, size_bytes, rate_bytes_per_s), f"prefetch {weights}")
+    def prefetch(self, weights: str, size_bytes: float, rate_bytes_per_s: float = 0.0, pieces: int = 1) -> Event:
+        """Copy weights into L2 with a DMA queue, at no more than this rate; kernels find the pieces that are there."""
+        for number in range(1, pieces):
+            kept = size_bytes * number / pieces
+            self.launch(Prefetch(weights, size_bytes / pieces, rate_bytes_per_s, kept), f"prefetch {weights}")
+        last = Prefetch(weights, size_bytes / pieces, rate_bytes_per_s, size_bytes)
+        return self.launch(last, f"prefetch {weights}")
 
     def event(self, name: str) -> Event:
         """An event that is still to be recorded."""

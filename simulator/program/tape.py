@@ -101,7 +101,7 @@ def cost_in(work: Work | Prefetch, machine: MachineSpec, generation: str) -> Cos
             onchip_bytes=work.size_bytes,
             hbm_bytes=work.size_bytes,
             unit_rate_bytes_per_s=rate,
-            weight_bytes=work.size_bytes,
+            kept_bytes=work.kept_bytes or work.size_bytes,
             weights=work.weights,
             limit_name="prefetch rate",
         )

@@ -64,12 +64,14 @@ class Collective:
 class Prefetch:
     """Weights that a DMA queue copies from HBM into L2, where the kernel that names them then finds them.
 
-    rate_bytes_per_s: the ceiling that the program sets (0: none).
+    rate_bytes_per_s: the ceiling that the program sets (0: none). kept_bytes: how much of the block lies in L2 when
+    this has ended, where it is one of several pieces (0: just this much).
     """
 
     weights: str
     size_bytes: float
     rate_bytes_per_s: float = 0.0
+    kept_bytes: float = 0.0
 
     def __str__(self) -> str:
         return f"prefetch {self.weights}, {self.size_bytes:.0f} B"
@@ -119,9 +121,9 @@ class HostWait:
 class Program:
     """Launches and host waits of one rank, in the order in which its host issues them.
 
-    programmatic: a kernel's prologue runs beside the end of the launch before it in its stream, unless it also waits for
-    another stream (programmatic dependent launch). captured: the whole program is launched as one graph, instead of task
-    by task.
+    programmatic: a kernel's prologue runs beside the end of the launch before it in its stream, unless it also waits
+    for another stream (programmatic dependent launch). captured: the whole program is launched as one graph, instead of
+    task by task.
     by_rank: the work of a task on any rank, where it depends on the rank. template: the program that this one
     is a variant of for one rank; only the tasks of its `by_rank` differ.
     """
