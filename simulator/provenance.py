@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from simulator.machine.generation import base_of
 from simulator.machine.typed_toml import quantities
 from simulator.units import Quantity
 
@@ -46,19 +47,20 @@ def _names(segment: Segment, machine: MachineSpec, scenario: Scenario, families:
     by, _, which = segment.bound_by.partition(" ")
     if segment.what == "host":
         return ["host.launch_eager"]
+    generation = base_of(scenario.kernels, machine.generations)
     engine = getattr(scenario.knobs, "engine", "")
     if by == "wire" and engine in machine.collectives:
         kind = getattr(machine.collectives[engine].ladder, segment.kind, None)
         ladder = segment.kind if kind else "default"
         return [f"collectives.{engine}.ladder.{ladder}.0.rate"]
     if segment.kind == "attention" and by == "L2":
-        return ["chip.l2.rate", *(f"kernels.{scenario.kernels}.{family}.score_bytes" for family in sorted(families))]
+        return ["chip.l2.rate", *(f"kernels.{generation}.{family}.score_bytes" for family in sorted(families))]
     names = {
         "HBM": ["chip.hbm.peak", "chip.hbm.efficiency"],
         "L2": ["chip.l2.rate"],
         "link": [f"fabric.{which}.link_rate"],
         "compute": [f"chip.peak.{which}"],
-        "latency": [f"kernels.{scenario.kernels}.{which}.floor"],
+        "latency": [f"kernels.{generation}.{which}.floor"],
     }
     if by == "latency" and not which:
         return [f"collectives.{engine}.startup", f"collectives.{engine}.startup_per_peer"]

@@ -13,13 +13,15 @@ if TYPE_CHECKING:
 
 def description(scenario: Scenario) -> str:
     """Everything that `braid show` prints; raises what preparing the scenario raises."""
+    from simulator.machine.generation import base_of
     from simulator.machine.typed_toml import quantities
     from simulator.model.shapes import load_model, override_model
     from simulator.simulation import prepare
 
     ready = prepare(scenario)
     model = override_model(load_model(scenario.model), scenario.model_changes)
-    machine_numbers = [(key, one) for key, one in quantities(ready.machine) if _matters(key, scenario)]
+    generation = base_of(scenario.kernels, ready.machine.generations)
+    machine_numbers = [(key, one) for key, one in quantities(ready.machine) if _matters(key, generation)]
     sections = {
         f"{scenario.name}: {scenario.title}": [],
         f"Machine: {ready.machine.title}": _machine(ready),
@@ -33,9 +35,9 @@ def description(scenario: Scenario) -> str:
     return "\n\n".join("\n".join([title, *lines]) for title, lines in sections.items())
 
 
-def _matters(key: str, scenario: Scenario) -> bool:
+def _matters(key: str, generation: str) -> bool:
     """Kernels of another software generation are not used."""
-    return not key.startswith("kernels.") or key.startswith(f"kernels.{scenario.kernels}.")
+    return not key.startswith("kernels.") or key.startswith(f"kernels.{generation}.")
 
 
 def _columns(rows: Iterable[Sequence[str]]) -> list[str]:

@@ -44,4 +44,4 @@ def _slower(kernel: Kernel, factor: float) -> Kernel:
 
 
 def _times(quantity: Quantity, factor: float) -> Quantity:
-    return quantity.model_copy(update={"value": quantity.value * factor})
+    return Quantity(**{**quantity.model_dump(), "value": quantity.value * factor})

@@ -6,7 +6,7 @@ from simulator.machine.kernels import ELEMENT_BYTES, Work
 from simulator.model.shapes import Shapes
 
 
-def experts(s: Shapes, rows: tuple[int, ...], shards: int, family: str, dtype: str = "nvfp4", weights: str = "") -> Work:
+def experts(s: Shapes, rows: tuple[int, ...], shards: int, family: str, dtype: str = "nvfp4") -> Work:
     """Sort rows by expert, both products of every expert that has rows, and sum up: one operator.
 
     rows: of every local expert, zeros included. shards: over how many ranks each expert is split. It counts as one
@@ -24,5 +24,4 @@ def experts(s: Shapes, rows: tuple[int, ...], shards: int, family: str, dtype: s
         read_bytes=2.0 * sum(rows) * s.hidden,
         write_bytes=2.0 * sum(rows) * s.hidden,
         weight_bytes=touched * width * s.hidden * element,
-        weights=weights,
     )

@@ -1,0 +1,62 @@
+"""A generation that is another one with longer latencies, and what grouped products spend beside their bytes."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.errors import InputError
+from simulator.machine.kernels import cost_of
+from simulator.machine.spec import SpecError, load_machine, override
+from simulator.machine.typed_toml import validate
+from simulator.model import ops, sparse
+from simulator.model.shapes import load_model, shapes_of
+
+B200 = load_machine("dgx_b200")
+R1 = shapes_of(load_model("deepseek_r1"))
+FACTOR = B200.generations["trtllm_2025"].latency_factor.value
+
+
+@pytest.mark.parametrize("work", [
+    ops.gemm(4, 7168, 2048, "bf16"), ops.latent_attention(((4, 2048),), 16, 512, 64, "mla"), ops.rms_norm(4, 7168)])
+def test_latencies_are_longer_and_rates_are_the_same(work: ops.Work) -> None:
+    old, new = (cost_of(work, B200.chip, B200.kernels_of(name)) for name in ("trtllm_2025", "trtllm_1_3"))
+    assert old.latency_s == pytest.approx(FACTOR * new.latency_s)
+    assert (old.tile_s, old.onchip_bytes, old.hbm_rate_bytes_per_s) == (new.tile_s, new.onchip_bytes,
+                                                                        new.hbm_rate_bytes_per_s)
+
+
+def test_the_factor_is_one_number_of_the_machine() -> None:
+    same = override(B200, {"generations.trtllm_2025.latency_factor": "1"})
+    assert {name: kernel.floor.si for name, kernel in same.kernels_of("trtllm_2025").items()} == {
+        name: kernel.floor.si for name, kernel in B200.kernels["trtllm_1_3"].items()}
+
+
+def test_wrong_generations_are_refused_with_the_right_ones() -> None:
+    with pytest.raises(InputError, match="trtllm_1_3, trtllm_2025"):
+        B200.kernels_of("trtllm_2024")
+    tables = B200.model_dump()
+    tables["generations"]["trtllm_2025"]["base"] = "trtllm_1_2"
+    from simulator.machine.spec import MachineSpec, _checked
+
+    assert validate(MachineSpec, tables, "B200")
+    with pytest.raises(SpecError, match="trtllm_1_3"):
+        _checked(tables, "B200")
+
+
+def test_few_tokens_pay_for_experts_held_and_for_experts_touched() -> None:
+    kernel = B200.kernels["trtllm_1_3"]["experts_cutlass"]
+
+    def latency_us(rows: tuple[int, ...]) -> float:
+        work = sparse.experts(R1, rows, 2, "experts_cutlass")
+        return cost_of(work, B200.chip, B200.kernels["trtllm_1_3"]).latency_s * 1e6
+
+    none, one, two = latency_us((0,) * 64), latency_us((1,) + (0,) * 63), latency_us((1, 3) + (0,) * 62)
+    assert one - none == pytest.approx(kernel.per_group.value)
+    assert two - one == pytest.approx(kernel.per_group.value)
+    assert none - latency_us((0,) * 32) == pytest.approx(32 * kernel.per_slot.value)
+
+
+def test_only_touched_experts_are_read() -> None:
+    work = sparse.experts(R1, (0, 2, 0, 1), 4, "experts_trtllm")
+    assert work.weight_bytes == 2 * 3 * 7168 * 2048 / 4 * 0.5625
+    assert work.flops == 3 * 2 * 3 * 7168 * 2048 / 4
