@@ -15,6 +15,7 @@ import rich_click as click
 
 from simulator.commands.bench import bench
 from simulator.commands.compare import compare
+from simulator.commands.ladder import ladder
 from simulator.commands.library import list_scenarios, show
 from simulator.commands.run import run
 from simulator.commands.sweep import sweep
@@ -23,6 +24,7 @@ from simulator.errors import BraidError, Interrupted
 
 _COMMANDS = {
     "list": list_scenarios, "show": show, "run": run, "compare": compare, "sweep": sweep,
+    "ladder": ladder,
     "validate": validate, "bench": bench,
 }
 

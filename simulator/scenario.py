@@ -131,6 +131,13 @@ class Study(Part):
     beside: tuple[str, ...] = ()
 
 
+class Step(Part):
+    """One step of a ladder: what it does, and the settings that it changes; those of the steps before it stay."""
+
+    title: str
+    changes: dict[str, str]
+
+
 @dataclass(frozen=True)
 class Case:
     """What a rank program may read: shapes, ranks, batch, layout, routing, knobs, the seed of all draws, and how much
@@ -191,6 +198,7 @@ class Scenario(Part):
     workload: Workload = Field(exclude=True)
     expected: tuple[Expected, ...] = Field((), exclude=True)
     studies: tuple[Study, ...] = Field((), exclude=True)
+    ladder: tuple[Step, ...] = Field((), exclude=True)
     machine_changes: dict[str, str] = Field({}, exclude=True)
     model_changes: dict[str, str] = Field({}, exclude=True)
     changes: dict[str, str] = Field({}, exclude=True, description="what was set from outside, for the header")

@@ -18,7 +18,7 @@ import pytest
 from tests.conftest import ROOT, Outcome
 
 Braid = Callable[..., Outcome]
-COMMANDS = ("list", "show", "run", "compare", "sweep", "validate", "bench")
+COMMANDS = ("list", "show", "run", "compare", "sweep", "ladder", "validate", "bench")
 DP, MICROBATCH = "a3_prefill:dp", "a3_prefill:microbatch"
 SMALL = ("--set", "model.shapes.layers=5", "--set", "batch.requests=32")
 EXPECTED = {"id", "metric", "value", "simulated", "error", "role"}
@@ -225,6 +225,18 @@ def test_a_users_own_file_that_is_wrong(braid: Braid, tmp_path: Path, mistake: s
     assert done.is_one_clear_message(2), done
     assert said in done.err
     assert "http" not in done.err
+
+
+def test_ladder_shows_a_row_per_step(braid: Braid) -> None:
+    small = ("--set", "model.shapes.layers=5")
+    rows = json.loads(braid("ladder", "trt_min_latency:base", *small, "--json").out)
+    assert rows[0]["step"] == "trt_min_latency:base"
+    assert len(rows) == 16
+    assert rows[-1]["throughput_tok_s"] > rows[0]["throughput_tok_s"]
+    shown = braid("ladder", "trt_min_latency:base", *small, "--metrics", "tpot_ms").out
+    assert "three MTP draft tokens" in shown
+    assert braid("ladder", DP).code == 2
+    assert braid("ladder", "trt_min_latency:base", *small, "--metrics", "nonsense").code == 2
 
 
 def test_sweep_shows_a_row_per_value(braid: Braid) -> None:

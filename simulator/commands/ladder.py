@@ -1,0 +1,70 @@
+"""`braid ladder`: published optimisations one after the other, and what each of them buys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import rich_click as click
+
+from simulator.commands import options
+
+if TYPE_CHECKING:
+    from simulator.ladder import Rung
+
+DEFAULT_METRICS = "throughput_tok_s,iteration_ms"
+
+
+@click.command()
+@click.argument("scenario")
+@click.option("--metrics", default=DEFAULT_METRICS, show_default=True, metavar="A,B,...",
+              help="Which metrics to show, the gain of each step in the first; "
+                   "`braid run SCENARIO --json` lists them.")
+@options.settings
+@options.seed
+@options.as_json
+def ladder(scenario: str, metrics: str, settings: dict[str, str], seed: int, as_json: bool) -> None:
+    """Simulate SCENARIO and every step of its ladder, each on top of those before.
+
+    Settings given with --set hold for all steps.
+
+    \b
+    Examples:
+      braid ladder trt_min_latency:base
+      braid ladder trt_min_latency:base --set machine.host.launch_graph="0 us" --json
+    """
+    from simulator.commands.output import to_json
+    from simulator.commands.progress import ProgressBar
+    from simulator.commands.request import scenario_of
+    from simulator.errors import InputError
+    from simulator.ladder import run_ladder
+
+    wanted = tuple(metric.strip() for metric in metrics.split(",") if metric.strip())
+    chosen = scenario_of(scenario, settings)
+    with ProgressBar(f"{chosen.name}: ladder") as bar:
+        rungs = run_ladder(chosen, seed, bar if bar.wanted else None)
+    unknown = [metric for metric in wanted if metric not in rungs[0].metrics]
+    if unknown or not wanted:
+        which = ", ".join(unknown)
+        raise InputError(f"{chosen.name} has no metric {which}; `braid run {chosen.name} --json` lists them")
+    if as_json:
+        click.echo(to_json([{"step": one.title, **{name: one.metrics[name] for name in wanted}} for one in rungs]))
+        return
+    _print(rungs, wanted)
+
+
+def _print(rungs: Sequence[Rung], metrics: tuple[str, ...]) -> None:
+    from rich.table import Table
+
+    from simulator.commands.markdown import number
+    from simulator.commands.terminal import console
+
+    shown = Table(box=None, pad_edge=False)
+    for head in ("step", *metrics, "this step", "all steps"):
+        shown.add_column(head, justify="left" if head == "step" else "right")
+    first = rungs[0].metrics[metrics[0]]
+    for before, one in zip((rungs[0], *rungs), rungs, strict=False):
+        value = one.metrics[metrics[0]]
+        gains = (f"x {value / before.metrics[metrics[0]]:.3f}", f"x {value / first:.2f}")
+        shown.add_row(one.title, *(number(one.metrics[name]) for name in metrics), *gains)
+    console().print(shown)
