@@ -235,7 +235,7 @@ class MachineSpec(Table):
     fabric: list[LevelSpec] = Field(min_length=1)
     collectives: dict[str, CollectiveSpec]
     kernels: dict[str, dict[str, KernelSpec]]
-    generations: dict[str, DerivedGeneration] = {}
+    generations: dict[str, DerivedGeneration] = Field(default_factory=dict)
     nic: NicSpec | None = None
     proxy: ProxySpec | None = None
 
