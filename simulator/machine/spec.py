@@ -179,6 +179,7 @@ class GemmKernel(_Kernel):
     """(Grouped) matrix products in output tiles of tile_m x tile_n; `serial_per_k` is latency per element of K.
 
     granule: tiles are cut to multiples of it where there are few rows or few tiles (left out: whole tiles only).
+    tile_ramp: elements of K that filling and draining a tile's loop takes as long as (left out: none).
     per_row, per_group, per_slot: latency for each row, each group that has rows, and each group at all, where a kernel
     also sorts rows by group and sums what comes back (left out: none).
     """
@@ -188,6 +189,7 @@ class GemmKernel(_Kernel):
     tile_m: PositiveCount
     tile_n: PositiveCount
     granule: PositiveCount | None = None
+    tile_ramp: PositiveCount | None = None
     per_row: Seconds | None = None
     per_group: Seconds | None = None
     per_slot: Seconds | None = None

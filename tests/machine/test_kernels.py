@@ -62,6 +62,17 @@ def test_compute_time_is_whole_waves(units: int, waves: int) -> None:
     assert cost.compute_s(units) == pytest.approx(waves * 20e-6)
 
 
+def test_filling_and_draining_a_tile_takes_as_long_as_so_many_elements_of_k() -> None:
+    """A ramp of 100: half as long again at K = 200, a fifth at K = 500; bytes are the same."""
+    family = TINY.kernels["round"]["gemm_bf16"]
+    ramped = family.model_copy(update={"tile_ramp": family.tile_m.model_copy(update={"value": 100.0})})
+    for k, factor in ((200, 1.5), (500, 1.2)):
+        work = ops.gemm(300, 400, k, dtype="bf16")
+        flat, steep = (cost_of(work, TINY.chip, {"gemm_bf16": one}) for one in (family, ramped))
+        assert steep.tile_s == pytest.approx(factor * flat.tile_s)
+        assert (steep.onchip_bytes, steep.latency_s) == (flat.onchip_bytes, flat.latency_s)
+
+
 def test_latency_is_a_floor_and_the_depth_of_one_tile() -> None:
     assert tiny_cost(ops.gemm(1, 1, 4000, dtype="bf16")).latency_s == pytest.approx(2e-6 + 4e-6)
 
