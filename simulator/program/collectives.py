@@ -52,6 +52,7 @@ class Lowering:
     def __init__(self, fabric: Fabric, engines: dict[str, CollectiveSpec], mode: str = "auto") -> None:
         self.fabric, self.engines, self.mode = fabric, engines, mode
         self._crossings = cache(partial(crossings, fabric))
+        self._keys: dict[Key, Key] = {}
         self.lower = cache(self._lower)
 
     def _lower(self, collective: Collective, members: tuple[int, ...]) -> tuple[Phase, ...]:
@@ -98,13 +99,15 @@ class Lowering:
         moved = 2 * (n - 1) * ends
         loads: list[tuple[Key, int]] = []
         for rank in members:
-            loads += [
-                (("out", rank, rate), size * (n - 1)),
-                (("hbm", rank), moved),
-                (("l2", rank), moved),
-            ]
-        loads += [(("link", *edge), size * count) for edge, count in self._crossings(members)[0].items()]
+            out, hbm, l2 = self._key("out", rank, rate), self._key("hbm", rank), self._key("l2", rank)
+            loads += [(out, size * (n - 1)), (hbm, moved), (l2, moved)]
+        crossed = self._crossings(members)[0].items()
+        loads += [(self._key("link", *edge), size * count) for edge, count in crossed]
         return Phase(latency_s, (Transfer(size * (n - 1), tuple(loads), members, weight),))
+
+    def _key(self, *key: object) -> Key:
+        """One object for all that are equal: there may be millions."""
+        return self._keys.setdefault(key, key)
 
     def _uneven(self, collective: Collective, members: tuple[int, ...], engine: CollectiveSpec) -> Phase:
         """An All2All whose pairs differ; where the messages of each sender, or receiver, are alike, a class each."""
@@ -179,11 +182,14 @@ def alone_ps(phases: tuple[Phase, ...], ranks: Iterable[int], rate_of: Callable[
 
 def _busy_ps(transfers: Sequence[Transfer], rate_of: Callable[[Key], float]) -> int:
     """What the busiest capacity needs for all of these."""
-    moved: Counter[Key] = Counter()
-    for transfer in transfers:
-        for key, load in transfer.loads:
-            moved[key] += load
-    return to_ps(max((load / rate_of(key) for key, load in moved.items()), default=0.0))
+    loads: Iterable[tuple[Key, int]] = transfers[0].loads if len(transfers) == 1 else ()
+    if len(transfers) != 1 or len(dict(loads)) < len(transfers[0].loads):
+        moved: Counter[Key] = Counter()
+        for transfer in transfers:
+            for key, load in transfer.loads:
+                moved[key] += load
+        loads = moved.items()
+    return to_ps(max((load / rate_of(key) for key, load in loads), default=0.0))
 
 
 def _alike(sizes: Sizes) -> bool:

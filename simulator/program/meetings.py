@@ -173,7 +173,7 @@ class Meetings:
             alone: dict[int, int] = {}
             for instance, phases in zip(alike, instances, strict=True):
                 leading = [rank for rank in instance if self.roles.leader[rank] == rank]
-                alone |= alone_ps(phases, leading, self.rate_of)
+                alone |= alone_ps(phases, leading, self.rate_of) if leading else {}
             folded = instances[0] if self.roles.colours is None else fold(instances, self.roles)
             known = self._phases[who, what] = folded, alone
         return known

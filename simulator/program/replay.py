@@ -155,7 +155,7 @@ def rate_of(key: Key, machine: MachineSpec, fabric: Fabric) -> float:
     if key[0] == "l2":
         return machine.chip.l2.rate.si
     if key[0] == "link":
-        return float(fabric.graph.edges[key[1], key[2]]["rate_bytes_per_s"])
+        return float(fabric.graph.get_edge_data(key[1], key[2])["rate_bytes_per_s"])
     return float(key[2])  # "out", "in": the rate that the driving engine achieves
 
 
