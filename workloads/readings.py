@@ -21,7 +21,8 @@ def span_us(columns: Mapping[str, Any], first: str, last: str) -> float:
 
 
 def hops(columns: Mapping[str, Any], last: str) -> dict[str, float]:
-    """Where the time went on the way to the last task of this name that ended: places and the gaps between them.
+    """Where the time went on the way to the last task of this name that ended: places and the gaps between them, in us,
+    in the order of the way.
 
     The way leads back over what every row waited for last, or followed from, to where the first such chain of flags,
     posts, writes and completions began on a GPU.
@@ -39,7 +40,7 @@ def hops(columns: Mapping[str, Any], last: str) -> dict[str, float]:
         started = int(columns["start_ps"][row])
         if before is None or not _belongs(columns, before, block):
             _add(times, _place(columns, row), int(columns["end_ps"][row]) - started)
-            return times
+            return dict(reversed(times.items()))
         left = int(columns["end_ps"][before])
         _add(times, _place(columns, row), int(columns["end_ps"][row]) - max(started, left))
         here, there = _place(columns, row), _place(columns, before)

@@ -130,15 +130,21 @@ class Nic:
         self._serve()
 
     def arrive(self, write: Write, sender: Nic, latency_ps: int) -> None:
-        """The first byte of a write is here: it is received once the port has served those before it."""
+        """The first byte of a write is here: it is received once the port has served those before it.
+
+        What comes more slowly than the port could take it is taken at its end, so that others pass meanwhile.
+        """
         now_ps = self.env.now
-        start_ps = max(now_ps, self._port_free_ps)
         rate = self._goodput * self.speed
+        slack_ps = write.sent_ps + latency_ps - to_ps(write.size_bytes / rate) - now_ps
+        if slack_ps > 0:
+            call_later(self.env, slack_ps, lambda _: self.arrive(write, sender, latency_ps))
+            return
+        start_ps = max(now_ps, self._port_free_ps)
         if start_ps > now_ps and self._port_source != write.source and sender.rail != self.rail:
             rate *= self._crossing  # writes of several senders meet here
         self._port_source = write.source
-        self._port_free_ps = start_ps + to_ps(write.size_bytes / rate)
-        end_ps = max(self._port_free_ps, write.sent_ps + latency_ps)
+        self._port_free_ps = end_ps = start_ps + to_ps(write.size_bytes / rate)
         parts = {"nic.latency": self._latency_ps, "nic.goodput": start_ps - now_ps,
                  "nic.loaded_latency": latency_ps - self._latency_ps}
         bound = max(parts, key=parts.__getitem__)

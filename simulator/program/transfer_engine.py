@@ -182,8 +182,9 @@ class TransferEngine:
         """Take completions: count immediates, tell who waits."""
         number = min(self.costs.poll_batch.count, len(self._completions))
         batch = [self._completions.popleft() for _ in range(number)]
-        last = batch[-1][1]
-        row = yield from self.worker.work("poll", self.costs.completion.si * number, batch[-1][0].label,
+        awaited = (one for one in reversed(batch) if one[2] and one[0].immediate in self.expected)
+        write, last, _ = next(awaited, batch[-1])
+        row = yield from self.worker.work("poll", self.costs.completion.si * number, write.label,
                                           "proxy.completion", last if last.rank >= 0 else None)
         for write, _, arrived in batch:
             if arrived:

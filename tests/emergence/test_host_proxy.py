@@ -1,0 +1,214 @@
+"""Host-proxy RDMA: take a cause away, and its effect goes with it and nothing else does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from simulator.errors import RunError
+from simulator.library import load_scenario
+from simulator.machine.memory import DoesNotFit
+from simulator.simulation import Result, simulate
+from tests.published.runs import run
+
+EFA, CX7, EFA32, EFA64, CX64 = "pplx:efa_ep16", "pplx:cx7_ep16", "pplx:efa_ep32", "pplx:efa_ep64", "pplx:cx7_ep64"
+NO_POSTING = {"machine__nic__post": "0 us"}
+NO_LATENCY = {f"machine__nic__{part}": "0 us" for part in ("latency", "acknowledge", "loaded_latency")}
+FREE_POLLING = {"machine__proxy__poll": "0 us", "machine__proxy__completion": "0 us"}
+
+
+def total(name: str, **changes: str) -> float:
+    return run(name, **changes).metrics["dispatch_combine_us"]
+
+
+def dispatch(name: str, **changes: str) -> float:
+    return run(name, **changes).metrics["dispatch_us"]
+
+
+def busy_us(result: Result, stream: str) -> float:
+    """Work of a stream (by the start of its name) on an average rank, in us."""
+    columns = result.columns
+    rows = np.char.startswith(columns["stream"].astype(str), stream)
+    return float((columns["end_ps"] - columns["start_ps"])[rows].sum()) / 1e6 / result.header["ranks"]
+
+
+def sent_bytes(result: Result) -> float:
+    rows = result.columns["kind"] == "send"
+    return float(result.columns["wire_bytes"][rows].sum())
+
+
+def test_posting_that_costs_nothing_shortens_dispatch_by_the_scatter_of_routes() -> None:
+    """Routes stand before the tokens in the worker's queue: 63 posts of 0.5 us; later posts hide under the wire."""
+    gain = dispatch(EFA64) - dispatch(EFA64, **NO_POSTING)
+    assert 20 < gain < 45
+    assert total(EFA64) - total(EFA64, **NO_POSTING) < 1.6 * gain
+    assert total(CX64) - total(CX64, **NO_POSTING) < 0.5 * gain  # ConnectX-7 posts three times as fast
+    free = run(EFA64, **NO_POSTING)
+    assert sent_bytes(free) == sent_bytes(run(EFA64))
+    assert busy_us(free, "nic 0 out") == pytest.approx(busy_us(run(EFA64), "nic 0 out"), rel=1e-9)
+
+
+def test_a_wire_without_latency_saves_it_once_per_exchange() -> None:
+    """On ConnectX-7 there is no latency under load: dispatch and combine each save one way, and no bytes."""
+    near = run(CX7, **NO_LATENCY)
+    saved = total(CX7) - near.metrics["dispatch_combine_us"]
+    assert saved == pytest.approx(2 * 5.28, rel=0.25)
+    assert busy_us(near, "nic 0 out") == pytest.approx(busy_us(run(CX7), "nic 0 out"), rel=1e-9)
+
+
+def test_polling_that_costs_nothing_changes_little() -> None:
+    saved = total(EFA) - total(EFA, **FREE_POLLING)
+    assert 0 < saved < 3
+
+
+def test_one_card_instead_of_two_sends_everything_through_half_the_bytes_a_second() -> None:
+    two, one = run(EFA), run(EFA, machine__nic__per_die="1")
+    assert sent_bytes(one) == sent_bytes(two)
+    wire = (busy_us(two, "nic 0 out") + busy_us(two, "nic 1 out")) / 2
+    assert busy_us(one, "nic 0 out") == pytest.approx(2 * wire, rel=1e-6)
+    assert one.metrics["dispatch_combine_us"] - two.metrics["dispatch_combine_us"] == pytest.approx(wire, rel=0.25)
+    assert run("point_to_point:efa").metrics["paged_64KiB_gbit_s"] == pytest.approx(
+        2 * run("point_to_point:efa", machine__nic__per_die="1").metrics["paged_64KiB_gbit_s"], rel=0.01
+    )
+
+
+def test_a_write_per_token_instead_of_one_per_peer_costs_posting_and_not_bytes() -> None:
+    batched, single = run(EFA), run("pplx:uccl_ep16", knobs__threads="1")
+    tokens = (single.columns["kind"] == "send").sum()
+    assert tokens > 10 * (batched.columns["name"][batched.columns["kind"] == "send"] == "dispatch.tokens").sum()
+    assert single.metrics["dispatch_us"] > 3 * batched.metrics["dispatch_us"]
+    quick = run("pplx:uccl_ep16", knobs__threads="1", machine__proxy__command="0 us", machine__nic__post="0 us")
+    assert quick.metrics["dispatch_us"] < 1.05 * batched.metrics["dispatch_us"]
+
+
+def test_a_generic_proxy_is_slower_by_its_serial_commands_at_both_ends_of_their_cost() -> None:
+    low, high = (dispatch("pplx:uccl_ep16", knobs__threads="1", machine__proxy__command=f"{cost} us")
+                 for cost in (0.9, 1.7))
+    commands = 128 * 8 / 2
+    assert high - low == pytest.approx(0.8 * commands, rel=0.05)
+    assert dispatch("pplx:uccl_ep16", machine__proxy__command="1.7 us") < high / 2  # four threads share them
+
+
+def test_private_buffers_hide_the_exchange_of_routes_and_nothing_without_latency() -> None:
+    none = {"knobs__private_tokens": "0"}
+    exposed = dispatch(EFA32, **none) - dispatch(EFA32)
+    assert exposed > 10
+    free = {**NO_LATENCY, **NO_POSTING}
+    assert dispatch(EFA32, **none, **free) - dispatch(EFA32, **free) < 0.4 * exposed
+    assert dispatch(EFA32, knobs__private_tokens="128") == pytest.approx(dispatch(EFA32), rel=0.03)
+
+
+def test_templates_save_about_twenty_microseconds_that_grow_with_the_peers() -> None:
+    saved = {ranks: total(f"pplx:cx7_ep{ranks}", knobs__templates="false") - total(f"pplx:cx7_ep{ranks}")
+             for ranks in (16, 64)}
+    assert 10 < saved[64] < 30
+    assert saved[16] < 0.5 * saved[64]
+
+
+def test_nvlink_takes_the_node_s_share_of_the_wire() -> None:
+    without = run(EFA, knobs__nvlink="false")
+    assert sent_bytes(without) > 1.6 * sent_bytes(run(EFA))
+    assert without.metrics["dispatch_combine_us"] > 1.3 * total(EFA)
+
+
+def test_senders_in_the_same_order_make_their_own_incast() -> None:
+    assert total(EFA, knobs__rotated="false") > 1.2 * total(EFA)
+
+
+def test_uneven_routing_makes_ranks_wait_for_the_fullest_one() -> None:
+    even, drawn, skewed = (total(EFA, routing__skew=skew) for skew in ("none", "0", "0.5"))
+    assert even < drawn < 1.15 * even
+    assert skewed > 1.05 * drawn
+
+
+def test_a_host_that_cannot_be_reached_in_time_hides_under_nothing() -> None:
+    """Slower flags over PCIe are paid once per flag on the way: two to the host and one back in dispatch."""
+    slow = {"machine__proxy__flag_to_host": "10.5 us", "machine__proxy__flag_to_gpu": "10.5 us"}
+    assert dispatch(CX7, **slow) - dispatch(CX7) == pytest.approx(20, abs=3)
+
+
+@pytest.mark.parametrize("ranks", [8, 16, 32, 64])
+def test_every_group_size_works_and_moves_what_it_must(ranks: int) -> None:
+    result = simulate(load_scenario(EFA).replace({"cards": str(ranks)}))
+    if ranks == 8:
+        assert not (result.columns["wire_bytes"][result.columns["kind"] == "send"] > 1024).any()
+        return
+    expected = 128 * 8 * (1 - 8 / ranks) * ranks * (7408 + 14336) + ranks * (ranks - 1) * 1024
+    assert sent_bytes(result) == pytest.approx(expected, rel=0.01)
+
+
+def test_prefill_sends_overflow_once_routes_are_known() -> None:
+    result = run("pplx:prefill")
+    columns = result.columns
+    overflow = columns["wire_bytes"][(columns["name"] == "dispatch.overflow") & (columns["kind"] == "send")].sum()
+    assert overflow > 0.9 * columns["wire_bytes"][np.char.startswith(columns["name"].astype(str), "dispatch")
+                                                  & (columns["kind"] == "send")].sum()
+
+
+def test_the_hops_of_the_slowest_rank_add_up_to_its_latency() -> None:
+    metrics, columns = run(EFA).metrics, run(EFA).columns
+    for block, last in (("dispatch", "dispatch.shuffle"), ("combine", "combine.sum")):
+        hops = sum(value for name, value in metrics.items() if name.startswith(f"{block}_hop_"))
+        ends = columns["end_ps"][columns["name"] == last].max() / 1e6
+        starts = columns["start_ps"][np.char.startswith(columns["name"].astype(str), block)].min() / 1e6
+        assert 0.8 * (ends - starts) < hops <= ends - starts + 1e-6
+
+
+def test_the_critical_path_leads_over_the_wire() -> None:
+    path = run(EFA).critical
+    assert len({segment.rank for segment in path.segments}) > 1
+    assert {"post", "send", "receive", "poll"} <= {segment.kind for segment in path.segments}
+    names = [row["name"] for row in run(EFA).parameters]
+    assert "nic.goodput" in names
+    assert "nic.loaded_latency" in names
+
+
+# --- uses and faults --------------------------------------------------------------------------------------------------
+
+
+def test_two_micro_batches_gain_only_at_a_large_batch() -> None:
+    large = {"batch__per_rank": "256", "batch__cached_tokens": "2048"}
+    for batch, low, high in (({}, 0.95, 1.3), (large, 0.5, 0.85)):
+        one, two = (run("pplx_decode:ep16", knobs__micro_batches=str(parts), **batch) for parts in (1, 2))
+        assert low < two.metrics["layer_us"] / one.metrics["layer_us"] < high
+
+
+def test_kimi_k2_does_not_fit_one_node() -> None:
+    with pytest.raises(DoesNotFit, match="routed experts"):
+        run("pplx_decode:kimi_k2_one_node")
+
+
+def test_kv_layer_by_layer_leaves_nothing_and_all_at_the_end_leaves_everything() -> None:
+    assert run("pplx_kv:long_prompt").metrics["kv_exposed_us"] == 0
+    at_the_end = run("pplx_kv:at_the_end").metrics["kv_exposed_us"]
+    pages = 8 * 4096 * 576 * 2 / 43.2e9 * 1e6
+    assert at_the_end > pages
+
+
+def test_the_stages_of_a_weight_update_overlap() -> None:
+    alone = 487 * 378 + 974 * 532 + 487 * 37 + 647 * 137 + 1144 * 23
+    bottleneck = 974 * 532 + 487 * 37 + 647 * 137
+    free = {"knobs__wait_s": "0"}
+    overlapped = run("pplx_rl:pipelined", **free).metrics["update_s"] * 1e6
+    assert bottleneck < overlapped < 1.1 * bottleneck
+    assert run("pplx_rl:serial", **free).metrics["update_s"] * 1e6 > alone
+
+
+def test_a_thread_that_is_away_costs_less_than_its_absence_and_a_slow_card_slows_its_peers() -> None:
+    away = run("pplx_faults:proxy_away").metrics["dispatch_us"] - dispatch(EFA)
+    assert 30 < away < 105
+    slow = run("pplx_faults:slow_card")
+    rows = (slow.columns["name"] == "combine.sum") & (slow.columns["rank"] >= 8)
+    assert slow.columns["end_ps"][rows].min() / 1e6 > 1.2 * total(EFA)
+
+
+@pytest.mark.parametrize(("fault", "named"), [
+    ("dead_card", ["dead: rank 0's nic 0", "never completed: write 'dispatch.tokens' from rank 0 to rank 8",
+                   "engine: 9 of 16 immediates", "waits for its host to set flag"]),
+    ("lost_host", ["dead: rank 0's nic 0, rank 0's nic 1", "never completed: write"]),
+])  # fmt: skip
+def test_what_can_never_complete_is_an_error_that_names_it(fault: str, named: list[str]) -> None:
+    with pytest.raises(RunError) as error:
+        run(f"pplx_faults:{fault}")
+    for part in named:
+        assert part in str(error.value)
