@@ -14,14 +14,21 @@ import argparse
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from types import SimpleNamespace
 from typing import Any
 
-from simulator.model import ops
+from simulator.machine.kernels import cost_of
+from simulator.machine.spec import load_machine
+from simulator.model import ops, serving
+from simulator.model.decode import in_l2
+from simulator.model.layout import split
+from simulator.model.shapes import load_shapes
 from tools.kernel_tables import (
     Misfit,
     Table,
     aiconfigurator,
+    alone_s,
     infersim_gemm,
     infersim_grouped,
     infersim_mla_decode,
@@ -75,7 +82,7 @@ H800 = chip(132, {"fp8": 1979e12, "bf16": 989e12, "fp32": 67e12}, 3.35e12, 0.93,
 
 def kernel(law: str, p: Numbers) -> Any:
     """A family with these numbers, as laws read it."""
-    optional = {"granule": p.get("gr"), "tile_keys": p.get("tk")}
+    optional = {"granule": p.get("gr"), "tile_keys": p.get("tk"), "tile_ramp": p.get("ramp")}
     return Numbered(
         law=law, cores={"sm": number(1)}, floor=number(p["floor"]), serial_per_k=number(p.get("sk", 0.0)),
         unoverlapped=number(p["un"]), compute_share=number(p["cs"]), hbm_share=number(p["hs"]),
@@ -105,15 +112,17 @@ def _descend(family: Family, best: Numbers) -> tuple[Numbers, Misfit]:
 
 
 def _around(name: str, value: float) -> list[float]:
+    if name == "ramp":
+        return [64, 128, 192, 256, 320, 384, 448, 512, 640, 768, 1024, 0]
     near = [value * step for step in STEPS]
     return [min(each, 1.0) for each in near] if name in ("cs", "hs") else near
 
 
 def families(folder: Path) -> list[tuple[str, Family]]:
     """All that is fitted, by chip."""
-    gemm = {"floor": 3e-6, "sk": 2e-10, "cs": 0.8, "hs": 0.8, "un": 0.0}
-    free = ("floor", "sk", "cs", "hs")
-    bound = ("floor", "sk", "cs")  # H20: on 64-row tiles compute binds at every size, and HBM's share shows nowhere
+    gemm = {"floor": 3e-6, "sk": 2e-10, "cs": 0.8, "hs": 0.8, "un": 0.0, "ramp": 256}
+    free = ("floor", "sk", "cs", "hs", "ramp")
+    bound = ("floor", "sk", "cs", "ramp")  # H20: on 64-row tiles compute binds at every size, and HBM's share shows nowhere
     grouped = {chip: infersim_grouped(folder, chip, "decode") + infersim_grouped(folder, chip, "prefill")
                for chip in ("h20", "h800")}
     mla = {"floor": 17e-6, "cs": 0.7, "hs": 0.7, "un": 0.0, "tm": 64, "tk": 64}
@@ -174,6 +183,27 @@ def custom_all_reduce(folder: Path, startup_s: float) -> list[tuple[float, float
     return ladder({2 * row["message_size"]: row["latency"] / 2e3 for row in found}, startup_s)
 
 
+def moe_row_s(folder: Path) -> float:
+    """What a row costs an MoE layer beyond the products and passes of `model.serving`: H100, FP8, TP8 slices, in the
+    median over 64 tokens and more; `per_row` of each of the two products is half of it."""
+    machine, shapes = load_machine("h800_cluster"), load_shapes("deepseek_r1")
+    families = {name: kernel.model_copy(update={"per_row": None}) if name.startswith("grouped") else kernel
+                for name, kernel in machine.kernels["sglang_2025"].items()}  # fmt: skip
+    table = "h100_sxm.moe.trtllm.1.3.0rc20.moe_perf.parquet"
+    found = aiconfigurator(folder, table, hidden_size=shapes.hidden, inter_size=2048, num_experts=256, topk=8,
+                           distribution="balanced", moe_dtype="fp8_block", moe_ep_size=1, moe_tp_size=8)  # fmt: skip
+    beyond = []
+    for row in found:
+        tokens, rows = row["num_tokens"], split(8 * row["num_tokens"], 256)
+        if tokens < 64:
+            continue
+        kernels = serving.experts(shapes, tokens, tuple(rows), 256, "fp8")
+        kernels = in_l2(kernels) if tokens <= 512 else kernels
+        simulated = sum(alone_s(cost_of(work, machine.chip, families), machine.chip) for _, work in kernels)
+        beyond.append((row["latency"] / 1e3 - simulated) / sum(rows))
+    return median(beyond)
+
+
 def main() -> None:
     """Fit everything and print it."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -191,6 +221,7 @@ def main() -> None:
     result["custom"] = custom_all_reduce(given.folder, 1.4e-6)
     for name in ("nccl_all_gather", "nccl_reduce_scatter", "custom"):
         print(name, ", ".join(f"{size / 1024:.0f} KiB {rate / 1e9:.0f} GB/s" for size, rate in result[name]))
+    print(f"an MoE layer takes {moe_row_s(given.folder) * 1e9:.0f} ns a row beyond its products and passes")
     if given.json:
         given.json.write_text(json.dumps(result, indent=1), encoding="utf-8")
 

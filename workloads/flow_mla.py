@@ -14,6 +14,7 @@ have all tokens and some heads; an AllReduce after o and after the feed-forward.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -130,10 +131,24 @@ def feed_forward(npu: Rank, case: Case, iteration: Iteration, layer: int, tokens
     ep = case.layout.expert_parallel
     width = s.expert_intermediate * ep // case.ranks
     launch(npu, iteration, serving.gate(s, tokens))
-    launch(npu, iteration, serving.experts(s, tokens, _rows(npu, case, layer, tokens), width, dtype))
+    experts(npu, case, iteration, layer, tokens, width)
     shared = s.shared_experts * s.expert_intermediate // case.ranks
     launch(npu, iteration, serving.ffn(s, "shared", tokens, shared, dtype))
     launch(npu, iteration, [("shared.add", ops.passes(4.0 * tokens * s.hidden, 2.0 * tokens * s.hidden))])
+
+
+def experts(npu: Rank, case: Case, iteration: Iteration, layer: int, tokens: int, width: int) -> None:
+    """Local experts; where whole ones are spread over ranks and routing is drawn, every rank has rows of its own."""
+    s, ep = case.shapes, case.layout.expert_parallel
+    each = tuple(tokens // ep + (place < tokens % ep) for place in range(ep))
+    routing = routing_of(each, s.routed_experts, s.experts_per_token, case.routing.skew, (case.seed, layer))
+    of_place = cache(lambda place: serving.experts(s, tokens, routing.rows(place), width, case.knobs.dtype))
+    if ep == 1 or not routing.drawn:
+        launch(npu, iteration, of_place(0))
+        return
+    of_rank = cache(lambda rank: _placed(iteration, of_place(rank * ep // case.ranks)))
+    for number, (name, _) in enumerate(of_place(0)):
+        npu.launch_by_rank(lambda rank, number=number: of_rank(rank)[number][1], name)  # type: ignore[misc]
 
 
 def head(npu: Rank, case: Case, iteration: Iteration) -> None:
@@ -190,8 +205,8 @@ class Shards:
 
 
 def launch(npu: Rank, iteration: Iteration, kernels: Kernels) -> None:
-    """One kernel after the other; without prompts activations are few enough to stay in L2."""
-    for name, work in kernels if iteration.prompts else in_l2(kernels):
+    """One kernel after the other."""
+    for name, work in _placed(iteration, kernels):
         npu.launch(work, name)
 
 
@@ -202,18 +217,14 @@ def all_reduce(npu: Rank, case: Case, name: str, tokens: int) -> None:
     npu.group("world").all_reduce(name, size, engine)
 
 
+def _placed(iteration: Iteration, kernels: Kernels) -> Kernels:
+    """Without prompts activations are few enough to stay in L2."""
+    return kernels if iteration.prompts else in_l2(kernels)
+
+
 def _tokens(case: Case, iteration: Iteration) -> int:
     """Of one rank's attention: prompts, and requests that decode with what fills up their graph."""
     return sum(iteration.prompts) + iteration.padded(case.knobs.pad_to_captured)
-
-
-def _rows(npu: Rank, case: Case, layer: int, tokens: int) -> tuple[int, ...]:
-    """Rows of each local expert; where experts are sliced, every rank has a slice of all of them."""
-    s, ep = case.shapes, case.layout.expert_parallel
-    each = tuple(tokens // ep + (rank < tokens % ep) for rank in range(ep))
-    routing = routing_of(each, s.routed_experts, s.experts_per_token, case.routing.skew, (case.seed, layer))
-    place = npu.rank // (case.ranks // ep) if ep > 1 and routing.drawn else 0
-    return routing.rows(place)
 
 
 def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
