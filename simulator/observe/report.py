@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from simulator.observe.columns import Columns
+    from simulator.observe.layer_budget import LayerBudget
 
-PS_PER_MS = 10**9
+PS_PER_MS, PS_PER_US = 10**9, 10**6
 PLAIN_WIDTH = 100
 
 
@@ -88,8 +89,12 @@ def parts(report: ReportInput, console: Console) -> list[RenderableType]:
     if report.path is not None and report.path.segments:
         made.append(critical_table(report.path))
     if report.columns is not None and len(report.columns["rank"]):
+        from simulator.observe.layer_budget import layer_budget
         from simulator.observe.layer_picture import layer_picture
 
+        budget = layer_budget(report.columns, report.picture_rank, report.picture_layer)
+        if budget is not None:
+            made.append(budget_table(budget))
         made += [layer_picture(report.columns, report.picture_rank, report.picture_layer, console.width), ""]
     if report.footnotes:
         made.append(footnote_table(report.footnotes))
@@ -143,6 +148,19 @@ def critical_table(path: CriticalPath, least: float = 0.01) -> RenderableType:
     return table
 
 
+def budget_table(budget: LayerBudget) -> RenderableType:
+    """One layer, block by block: at work, hidden under other streams (and which), exposed, waiting."""
+    step = "" if budget.step_ps is None else f"; the next layer starts {us(budget.step_ps)} us after it"
+    caption = f"us of rank {budget.rank}, layer {budget.layer}: {us(budget.span_ps)} us long{step}"
+    table = _titled(caption, "budget of one layer", "<block", ">tasks", ">work", ">hidden", ">exposed", ">waiting",
+                   "<bound by", "<runs beside")
+    for block in budget.blocks:
+        beside = ", ".join(f"{name} {us(time)}" for name, time in list(block.beside_ps.items())[:3])
+        cells = (block.work_ps, block.hidden_ps, block.exposed_ps, block.waiting_ps)
+        table.add(block.block, str(block.tasks), *map(us, cells), block.bound_by, beside or "-")
+    return table
+
+
 def footnote_table(notes: Sequence[Footnote]) -> RenderableType:
     """Where the parameters that mattered come from."""
     table = _titled("", "parameters that mattered", "<parameter", "<value", "<kind", "<source")
@@ -175,6 +193,11 @@ def utilisation_sentence(shares: Mapping[str, float]) -> str:
 def ms(time_ps: float) -> str:
     """Picoseconds as milliseconds, four digits."""
     return number(time_ps / PS_PER_MS)
+
+
+def us(time_ps: float) -> str:
+    """Picoseconds as microseconds, four digits."""
+    return number(time_ps / PS_PER_US)
 
 
 def number(value: float) -> str:

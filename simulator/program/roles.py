@@ -57,8 +57,12 @@ def unfolded(world: World) -> Roles:
 
 
 def find_roles(world: World, lowering: Lowering, rate_of: Callable[[Key], float]) -> Roles:
-    """The coarsest equitable partition that refines (program, hardware)."""
-    if len({id(program) for program in world.programs}) == world.ranks:
+    """The coarsest equitable partition that refines (program, hardware).
+
+    Where ranks have numbers of their own, next to nothing can be folded, and nothing is.
+    """
+    programs = {id(program): program for program in world.programs}
+    if len(programs) == world.ranks or any(program.template for program in programs.values()):
         return unfolded(world)
     import numpy as np
 

@@ -61,6 +61,14 @@ attention    L2         100         28.6%
 all_to_all   latency     50         14.3%
 wait         peers       20          5.7%
 
+budget of one layer (us of rank 0, layer 0: 350,000 us long)
+block       tasks      work    hidden   exposed   waiting   bound by   runs beside
+───────────────────────────────────────────────────────────────────────────────────────
+attention       1   100,000         0   100,000         0   L2         -
+dispatch        1   180,000   100,000    80,000    20,000   link       experts 100,000
+experts         1   120,000   100,000    20,000         0   HBM        dispatch 100,000
+combine         1    50,000         0    50,000         0   latency    -
+
 rank 0, layer 0: 350 ms, from 0 ms
 main |AAAAAAAAAAAAAAAAAAAAAAAAAAAEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEE                                   |
 comm |                           ~~~~~DDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDCCCCCCCCCCCCC|

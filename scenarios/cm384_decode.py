@@ -1,0 +1,233 @@
+"""CloudMatrix384, 144 cards = 288 dies: decode of DeepSeek-R1 with INT8 weights and activations, BF16 cache, one MTP
+module, EP288 with shared experts on dies of their own.
+
+Published by Huawei, "DeepSeek V3/R1 inference deployment best practice on Ascend servers" (2025). The length of the
+cache is not published: 4.2K on average, requests evenly spread over a 2K output. How skewed the routing is, is not
+published either: the hottest of 256 experts gets 1.6 times the mean.
+"""
+
+from __future__ import annotations
+
+from simulator.scenario import Expected, Requests, RoutingSpec, Scenario, Study
+from workloads.cm384_decode import Dies, Knobs
+from workloads.cm384_serving import BOUND, EXCHANGE, ITERATION
+
+SOURCE = "Huawei, DeepSeek V3/R1 inference deployment best practice on Ascend servers, 2025"
+SPREAD = 0.14  # standard deviation of a 2K output's progress, 577 tokens, over 4200
+
+
+def _expect(number: str, metric: str, value: float, note: str = "", **more: object) -> Expected:
+    return Expected(id=number, metric=metric, value=value, role="predict", note=f"{SOURCE}{note}", **more)  # type: ignore[arg-type]
+
+
+def decode_50ms() -> Scenario:
+    """96 requests per card: the most that keep 50 ms per output token."""
+    return Scenario(
+        title="CloudMatrix384 decode: 144 cards, EP288, 96 requests per card",
+        machine="cloudmatrix384",
+        model="deepseek_r1",
+        kernels="cann_decode_2025",
+        cards=144,
+        batch=Requests(per_card=96, prompt_tokens=3200, output_tokens=2000, length_spread=SPREAD),
+        layout=Dies(),
+        routing=RoutingSpec(skew=0.1),
+        knobs=Knobs(),
+        workload=ITERATION,
+        expected=(
+            _expect("cm384.decode.50ms", "throughput_tok_s_per_card", 1920,
+                    note=": a cache of 4.7K instead of 4.2K tokens, or floors as measured eagerly, take it below 1920"),
+            _expect("cm384.decode.50ms", "iteration_ms", 85.0),
+            _expect("cm384.decode.50ms", "tpot_ms", 50.0, ": at most 50 ms", band=(None, 50.0)),
+        ),
+    )
+
+
+def decode_low() -> Scenario:
+    """8 requests per card; so few gain nothing from a second micro-batch."""
+    return decode_50ms().variant(
+        title="CloudMatrix384 decode: 144 cards, EP288, 8 requests per card",
+        batch=decode_50ms().batch.model_copy(update={"per_card": 8}),
+        knobs=Knobs(micro_batches=1),
+        expected=(
+            _expect("cm384.decode.low", "tpot_ms", 15.0, note=": floors as measured eagerly make it 18% longer"),
+            _expect("cm384.decode.low", "iteration_ms", 25.5),
+        ),
+    )
+
+
+def decode_one_micro_batch() -> Scenario:
+    """96 requests per card in one micro-batch: every exchange and every wait is exposed."""
+    return decode_50ms().variant(
+        title="CloudMatrix384 decode: 96 requests per card, one micro-batch", knobs=Knobs(micro_batches=1), expected=()
+    )
+
+
+def decode_length_aware() -> Scenario:
+    """As decode_50ms, with requests placed so that every die caches as many tokens."""
+    return decode_50ms().variant(
+        title="CloudMatrix384 decode: 96 requests per card, placed by length",
+        batch=decode_50ms().batch.model_copy(update={"placement": "length_aware"}),
+        expected=(),
+    )
+
+
+# --- without chance: every die of a role does the same ----------------------------------------------------------------
+
+
+def decode_even() -> Scenario:
+    """As decode_50ms with equal lengths and forced even routing: what chance adds is the difference."""
+    return decode_50ms().variant(
+        title="CloudMatrix384 decode: 96 requests per card, even lengths and routing",
+        batch=decode_50ms().batch.model_copy(update={"length_spread": 0.0}),
+        routing=RoutingSpec(),
+        expected=(),
+        studies=(
+            Study(
+                title="The length of the cache is not published: prompts around an output of 2000",
+                key="batch.prompt_tokens",
+                values=("2200", "2700", "3200", "3700", "4200"),
+                metrics=("iteration_ms", "throughput_tok_s_per_card"),
+                beside=("cm384_decode:decode_low_even",),
+            ),
+            Study(
+                title="Floors of kernels: inside a graph, or as measured on eager small kernels",
+                key="kernels",
+                values=("cann_decode_2025", "cann_decode_2025_slow"),
+                metrics=("iteration_ms", "throughput_tok_s_per_card"),
+                beside=("cm384_decode:decode_low_even",),
+            ),
+            Study(
+                title="Cube cores of the attention and the MoE stream",
+                key="knobs.split",
+                values=("12/12", "14/10", "16/8", "none"),
+                metrics=("iteration_ms",),
+                beside=("cm384_decode:decode_1k",),
+            ),
+        ),
+    )
+
+
+def decode_low_even() -> Scenario:
+    """As decode_low with equal lengths and forced even routing."""
+    return decode_low().variant(
+        title="CloudMatrix384 decode: 8 requests per card, even lengths and routing",
+        batch=decode_low().batch.model_copy(update={"length_spread": 0.0}),
+        routing=RoutingSpec(),
+        expected=(),
+    )
+
+
+def decode_1k() -> Scenario:
+    """As decode_even with short caches: MLA needs fewer cores."""
+    return decode_even().variant(
+        title="CloudMatrix384 decode: 96 requests per card, 1K context",
+        batch=Requests(per_card=96, prompt_tokens=24, output_tokens=2000),
+        studies=(),
+    )
+
+
+# --- chance, on a sixth of the layers ---------------------------------------------------------------------------------
+
+
+def decode_ten_layers() -> Scenario:
+    """The first 10 of 61 layers of decode_50ms, to see what skew and uneven lengths do."""
+    return decode_50ms().variant(
+        title="CloudMatrix384 decode: 10 layers",
+        model_changes={"shapes.layers": "10"},
+        expected=(),
+        studies=(
+            Study(
+                title="How skewed the routing is, is not published (10 of 61 layers)",
+                key="routing.skew",
+                values=("0", "0.1", "0.3"),
+                metrics=("iteration_ms", "waiting_comm_ms"),
+            ),
+            Study(
+                title="How uneven lengths are, is not published (10 of 61 layers)",
+                key="batch.length_spread",
+                values=("0", "0.14", "0.4"),
+                metrics=("iteration_ms", "waiting_comm_ms"),
+            ),
+        ),
+    )
+
+
+# --- the fused kernels alone ------------------------------------------------------------------------------------------
+
+
+def exchange_push() -> Scenario:
+    """Dispatch and combine of a layer alone, written by their senders."""
+    return decode_even().variant(
+        title="CloudMatrix384: dispatch and combine alone, push",
+        knobs=Knobs(dispatch="fused_push"),
+        workload=EXCHANGE,
+        studies=(),
+    )
+
+
+def exchange_pull() -> Scenario:
+    """The same, read by their receivers."""
+    return exchange_push().variant(
+        title="CloudMatrix384: dispatch and combine alone, pull", knobs=Knobs(dispatch="fused_pull")
+    )
+
+
+def exchange_both() -> Scenario:
+    """The same, written and read at the same time."""
+    return exchange_push().variant(
+        title="CloudMatrix384: dispatch and combine alone, push and pull (SMTurbo-CPP)",
+        knobs=Knobs(dispatch="fused_both"),
+        expected=(
+            _expect("cm384.comm.cpp", "dispatch_combine_us", 0.86, ": 8% to 20% shorter",
+                    against="cm384_decode:exchange_push", band=(0.80, 0.92)),
+        ),
+    )  # fmt: skip
+
+
+# --- the theoretical bound --------------------------------------------------------------------------------------------
+
+
+def bound() -> Scenario:
+    """3K context, no limit on latency: attention alone, on 16 of 24 cores, hides everything else."""
+    return decode_even().variant(
+        title="CloudMatrix384: theoretical bound, attention alone",
+        batch=Requests(per_card=192, prompt_tokens=2072, output_tokens=2000),
+        workload=BOUND,
+        expected=(
+            _expect("cm384.decode.bound", "throughput_tok_s_per_card", 4800, ": about 2.5 times 1920",
+                    band=(4320.0, 5280.0)),
+        ),
+        studies=(),
+    )  # fmt: skip
+
+
+def decode_3k() -> Scenario:
+    """The whole iteration at the batch and context of the bound."""
+    return bound().variant(
+        title="CloudMatrix384 decode: 192 requests per card, 3K context, beside its bound",
+        workload=ITERATION,
+        expected=(
+            _expect("cm384.decode.bound", "throughput_tok_s_per_card", 1.0, ": the bound is theoretical",
+                    against="cm384_decode:bound", band=(None, 1.0)),
+        ),
+    )  # fmt: skip
+
+
+# --- other deployments ------------------------------------------------------------------------------------------------
+
+
+def decode_ep320() -> Scenario:
+    """160 cards: 256 routed experts, 32 replicas of the hottest, 32 shared ones."""
+    return decode_50ms().variant(
+        title="CloudMatrix384 decode: 160 cards, EP320 with 32 redundant experts",
+        cards=160,
+        layout=Dies(expert_parallel=320, shared_dies=32),
+        expected=(),
+    )
+
+
+def decode_ep128() -> Scenario:
+    """64 cards: three slots per die."""
+    return decode_even().variant(
+        title="CloudMatrix384 decode: 64 cards, EP128", cards=64, layout=Dies(expert_parallel=128), studies=()
+    )

@@ -1,0 +1,112 @@
+"""The budget of one layer on one rank: what each block of it works, waits, and runs beside.
+
+A block is the first word of a task's name ("attention" of "attention.q_a"). Its work is *hidden* while another stream
+of the rank works too, on whatever layer, and *exposed* while nothing else does; two blocks that run side by side are
+both hidden, each under the other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from simulator.observe.columns import select
+from simulator.observe.intervals import Intervals, union
+
+if TYPE_CHECKING:
+    from simulator.observe.columns import Array, Columns
+
+
+@dataclass(frozen=True)
+class BlockBudget:
+    """Times of one block in one layer (ps). beside: by block of other streams that ran meanwhile, longest first.
+
+    waiting: for peers or cores (ready..start). bound_by: what limited most of its work.
+    """
+
+    block: str
+    tasks: int
+    work_ps: int
+    exposed_ps: int
+    waiting_ps: int
+    beside_ps: dict[str, int]
+    bound_by: str
+
+    @property
+    def hidden_ps(self) -> int:
+        """Work beside other streams."""
+        return self.work_ps - self.exposed_ps
+
+
+@dataclass(frozen=True)
+class LayerBudget:
+    """A layer of a rank. span_ps: from its first start to its last end; step_ps: to the start of the next layer."""
+
+    rank: int
+    layer: int
+    span_ps: int
+    step_ps: int | None
+    blocks: list[BlockBudget]
+
+
+def layer_budget(columns: Columns, rank: int, layer: int | None = None) -> LayerBudget | None:
+    """The budget of a layer, of the middle one where none is given; None where the rank has no tasks in layers."""
+    mine = select(columns, columns["rank"] == rank)
+    layers = sorted({one for one in mine["layer"].tolist() if one >= 0})
+    if not layers:
+        return None
+    layer = layers[len(layers) // 2] if layer is None else layer
+    here = mine["layer"] == layer
+    if not here.any():
+        return None
+    start = int(mine["start_ps"][here].min())
+    following = mine["start_ps"][mine["layer"] == layer + 1]
+    names = _blocks(mine["name"])
+    blocks = [_budget(mine, names, here, block) for block in dict.fromkeys(names[here].tolist())]
+    step = int(following.min()) - start if len(following) else None
+    return LayerBudget(rank, layer, int(mine["end_ps"][here].max()) - start, step, blocks)
+
+
+def _budget(mine: Columns, names: Array, here: Array, block: str) -> BlockBudget:
+    rows = here & (names == block)
+    work = union(mine["start_ps"][rows], mine["end_ps"][rows])
+    waits = union(mine["ready_ps"][rows], mine["start_ps"][rows])
+    streams = set(mine["stream"][rows].tolist())
+    elsewhere = _elsewhere(mine, streams) if len(streams) == 1 else ~rows
+    others = union(mine["start_ps"][elsewhere], mine["end_ps"][elsewhere])
+    lasts: Counter[str] = Counter()
+    for bound, start, end in zip(*(mine[name][rows].tolist() for name in ("bound_by", "start_ps", "end_ps")),
+                                 strict=True):
+        lasts[bound] += end - start
+    total = int(work.lengths().sum())
+    return BlockBudget(
+        block, int(rows.sum()), total, total - _common(work, others), int(waits.lengths().sum()),
+        _beside(mine, names, elsewhere, work), lasts.most_common(1)[0][0],
+    )  # fmt: skip
+
+
+def _beside(mine: Columns, names: Array, elsewhere: Array, work: Intervals) -> dict[str, int]:
+    times = {}
+    for other in dict.fromkeys(names[elsewhere].tolist()):
+        rows = elsewhere & (names == other)
+        common = _common(work, union(mine["start_ps"][rows], mine["end_ps"][rows]))
+        if common:
+            times[other] = common
+    return dict(sorted(times.items(), key=lambda item: -item[1]))
+
+
+def _common(one: Intervals, other: Intervals) -> int:
+    return int(other.covered(one.start, one.end).sum()) if len(one.start) and len(other.start) else 0
+
+
+def _elsewhere(mine: Columns, streams: set[str]) -> Array:
+    (stream,) = streams
+    rows: Array = mine["stream"] != stream
+    return rows
+
+
+def _blocks(names: Array) -> Array:
+    import numpy as np
+
+    return np.array([str(name).partition(".")[0] for name in names.tolist()], dtype=object)
