@@ -21,7 +21,14 @@ def efa() -> Scenario:
         batch=Sizes(),
         knobs=Knobs(),
         workload=POINT_TO_POINT,
-        expected=_published("efa"),
+        expected=(*_published("efa"), _aggregated()),
+    )
+
+
+def efa_one_card() -> Scenario:
+    """One EFA card of 200 Gb/s."""
+    return efa().variant(
+        title="Point-to-point writes over one EFA card", machine_changes={"nic.per_die": "1"}, expected=()
     )
 
 
@@ -30,6 +37,12 @@ def cx7() -> Scenario:
     return efa().variant(
         title="Point-to-point writes over one ConnectX-7", machine="h200_cx7", expected=_published("cx7")
     )
+
+
+def _aggregated() -> Expected:
+    return Expected(id="pplx.multi_nic", metric="paged_64KiB_gbit_s", value=2.0, role="predict",
+                    against="point_to_point:efa_one_card",
+                    note=f"{SOURCE}: two cards of 200 Gb/s are used as one of 400")
 
 
 def _published(nic: str) -> tuple[Expected, ...]:

@@ -26,9 +26,9 @@ def ep32() -> Scenario:
     note = f"{SOURCE}: several nodes match or beat one at medium batch; how large that is, is not said: see the study"
     batch = Study(
         title="Requests per GPU: one node reads more expert weights, several wait for the wire",
-        key="batch.per_rank", values=("4", "8", "16", "32", "64", "128"),
+        key="batch.per_rank", values=("8", "16", "32", "64"),
         metrics=("tpot_ms", "throughput_tok_s_per_card"),
-        beside=("pplx_decode:one_node", "pplx_decode:ep16", "pplx_decode:ep32_two"),
+        beside=("pplx_decode:one_node", "pplx_decode:ep16"),
     )  # fmt: skip
     beats = Expected(id="pplx.decode", metric="throughput_tok_s_per_card", value=1.0, role="predict", note=note,
                      against="pplx_decode:one_node", band=(1.0, None))

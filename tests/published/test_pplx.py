@@ -25,6 +25,7 @@ REPORTED = {
     ("point_to_point:efa", "paged_8KiB_gbit_s"): 0.002,
     ("point_to_point:efa", "paged_16KiB_gbit_s"): 0.014,
     ("point_to_point:efa", "paged_64KiB_gbit_s"): 0.051,
+    ("point_to_point:efa", "paged_64KiB_gbit_s / point_to_point:efa_one_card"): 0.01,
     ("point_to_point:cx7", "single_64KiB_gbit_s"): 0.058,
     ("point_to_point:cx7", "single_256KiB_gbit_s"): 0.074,
     ("point_to_point:cx7", "single_1024KiB_gbit_s"): 0.017,
