@@ -122,7 +122,7 @@ def families(folder: Path) -> list[tuple[str, Family]]:
     """All that is fitted, by chip."""
     gemm = {"floor": 3e-6, "sk": 2e-10, "cs": 0.8, "hs": 0.8, "un": 0.0, "ramp": 256}
     free = ("floor", "sk", "cs", "hs", "ramp")
-    bound = ("floor", "sk", "cs", "ramp")  # H20: on 64-row tiles compute binds at every size, and HBM's share shows nowhere
+    bound = ("floor", "sk", "cs", "ramp")  # H20: on 64-row tiles compute binds at every size; HBM's share shows nowhere
     grouped = {chip: infersim_grouped(folder, chip, "decode") + infersim_grouped(folder, chip, "prefill")
                for chip in ("h20", "h800")}
     mla = {"floor": 17e-6, "cs": 0.7, "hs": 0.7, "un": 0.0, "tm": 64, "tk": 64}

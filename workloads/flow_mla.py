@@ -68,11 +68,14 @@ def run(npu: Rank, case: Case) -> None:
 
 
 def step(npu: Rank, case: Case, iteration: Iteration, shards: Shards) -> None:
-    """One iteration: embedding, layers, LM head; the host reads the sampled tokens before it launches the next one."""
+    """One iteration: embedding, layers, LM head; the host reads the sampled tokens before it launches the next one.
+
+    Layers are labelled in one iteration, so that what is shown of a layer is of one time that it runs.
+    """
     s, tokens = case.shapes, _tokens(case, iteration)
     launch(npu, iteration, [("embedding.lookup", ops.passes(2.0 * tokens * s.hidden, 2.0 * tokens * s.hidden))])
     for layer in range(s.layers):
-        with npu.scope(layer=layer):
+        with npu.scope(layer=layer if iteration.labelled else None):
             if case.knobs.attention == "tp":
                 tensor_parallel_layer(npu, case, iteration, layer)
             else:
@@ -89,8 +92,10 @@ def data_parallel_layer(npu: Rank, case: Case, iteration: Iteration, layer: int,
     s, world, tokens = case.shapes, npu.group("world"), _tokens(case, iteration)
     shards.before("qkv_a", "q_b")
     attend(npu, case, iteration, s.heads)
+    *before, o = serving.output(s, tokens, s.heads, case.knobs.dtype)
+    launch(npu, iteration, before)
     shards.before("o")
-    launch(npu, iteration, serving.output(s, tokens, s.heads, case.knobs.dtype))
+    launch(npu, iteration, [o])
     shards.read()
     launch(npu, iteration, [("ffn.norm", ops.add_rms_norm(tokens, s.hidden))])
     world.all_gather("ffn.all_gather", 2 * tokens * s.hidden, case.knobs.engine)

@@ -23,13 +23,14 @@ LAST, GATHER = "head.sample", "attention.gather_shards"
 @dataclass(frozen=True)
 class Iteration:
     """One step of every rank. prompts: lengths prefilled; decoding: requests with `cached` tokens each; steps: of the
-    run that it stands for."""
+    run that it stands for; labelled: layers of its tasks are told apart."""
 
     phase: str
     prompts: tuple[int, ...]
     decoding: int
     cached: int
     steps: float
+    labelled: bool = False
 
     def padded(self, pad: bool) -> int:
         """Decoding tokens in a captured graph, which has a size of its own; a step with prompts is not captured."""
@@ -39,7 +40,13 @@ class Iteration:
 
 
 def plan(case: Case) -> list[Iteration]:
-    """The iterations that are simulated."""
+    """The iterations that are simulated; the last one of full decode is labelled."""
+    steps = _steps(case)
+    shown = max(number for number, step in enumerate(steps) if step.phase == "decode")
+    return [replace(step, labelled=number == shown) for number, step in enumerate(steps)]
+
+
+def _steps(case: Case) -> list[Iteration]:
     b, held = case.batch, requests(case)
     if b.cached_tokens:  # only this step, again and again
         return [Iteration("decode", (), held, b.cached_tokens, 1.0) for _ in range(b.samples)]
