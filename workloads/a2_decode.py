@@ -102,7 +102,9 @@ def moe(npu: Rank, case: Case, layer: int, following: str) -> None:
     normed = npu.record()
     shared = _gather_side_by_side(npu, case, normed) if case.knobs.streams else _gather_in_order(npu, case)
     rows = _rows(npu, case, layer)
-    launch(npu, decode.in_l2([("experts.select", ops.copy(sum(rows) * s.hidden, 1.0))]))
+    choices = tokens * npu.group("ep").size * s.experts_per_token
+    launch(npu, decode.in_l2([("experts.sort", ops.copy(4 * choices, 4.0)),  # four passes of a radix sort
+                              ("experts.select", ops.copy(sum(rows) * s.hidden, 1.0))]))  # fmt: skip
     launch(npu, decode.experts(s, rows))
     give_back(npu, case, sum(rows), following)
     npu.wait(shared)
@@ -162,7 +164,8 @@ def give_back(npu: Rank, case: Case, rows: int, following: str) -> None:
                                                               2.0 * tokens * s.hidden))]))  # fmt: skip
         return
     sums = 2.0 * tokens * ep.size * s.hidden  # partial sums of all tokens: larger than what L2 keeps beside weights
-    launch(npu, [("finalize.sum", ops.passes(sums / 2.0 + 2.0 * rows * s.hidden / 2.0, sums))])
+    launch(npu, [("finalize.zero", ops.cached(ops.passes(0.0, sums)))])
+    launch(npu, [("finalize.sum", ops.passes(sums / 2.0, sums))])
     prefetch(npu, case, following, npu.record())
     ep.reduce_scatter("combine.sums", 2 * tokens * s.hidden, engine, _algorithm(case))
 
