@@ -19,7 +19,7 @@ from simulator.physics.clock import call_later
 from simulator.physics.flows import Capacity, Flow, Network
 from simulator.program.collectives import Key, Lowering, Phase, Transfer, alone_ps
 from simulator.program.mailbox import Both, Mailbox, Mailboxes
-from simulator.program.one_sided import ONE_SIDED
+from simulator.program.one_sided import ONE_SIDED, PUT
 from simulator.program.roles import Roles, fold
 from simulator.program.task import Collective, Task
 from simulator.program.world import World
@@ -97,7 +97,8 @@ class Meetings:
         assert isinstance(collective, Collective)
         if collective.kind in ONE_SIDED:
             who, _, members = self._agenda(npu.rank)[npu.tape.steps[index].exchange]
-            own = self._own(npu.rank, who, collective, members) if len(members) > 1 else (None, None)
+            puts = collective.kind == PUT and len(members) > 1
+            own = self._own(npu.rank, who, collective, members) if puts else (None, None)
             self.mailboxes.arrive(self._mailbox(npu, index), npu, index, collective, len(members), own)
             return
         meeting = self.of(npu, index)
