@@ -21,7 +21,7 @@ Meeting = dict[int, list[int]]  # instance of a level -> the members there
 
 def crossings(fabric: Fabric, members: tuple[int, ...]) -> tuple[Counter[Edge], float]:
     """How many ordered pairs of members cross each link, and the longest latency of a route, in seconds."""
-    if not fabric.whole():
+    if not fabric.whole:
         return crossings_by_pair(fabric, members)
     counts: Counter[Edge] = Counter()
     latency_s = 0.0

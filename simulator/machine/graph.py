@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise, permutations
 from math import fsum
 
@@ -101,9 +102,10 @@ class Fabric:
             below = above
         return tuple(edges)
 
+    @cached_property
     def whole(self) -> bool:
-        """Whether every link that the machine describes is there."""
-        return self.graph.number_of_edges() == self._edges_built
+        """Whether every link that the machine describes was there when this was first asked."""
+        return bool(self.graph.number_of_edges() == self._edges_built)
 
     def _joins(self, source: int, target: int) -> int:
         """The place of the innermost level that holds both ranks in one instance."""
