@@ -14,7 +14,7 @@ SOURCE = "FlowMLA, Ant Group"
 LONGER = (1.0, None)
 SPAN = (": the gain moves by twenty points with CTAs, padding, routing and the passes of MoE kernels, none of which is "
         "published")  # fmt: skip
-EXCHANGES = ": exchanges of all tokens grow with the batch, at a bus bandwidth that the baseline fits as if it had no latency"
+EXCHANGES = ": exchanges of all tokens grow with the batch, at a bus bandwidth that only the baseline fits"
 SCHEDULER = ": no time of the scheduler between steps is published, and none is simulated"
 CTAS = "machine.collectives.nccl_background.cores.sm"
 RUN = ("throughput_tok_s_per_card", "tpot_ms", "prefetch_stall_ms")
