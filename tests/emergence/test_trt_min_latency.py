@@ -83,6 +83,14 @@ def test_even_routing_takes_the_waiting_away() -> None:
     assert even.metrics["iteration_ms"] < drawn.metrics["iteration_ms"]
 
 
+def test_imbalance_decides_how_the_experts_are_split() -> None:
+    """With even routing whole experts (EP8) are best; with drawn routing their ranks wait for the busiest one."""
+    drawn = [run(f"trt_min_latency:{name}") for name in ("cutlass_ep8", "cutlass")]
+    even = [simulate(one.scenario.variant(routing=type(one.scenario.routing)())) for one in drawn]
+    assert even[0].metrics["iteration_ms"] < even[1].metrics["iteration_ms"]
+    assert drawn[0].metrics["iteration_ms"] > drawn[1].metrics["iteration_ms"]
+
+
 def test_more_draft_tokens_touch_more_experts() -> None:
     spans = [run(FINAL, batch__draft_tokens=depth).metrics["block_experts_ms"] for depth in ("0", "3", "5")]
     assert spans[0] < spans[1] < spans[2]
