@@ -145,7 +145,10 @@ _STATIC = (
 
 
 def amounts(
-    work: Work | Collective | Prefetch | Flag, cost: Callable[[Work | Prefetch], Cost], machine: MachineSpec, groups: dict
+    work: Work | Collective | Prefetch | Flag,
+    cost: Callable[[Work | Prefetch], Cost],
+    machine: MachineSpec,
+    groups: dict,
 ) -> tuple[str, bool, float, float, float]:
     """Engine, whether it is communication, FLOPs, HBM bytes and wire bytes of one rank."""
     if isinstance(work, Collective):
