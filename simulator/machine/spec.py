@@ -33,8 +33,8 @@ from simulator.units import (
 )
 
 __all__ = ["AttentionKernel", "ChipSpec", "CollectiveSpec", "FusedKernel", "GemmKernel", "HbmSpec", "HostSpec",
-           "KernelSpec", "L2Spec", "LadderSpec", "LevelSpec", "MachineSpec", "Rung", "SpecError", "VectorKernel", "load_machine", "override",
-           "quantities"]
+           "KernelSpec", "L2Spec", "LadderSpec", "LevelSpec", "MachineSpec", "Rung", "SpecError", "VectorKernel",
+           "load_machine", "override", "quantities"]
 
 
 class HbmSpec(Table):
@@ -162,9 +162,9 @@ class _Kernel(Table):
     """What every kernel family has.
 
     cores: per unit, the pool that computes first. unoverlapped: the share of the shorter of compute and memory time
-    that a kernel of one wave of tiles does not overlap (0 is the ideal roofline; more waves share it). compute_share, hbm_share: how much of the peaks of its engine and
-    of HBM such a kernel can ask for at most, with all cores (left out: all of it). prologue: the part of its floor that
-    needs nothing from the kernel before it (left out: none).
+    that a kernel of one wave of tiles does not overlap (0 is the ideal roofline; more waves share it). compute_share,
+    hbm_share: how much of the peaks of its engine and of HBM such a kernel can ask for at most, with all cores (left
+    out: all of it). prologue: the part of its floor that needs nothing from the kernel before it (left out: none).
     """
 
     cores: dict[str, PositiveCount] = Field(min_length=1)
