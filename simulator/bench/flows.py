@@ -10,7 +10,7 @@ RATE_BYTES_PER_S = 1e11
 FLOW_BYTES = 1e6
 
 
-def independent() -> Measurement:
+def independent(count: int = INDEPENDENT_FLOWS) -> Measurement:
     """20,000 flows, each alone on a capacity of its own; value: CPU microseconds a flow, started to finished."""
     import simpy
 
@@ -20,7 +20,7 @@ def independent() -> Measurement:
     network = Network(env)
     finished: list[Flow] = []
     flows = [Flow(FLOW_BYTES + number, [(Capacity(f"port {number}", RATE_BYTES_PER_S), 1.0)])
-             for number in range(INDEPENDENT_FLOWS)]
+             for number in range(count)]
 
     def work() -> None:
         for flow in flows:
@@ -32,7 +32,7 @@ def independent() -> Measurement:
     return Measurement(cpu_s / len(flows) * 1e6, cpu_s, {"flows": len(flows), "solves": network.stats.solves})
 
 
-def coupled() -> Measurement:
+def coupled(hosts: int = HOSTS) -> Measurement:
     """All-to-all of 48 hosts on a star, every size different: one component; value: CPU microseconds a flow."""
     import simpy
 
@@ -41,9 +41,9 @@ def coupled() -> Measurement:
     env = simpy.Environment()
     network = Network(env)
     finished: list[Flow] = []
-    out = [Capacity(f"out {host}", RATE_BYTES_PER_S) for host in range(HOSTS)]
-    into = [Capacity(f"in {host}", RATE_BYTES_PER_S) for host in range(HOSTS)]
-    pairs = [(a, b) for a in range(HOSTS) for b in range(HOSTS) if a != b]
+    out = [Capacity(f"out {host}", RATE_BYTES_PER_S) for host in range(hosts)]
+    into = [Capacity(f"in {host}", RATE_BYTES_PER_S) for host in range(hosts)]
+    pairs = [(a, b) for a in range(hosts) for b in range(hosts) if a != b]
     flows = [Flow(FLOW_BYTES + 97.0 * (number * 7919 % len(pairs)), [(out[a], 1.0), (into[b], 1.0)])
              for number, (a, b) in enumerate(pairs)]
 

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from simulator.bench.case import Measurement, cpu_s_of
 
 if TYPE_CHECKING:
+    from simulator.machine.npu import Watch
     from simulator.program.rank import Rank
+    from simulator.program.replay import Replay
     from simulator.scenario import Case, Scenario
 
 CARDS, LAYERS, MICRO_BATCHES, TASKS = 72, 61, 2, 25
@@ -59,6 +61,19 @@ def _tasks_per_s(contended: bool) -> Measurement:
     cpu_s = cpu_s_of(lambda: results.append(simulate(scenario, ranks="all")))
     tasks = len(results[0].timeline)
     return Measurement(tasks / cpu_s, cpu_s, {"tasks": tasks})
+
+
+def replay_alone(watch: Watch) -> Replay:
+    """The first of the two, ready to run and watched by this."""
+    from simulator.program.collectives import Lowering
+    from simulator.program.replay import Replay
+    from simulator.program.roles import unfolded
+    from simulator.simulation import prepare
+
+    ready = prepare(_scenario(contended=False))
+    lowering = Lowering(ready.fabric, ready.machine.collectives)
+    roles, kernels = unfolded(ready.world), ready.scenario.kernels
+    return Replay(ready.world, ready.machine, kernels, ready.fabric, lowering, roles, watch)
 
 
 def alone() -> Measurement:

@@ -12,12 +12,13 @@ from collections.abc import Sequence
 import click
 
 from simulator.bench.case import Case, Measurement, Row
+from simulator.bench.growth import Step, growth_lines
 from simulator.bench.process import environment
 from simulator.commands.markdown import number, table
 from simulator.commands.terminal import console
 from simulator.patterns import choose
 
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 
 CASES = (
     Case("flows_independent", "20,000 flows that share nothing, CPU time a flow",
@@ -28,6 +29,24 @@ CASES = (
          "simulator.bench.streams:alone", "tasks/s", 200_000, more_is_better=True),
     Case("streams_contended", "the same on two streams a rank that contend, a collective per half layer, whole run",
          "simulator.bench.streams:contended", "tasks/s", 100_000, more_is_better=True),
+    Case("collective_8", "A symmetric collective on 8 ranks by roles, mean of four kinds",
+         "simulator.bench.collectives:on_8", "us", 100),
+    Case("collective_144", "the same on 144 ranks", "simulator.bench.collectives:on_144", "us", 100),
+    Case("collective_384", "the same on 384 ranks", "simulator.bench.collectives:on_384", "us", 100),
+    Case("collective_4096", "the same on 4,096 ranks", "simulator.bench.collectives:on_4096", "us", 100),
+    Case("collective_65536", "the same on 65,536 ranks", "simulator.bench.collectives:on_65536", "us", 100),
+    Case("collective_prepare", "What is prepared before for these collectives on 65,536 ranks, a rank",
+         "simulator.bench.collectives:prepare_65536", "us/rank", 150),
+    Case("decode_roles", "Decode iteration, 61 layers, two micro-batches, 288 dies by roles",
+         "simulator.bench.decode:by_roles", "s", 0.5),
+    Case("decode_skewed", "the same with skewed routing, every die by itself",
+         "simulator.bench.decode:skewed", "s", 10.0),
+    Case("decode_100k", "the same on 100,224 dies by roles",
+         "simulator.bench.decode:hundred_thousand", "s", 5.0),
+    Case("recording", "10,000,000 task rows recorded: memory a row",
+         "simulator.bench.recording:rows", "B/row", 100),
+    Case("recording_cost", "What recording adds to a task, over a watch that does nothing",
+         "simulator.bench.recording:cost", "us/task", 0.5),
     Case("run_all", "a3_prefill:microbatch, 32 dies, 61 layers, every rank by itself",
          "simulator.bench.runs:microbatch_all", "s", 10.0),
     Case("run_roles", "a3_prefill:microbatch by roles",
@@ -92,8 +111,8 @@ def _cells(row: Row) -> list[str]:
             f"{done.cpu_s:.3f}", number(row.peak_mib), counts]
 
 
-def markdown(rows: Sequence[Row]) -> str:
-    """results/benchmarks.md."""
+def markdown(rows: Sequence[Row], series: list[Step]) -> str:
+    """results/benchmarks.md. series: how cost grows."""
     computer = f"Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} CPUs"
     lines = [
         "# Benchmarks", "",
@@ -102,5 +121,6 @@ def markdown(rows: Sequence[Row]) -> str:
         table(_HEAD, [_cells(row) for row in rows]),
         *[f"* `{case.name}`: {case.what}" for case in CASES],
     ]
+    lines += growth_lines(series)
     missing = [f"* `{row.case.name}` was not measured: {row.reason}" for row in rows if row.failed]
     return "\n".join(lines + missing) + "\n"

@@ -27,7 +27,7 @@ def bench(ctx: click.Context, pattern: str | None, as_json: bool) -> None:
       braid bench flows
       braid bench 'cold_*' --json
     """
-    from simulator.bench import suite
+    from simulator.bench import growth, suite
     from simulator.commands.folder import OutputFolder, write_text
     from simulator.commands.output import to_json
 
@@ -41,7 +41,7 @@ def bench(ctx: click.Context, pattern: str | None, as_json: bool) -> None:
     else:
         suite.print_rows(rows)
     if target is not None:
-        write_text(target, suite.markdown(rows))
+        write_text(target, suite.markdown(rows, growth.steps()))
         click.echo(f"wrote {target}")
     if any(row.failed for row in rows):
         ctx.exit(1)

@@ -24,8 +24,9 @@ def machine(levels: list[tuple[str, int, bool]]) -> MachineSpec:
     return validate(MachineSpec, {**TINY.model_dump(), "fabric": fabric}, "levels")
 
 
-levels_of = st.lists(st.tuples(st.sampled_from(["switch", "switch", "mesh"]), st.integers(1, 4), st.booleans()),
-                     min_size=1, max_size=4)
+switch = st.tuples(st.just("switch"), st.integers(1, 4), st.booleans())
+mesh = st.tuples(st.just("mesh"), st.integers(1, 4), st.just(False))
+levels_of = st.tuples(mesh | switch, st.lists(switch, max_size=3)).map(lambda levels: [levels[0], *levels[1]])
 
 
 @settings(deadline=None, max_examples=150)

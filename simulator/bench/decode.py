@@ -1,0 +1,149 @@
+"""Speed of one decode iteration: 61 MoE layers, two micro-batches on two streams with cores of their own.
+
+A synthetic workload of the size of a published one: every die computes MLA for 96 tokens in two halves and holds one
+expert; dispatch and combine go to all dies of an expert-parallel group of 288. Balanced routing uses All2Alls; skewed
+routing draws the rows of every expert per layer and half, and every die puts and collects bytes of its own.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from simulator.bench.case import Measurement, cpu_s_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from simulator.program.rank import Rank
+    from simulator.scenario import Case, Scenario
+    from simulator.simulation import Result
+
+EXPERT_PARALLEL, LAYERS, HALVES, TOKENS, CONTEXT = 288, 61, 2, 48, 4096
+CORES = {"attention": {"cube": 12, "vector": 24}, "moe": {"cube": 12, "vector": 24}}
+
+
+@cache
+def _rows(layer: int, half: int) -> Sequence[int]:
+    """Rows for every die's expert, drawn from a power law."""
+    import numpy as np
+
+    random = np.random.default_rng((layer, half))
+    popularity = np.arange(1, EXPERT_PARALLEL + 1, dtype=float) ** -0.1
+    random.shuffle(popularity)
+    rows: list[int] = random.multinomial(TOKENS * 8 * EXPERT_PARALLEL, popularity / popularity.sum()).tolist()
+    return rows
+
+
+def _attention(npu: Rank, case: Case, weights: str) -> None:
+    from simulator.model import decode, ops
+
+    s = case.shapes
+    kernels = decode.in_l2([("attention.norm", ops.add_rms_norm(TOKENS, s.hidden))])
+    kernels += decode.prolog(s, TOKENS, weights)
+    kernels += decode.attention(s, ((1, CONTEXT),) * TOKENS, "mla_attention", weights)
+    for name, work in kernels + decode.output_projection(s, TOKENS, 1, weights):
+        npu.launch(work, name)
+
+
+def _moe(npu: Rank, case: Case, layer: int, half: int, skewed: bool) -> None:
+    from simulator.model import decode
+    from simulator.program.task import Collective
+
+    s, ep = case.shapes, npu.group("ep")
+    away = TOKENS * 8
+    for name, work in decode.gate(s, TOKENS):
+        npu.launch(work, name)
+
+    def exchange(name: str, row_bytes: int, back: bool) -> None:
+        if not skewed:
+            ep.all_to_all(name, away * row_bytes // EXPERT_PARALLEL, "fused_push")
+            return
+
+        def put(rank: int) -> Collective:
+            ends = (away * row_bytes, _rows(layer, half)[rank] * row_bytes)
+            out, into = ends[::-1] if back else ends
+            return Collective("put", ep.name, "fused_push", sent_bytes=out, received_bytes=into)
+
+        npu.launch_by_rank(put, f"{name}.write")
+        ep.collect(f"{name}.arrive", "fused_push")
+
+    exchange("dispatch", s.hidden + 4, back=False)
+    for place in range(3):
+        def expert(rank: int, place: int = place) -> object:
+            rows = _rows(layer, half)[rank] if skewed else away
+            return decode.experts(s, (rows,), f"layer{layer}")[place][1]
+
+        name = ("experts.gate_up", "experts.swiglu", "experts.down")[place]
+        if skewed:
+            npu.launch_by_rank(expert, name)  # type: ignore[arg-type]
+        else:
+            npu.launch(expert(0), name)  # type: ignore[arg-type]
+    exchange("combine", 2 * s.hidden, back=True)
+
+
+def _iteration(npu: Rank, case: Case, layers: int, skewed: bool) -> None:
+    npu.program.captured = True
+    for stream, cores in CORES.items():
+        npu.confine(stream, cores)
+    done = [npu.record() for _ in range(HALVES)]
+    for layer in range(layers):
+        for half in range(HALVES):
+            with npu.scope(layer=layer, micro_batch=half):
+                with npu.stream("attention"):
+                    npu.wait(done[half])
+                    _attention(npu, case, f"layer{layer}")
+                    attended = npu.record()
+                with npu.stream("moe"):
+                    npu.wait(attended)
+                    _moe(npu, case, layer, half, skewed)
+                    done[half] = npu.record()
+
+
+def scenario(dies: int, layers: int = LAYERS, skewed: bool = False) -> Scenario:
+    """The iteration on so many dies, a multiple of 288; supernodes are as large as it takes."""
+    from simulator.library import load_scenario
+    from simulator.scenario import Workload
+
+    workload = Workload(
+        program=lambda npu, case: _iteration(npu, case, layers, skewed),
+        groups=lambda case: {"ep": [
+            tuple(range(first, first + EXPERT_PARALLEL)) for first in range(0, case.ranks, EXPERT_PARALLEL)
+        ]},
+        place=lambda case, rank: {},
+        memory=lambda case: [],
+        measures=lambda case, seconds: {},
+    )  # fmt: skip
+    changes = {"fabric.supernode.size": str(max(24, -(-dies // 16)))}
+    return load_scenario("a3_prefill:dp").variant(
+        machine="cloudmatrix384", kernels="cann_decode_2025", cards=dies // 2, workload=workload, expected=(),
+        machine_changes=changes)
+
+
+def run(dies: int, ranks: str, layers: int = LAYERS, skewed: bool = False) -> Measurement:
+    """CPU seconds of a whole run, recording of programs, replay and metrics included."""
+    from simulator.simulation import simulate
+
+    results: list[Result] = []
+    cpu_s = cpu_s_of(lambda: results.append(simulate(scenario(dies, layers, skewed), ranks=ranks)))
+    return Measurement(cpu_s, cpu_s, {"tasks": len(results[0].timeline), "ranks": dies})
+
+
+def unfolded() -> Measurement:
+    """288 dies, each by itself, balanced."""
+    return run(EXPERT_PARALLEL, "all")
+
+
+def skewed() -> Measurement:
+    """288 dies, each by itself, skewed."""
+    return run(EXPERT_PARALLEL, "all", skewed=True)
+
+
+def by_roles() -> Measurement:
+    """288 dies by roles."""
+    return run(EXPERT_PARALLEL, "roles")
+
+
+def hundred_thousand() -> Measurement:
+    """100,224 dies by roles: 348 groups of 288."""
+    return run(348 * EXPERT_PARALLEL, "roles")

@@ -1,0 +1,84 @@
+"""The same scenario and seed give the same bytes: in another process, with another hash seed, folded, unwatched."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from simulator.library import load_scenario
+from simulator.machine.graph import Fabric
+from simulator.program.collectives import Lowering
+from simulator.program.replay import Replay
+from simulator.program.roles import unfolded
+from simulator.simulation import prepare, simulate
+from tests.law.program.clusters import Cluster, clusters
+from tests.program.small import replay
+
+ROOT = Path(__file__).resolve().parents[2]
+SCENARIOS = ("a3_prefill:dp_uneven", "contention:staging")
+WRITE = """
+import sys
+from simulator.library import load_scenario
+from simulator.simulation import simulate
+simulate(load_scenario(sys.argv[1]), ranks=sys.argv[2]).timeline.write_parquet(sys.argv[3])
+"""
+
+
+class Nobody:
+    """Watches nothing."""
+
+    def record(self, *_: object) -> None:
+        """Nothing."""
+
+
+def digest(scenario: str, ranks: str, hash_seed: str, file: Path) -> str:
+    """Of the Parquet file that a process of its own writes."""
+    environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", WRITE, scenario, ranks, str(file)], env=environment, check=True, cwd=ROOT)
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_another_process_with_another_hash_seed_writes_the_same_bytes(scenario: str, tmp_path: Path) -> None:
+    first = digest(scenario, "roles", "1", tmp_path / "first.parquet")
+    assert first == digest(scenario, "roles", "4242", tmp_path / "second.parquet")
+
+
+@pytest.mark.parametrize("scenario", ["a3_prefill:dp", "contention:staging"])
+def test_leaders_have_the_rows_of_the_unfolded_run(scenario: str) -> None:
+    folded = simulate(load_scenario(scenario), ranks="roles").columns
+    whole = simulate(load_scenario(scenario), ranks="all").columns
+    rows = np.isin(whole["rank"], np.unique(folded["rank"]))
+    for name, column in folded.items():
+        if name != "multiplicity":
+            assert (whole[name][rows] == column).all(), name
+    assert folded["multiplicity"].sum() == len(whole["rank"])
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_run_that_nobody_watches_lasts_as_long(scenario: str) -> None:
+    ready = prepare(load_scenario(scenario))
+    lowering = Lowering(Fabric(ready.machine, ready.case.ranks), ready.machine.collectives)
+    silent = Replay(ready.world, ready.machine, ready.scenario.kernels, ready.fabric, lowering, unfolded(ready.world),
+                    Nobody())
+    assert silent.run() == simulate(load_scenario(scenario), ranks="all").makespan_ps
+
+
+@settings(deadline=None, max_examples=60)
+@given(clusters)
+def test_kernels_that_run_apart_end_as_on_the_network(cluster: Cluster) -> None:
+    """Somebody who watches the network sees every kernel there; nobody's times may change for it."""
+    world, machine = cluster.world(), cluster.machine
+    watched = replay(world, machine)  # the laws of small runs watch
+    apart = Replay(world, machine, next(iter(machine.kernels)), Fabric(machine, world.ranks),
+                   Lowering(Fabric(machine, world.ranks), machine.collectives), unfolded(world), Nobody())
+    assert apart.run() == watched.makespan_ps
+    ends = {(rank, task): times[3] for (rank, task), times in watched.times().items()}
+    assert {(npu.rank, task): end for npu in apart.npus.values() for task, end in enumerate(npu.ended_ps)} == ends
