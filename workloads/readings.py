@@ -8,7 +8,7 @@ from typing import Any
 PS_PER_US = 1e6
 _PLACES = {"proxy": "proxy", "engine": "engine", "compute": "gpu"}
 _GAPS = {("gpu", "proxy"): "flag_to_host", ("proxy", "engine"): "engine_queue", ("engine", "engine"): "posting",
-         ("engine", "nic_out"): "nic_queue", ("nic_out", "nic_in"): "wire", ("nic_in", "engine"): "completion_queue",
+         ("engine", "nic_out"): "nic_queue", ("nic_in", "engine"): "completion_queue",
          ("engine", "proxy"): "proxy_polls", ("engine", "gpu"): "flag_to_gpu"}
 
 
@@ -42,9 +42,12 @@ def hops(columns: Mapping[str, Any], last: str) -> dict[str, float]:
             _add(times, _place(columns, row), int(columns["end_ps"][row]) - started)
             return dict(reversed(times.items()))
         left = int(columns["end_ps"][before])
-        _add(times, _place(columns, row), int(columns["end_ps"][row]) - max(started, left))
         here, there = _place(columns, row), _place(columns, before)
-        _add(times, _GAPS.get((there, here), here), max(0, started - left))
+        if (there, here) == ("nic_out", "nic_in"):  # a write is received while it is still being sent
+            _add(times, "wire_and_port", int(columns["end_ps"][row]) - left)
+        else:
+            _add(times, here, int(columns["end_ps"][row]) - max(started, left))
+            _add(times, _GAPS.get((there, here), here), max(0, started - left))
         row = before
 
 
@@ -69,4 +72,5 @@ def _place(columns: Mapping[str, Any], row: int) -> str:
 
 
 def _add(times: dict[str, float], name: str, length_ps: int) -> None:
-    times[name] = times.get(name, 0.0) + length_ps / PS_PER_US
+    if length_ps:
+        times[name] = times.get(name, 0.0) + length_ps / PS_PER_US
