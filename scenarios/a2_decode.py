@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulator.scenario import Expected, Layout, Requests, Scenario, Study
+from simulator.scenario import Expected, Layout, Requests, RoutingSpec, Scenario, Study
 from workloads.a2_decode import ITERATION, Knobs
 
 SOURCE = "Huawei, DeepSeek V3/R1 inference deployment best practice on Ascend servers, 2025"
 BASE = "a2_decode:decode_2k2k"
 
 
-def _expect(number: str, metric: str, value: float, role: str = "predict", note: str = "", **more: Any) -> Expected:
-    return Expected(id=number, metric=metric, value=value, role=role, note=f"{SOURCE}{note}", **more)  # type: ignore[arg-type]
+def _expect(number: str, metric: str, value: float, role: Any = "predict", note: str = "", **more: Any) -> Expected:
+    return Expected(id=number, metric=metric, value=value, role=role, note=f"{SOURCE}{note}", **more)
 
 
 def decode_2k2k() -> Scenario:
@@ -38,8 +38,8 @@ def decode_2k2k() -> Scenario:
             _expect("a2.decode.streams", "throughput_tok_s_per_card", 1.15, against="a2_decode:one_stream",
                     note=": +15% by MoE streams at high concurrency"),
             _expect("a2.decode.prefetch", "block_attention_ms", 0.90, against="a2_decode:no_prefetch",
-                    note=": MLA about 10% shorter. Reproduced by half: the kernels of this model are bound on chip or by"
-                    " compute almost as much as by HBM, so weights that already lie in L2 save them less, and o_proj's"
+                    note=": MLA about 10% shorter. Reproduced by half: the kernels of this model are bound on chip or"
+                    " by compute almost as much as by HBM, so weights that already lie in L2 save them less, and o_proj's"
                     " are partly pushed out by attention's activations"),
             _expect("a2.decode.hierarchy", "iteration_ms", 1.0, against="a2_decode:free_roce", band=(0.98, 1.02),
                     note=": the part between nodes is hidden under the part inside"),
@@ -72,6 +72,17 @@ def decode_2k2k() -> Scenario:
             ),
         ),
     )  # fmt: skip
+
+
+def skewed() -> Scenario:
+    """As decode_2k2k, with expert popularity skewed by a power law."""
+    return _variant("skewed experts", routing=RoutingSpec(skew=0.4))
+
+
+def eplb() -> Scenario:
+    """As skewed, with experts rearranged by load and one spare slot per card for replicas (EPLB)."""
+    knobs = Knobs(placement="eplb", spare_experts=1)
+    return _variant("skewed experts, EPLB", routing=RoutingSpec(skew=0.4), knobs=knobs)
 
 
 def _requests(**changes: Any) -> Requests:

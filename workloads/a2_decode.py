@@ -18,6 +18,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from simulator.model import decode, lengths, ops
+from simulator.model.expert_load import ExpertLoad
 from simulator.model.layout import blocks
 from simulator.model.mla import Kernels
 from simulator.model.routing import routing_of
@@ -41,6 +42,10 @@ class Knobs(BaseModel):
     prefetch_mb: float = Field(190.0, ge=0, description="MLA weights prefetched into L2 under the ReduceScatter")
     prefetch_gb_s: float = Field(0.0, ge=0, description="ceiling of the prefetch (0: none)")
     shared: Literal["dp", "tp"] = Field("dp", description="shared expert: whole on every rank, or over the node")
+    placement: Literal["in_order", "eplb"] = Field(
+        "in_order", description="experts on ranks: in order, or rearranged by load with replicas of the hottest (EPLB)"
+    )
+    spare_experts: int = Field(0, ge=0, le=8, description="slots per rank for replicas of experts (EPLB)")
     fused_prolog: bool = Field(True, description="MLAProlog in one kernel")
     attention: Literal["mla_attention", "mla_attention_mtp", "mla_attention_amla"] = Field(
         "mla_attention_mtp", description="generation of the attention kernel"
@@ -252,12 +257,13 @@ def _contexts(npu: Rank, case: Case) -> decode.Contexts:
 
 def _rows(npu: Rank, case: Case, layer: int) -> tuple[int, ...]:
     """Rows for each local expert: what all ranks' tokens choose."""
-    s, ep = case.shapes, npu.group("ep")
-    drawn = case.routing.skew is not None
-    first = npu.rank // ep.size * ep.size if drawn else 0
-    seed = (case.seed, layer, first)
-    routing = routing_of((_tokens(case),) * ep.size, s.routed_experts, s.experts_per_token, case.routing.skew, seed)
-    return routing.rows(npu.rank - first if drawn else 0)
+    s, ep, skew = case.shapes, npu.group("ep"), case.routing.skew
+    if skew is None:
+        return routing_of((_tokens(case),) * ep.size, s.routed_experts, s.experts_per_token, None, ()).rows()
+    group, place = divmod(npu.rank, ep.size)
+    counts = (s.routed_experts, s.experts_per_token, s.shared_experts, ep.size, 0)
+    load = ExpertLoad(*counts, case.knobs.placement, skew, case.seed, case.knobs.spare_experts)
+    return load.drawn_rows(_tokens(case) * ep.size, layer, 0, group)[place]
 
 
 def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
@@ -281,7 +287,7 @@ def memory(case: Case) -> list[MemoryItem]:
     absorbed = s.kv_lora * s.heads * (s.nope_dim + s.v_dim)
     layers, draft = s.layers + s.mtp_layers, s.mtp_layers
     shared = s.shared_experts * s.expert_parameters // (tp if case.knobs.shared == "tp" else 1)
-    local = s.routed_experts // case.layout.expert_parallel * s.expert_parameters
+    local = (s.routed_experts // case.layout.expert_parallel + case.knobs.spare_experts) * s.expert_parameters
     longest = case.batch.prompt_tokens + case.batch.output_tokens
     return [
         ("attention", "weights", layers * (s.mla_parameters + absorbed)),

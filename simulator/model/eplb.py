@@ -58,14 +58,16 @@ def spread(experts: int, dies: int) -> Placement:
     ))  # fmt: skip
 
 
-def rebalance(loads: Sequence[float], dies: int, groups: int = 1, nodes: int = 1) -> Placement:
+def rebalance(loads: Sequence[float], dies: int, groups: int = 1, nodes: int = 1, spare: int = 0) -> Placement:
     """Replicate the hottest and pack by load; with several `nodes`, `groups` of experts stay on one node each.
+
+    spare: slots of every die beyond those that hold each expert once.
 
     Raises:
         ValueError: experts do not divide into groups, or groups and dies not over nodes.
     """
     experts = len(loads)
-    per_die = _slots_per_die(experts, dies)
+    per_die = _slots_per_die(experts, dies) + spare
     if experts % groups or groups % nodes or dies % nodes:
         raise ValueError(f"{experts} experts in {groups} groups on {nodes} nodes of {dies} dies do not divide evenly")
     size = experts // groups

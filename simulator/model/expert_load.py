@@ -43,6 +43,7 @@ class ExpertLoad:
     placement: str
     skew: float
     seed: int
+    spare: int = 0
 
     @classmethod
     def of(cls, s: Shapes, dies: Dies, skew: float | None, seed: int) -> ExpertLoad:
@@ -88,7 +89,7 @@ def _drawn_rows(load: ExpertLoad, tokens: int, layer: int, micro_batch: int, gro
 def _placed(load: ExpertLoad, layer: int) -> Placement:
     if load.placement == "in_order":
         return spread(load.experts, load.routed)
-    return rebalance(_popularity(load, layer).tolist(), load.routed)
+    return rebalance(_popularity(load, layer).tolist(), load.routed, spare=load.spare)
 
 
 @cache

@@ -55,6 +55,14 @@ def test_hot_experts_make_their_peers_wait_and_transfers_no_longer() -> None:
     assert hot.metrics["reduce_scatter_ms"] == pytest.approx(even.metrics["reduce_scatter_ms"], rel=0.02)
 
 
+def test_rearranging_experts_takes_the_waiting_back() -> None:
+    """EPLB: replicas of the hottest, packed by load; spare slots cost weights to read."""
+    hot = {**SMALL, "routing__skew": "0.6"}
+    placed = {**hot, "knobs__placement": "eplb", "knobs__spare_experts": "1"}
+    waits = [run("a2_decode:decode_2k2k", **changes).metrics["waiting_comm_ms"] for changes in (hot, placed)]
+    assert waits[1] < 0.5 * waits[0]
+
+
 def test_kv_that_does_not_fit_is_refused_with_the_ledger() -> None:
     from simulator.machine.memory import DoesNotFit
 
