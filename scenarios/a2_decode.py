@@ -39,8 +39,8 @@ def decode_2k2k() -> Scenario:
                     note=": +15% by MoE streams at high concurrency"),
             _expect("a2.decode.prefetch", "block_attention_ms", 0.90, against="a2_decode:no_prefetch",
                     note=": MLA about 10% shorter. Reproduced by half: the kernels of this model are bound on chip or"
-                    " by compute almost as much as by HBM, so weights that already lie in L2 save them less, and o_proj's"
-                    " are partly pushed out by attention's activations"),
+                    " by compute almost as much as by HBM, so weights that already lie in L2 save them less, and those"
+                    " of o_proj are partly pushed out by attention's activations"),
             _expect("a2.decode.hierarchy", "iteration_ms", 1.0, against="a2_decode:free_roce", band=(0.98, 1.02),
                     note=": the part between nodes is hidden under the part inside"),
         ),
