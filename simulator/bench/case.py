@@ -10,7 +10,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Case:
-    """One thing to measure: `where` is the function ("module:function") that returns a Measurement."""
+    """One thing to measure: `where` is the function ("module:function") that returns a Measurement.
+
+    limit: what keeps it from its target, where that is missed.
+    """
 
     name: str
     what: str
@@ -18,6 +21,7 @@ class Case:
     unit: str
     target: float
     more_is_better: bool = False
+    limit: str = ""
 
     def met(self, value: float) -> bool:
         """Whether a value reaches the target."""

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import simpy
 
 from simulator.errors import InputError, RunError
@@ -69,8 +65,7 @@ class Replay:
         """
         for npu in self.npus.values():
             npu.begin()
-        with _seldom_collected():
-            run(self.env)
+        run(self.env)
         stuck = [npu for npu in self.npus.values() if npu.left]
         if stuck:
             raise RunError(self._deadlock(stuck))
@@ -133,19 +128,6 @@ class Replay:
             if absent:
                 return f"waits for ranks {absent} of group '{task.work.group}'"
         return "waits for cores"
-
-
-@contextmanager
-def _seldom_collected() -> Iterator[None]:
-    """What a run makes dies with its last reference: looking for cycles among all that lives is wasted time."""
-    before = gc.get_threshold()
-    gc.freeze()
-    gc.set_threshold(500_000, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-        gc.unfreeze()
 
 
 def rate_of(key: Key, machine: MachineSpec, fabric: Fabric) -> float:
