@@ -150,3 +150,13 @@ def test_reading_columns_does_not_import_pyarrow() -> None:
     code = ("import sys; from simulator.observe.timeline import Timeline; Timeline('x').columns(); "
             "import simulator.observe.arrow; sys.exit('pyarrow' in sys.modules)")
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_groups_of_rows_are_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = timeline(PROGRAM)
+    whole = made.columns()
+    monkeypatch.setattr("simulator.observe.timeline.ROWS_PER_GROUP", 2)
+    groups = list(made.groups())
+    assert len(groups) == -(-len(made) // 2)
+    for name, column in whole.items():
+        assert [value for group in groups for value in group[name].tolist()] == column.tolist()

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 
 from simulator.machine.graph import Fabric
+from simulator.machine.spec import MachineSpec
+from simulator.machine.typed_toml import validate
 from simulator.program.collectives import Lowering
 from simulator.program.rank import Rank
 from simulator.program.replay import rate_of
@@ -15,6 +17,7 @@ from simulator.program.roles import find_roles
 from simulator.program.world import Groups, record_world
 from tests.law.program.clusters import TWO_LEVELS, Cluster, clusters
 from tests.law.roles.plain_roles import plain_leaders
+from tests.machine.machines import level
 from tests.program.small import TINY, Run, everybody, passes_mb, replay, run
 
 MB = 10**6
@@ -119,6 +122,20 @@ def test_a_slower_link_splits_the_groups_that_cross_it(edge: tuple[str, str], ex
     assert_same(done, run(two_nodes, 4, machine=TWO_LEVELS, groups=PAIRS, fabric=fabric))
     same = [done.times()[leader, 1] for leader in leaders(done)]
     assert [same.index(times) for times in same] == [expected.index(each) for each in expected]
+
+
+def test_a_dead_link_splits_those_who_go_around_it() -> None:
+    mesh = validate(MachineSpec, {
+        **TINY.model_dump(), "name": "mesh",
+        "fabric": [level("node", "mesh", 4, 2, 1), level("top", "switch", 2, 1.5, 3, ports="die")],
+    }, "mesh")  # fmt: skip
+    whole, broken = Fabric(mesh, 8), Fabric(mesh, 8)
+    broken.graph.remove_edges_from([("die 0", "die 1"), ("die 1", "die 0")])
+    how = {"machine": mesh, "exchange": "pairwise"}
+    assert leaders(run(exchange, 8, fabric=whole, fold=True, **how)) == [0] * 8
+    done = run(exchange, 8, fabric=broken, fold=True, **how)
+    assert leaders(done) == [0, 0, 2, 3, 4, 4, 4, 4]  # they go around through die 2
+    assert_same(done, run(exchange, 8, fabric=broken, **how))
 
 
 def test_uneven_exchanges_that_turn_with_the_rank_are_one_class() -> None:
