@@ -61,7 +61,7 @@ def _moe(npu: Rank, case: Case, layer: int, half: int, skewed: bool) -> None:
             return
 
         def put(rank: int) -> Collective:
-            ends = (away * row_bytes, _rows(layer, half)[rank] * row_bytes)
+            ends = (away * row_bytes, _rows(layer, half)[rank % EXPERT_PARALLEL] * row_bytes)
             out, into = ends[::-1] if back else ends
             return Collective("put", ep.name, "fused_push", sent_bytes=out, received_bytes=into)
 
@@ -71,7 +71,7 @@ def _moe(npu: Rank, case: Case, layer: int, half: int, skewed: bool) -> None:
     exchange("dispatch", s.hidden + 4, back=False)
     for place in range(3):
         def expert(rank: int, place: int = place) -> object:
-            rows = _rows(layer, half)[rank] if skewed else away
+            rows = _rows(layer, half)[rank % EXPERT_PARALLEL] if skewed else away
             return decode.experts(s, (rows,), f"layer{layer}")[place][1]
 
         name = ("experts.gate_up", "experts.swiglu", "experts.down")[place]
