@@ -23,7 +23,8 @@ def ep16() -> Scenario:
 
 def ep32() -> Scenario:
     """EP32 over EFA."""
-    note = f"{SOURCE}: several nodes match or beat one at medium batch; how large that is, is not said: see the study"
+    note = (f"{SOURCE}: several nodes match or beat one at medium batch, without saying how large that is. Here they "
+            "win up to 16 requests per GPU, and lose 7% at 32 and more beyond: weak evidence, see the study")
     batch = Study(
         title="Requests per GPU: one node reads more expert weights, several wait for the wire",
         key="batch.per_rank", values=("8", "16", "32", "64"),
