@@ -30,4 +30,4 @@ def lost_host() -> Scenario:
 
 def _struck(title: str, fault: Fault) -> Scenario:
     parent = load_scenario("pplx:efa_ep16")
-    return parent.variant(title=f"{parent.title}, {title}", knobs=Knobs(fault=fault), expected=())
+    return parent.variant(title=f"{parent.title}, {title}", knobs=Knobs(fault=fault), expected=(), studies=())

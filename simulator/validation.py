@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from simulator.commands.markdown import number, table
 from simulator.commands.output import expected_row
@@ -16,6 +17,9 @@ from simulator.patterns import matches
 if TYPE_CHECKING:
     from simulator.scenario import Scenario
     from simulator.study import Table as StudyTable
+
+T = TypeVar("T")
+Tell = Callable[[float], None]  # the share done
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class Row:
         return row if self.reason is None else row | {"reason": self.reason}
 
 
-def validate(pattern: str | None = None, jobs: int = 1) -> list[Row]:
+def validate(pattern: str | None = None, jobs: int = 1, tell: Tell | None = None) -> list[Row]:
     """Simulates every scenario that has a chosen expected value, by roles, seed 0; rows in the library's order.
 
     pattern: chooses scenarios by name or expected values by id (see patterns.matches); InputError if it chooses none.
@@ -53,25 +57,39 @@ def validate(pattern: str | None = None, jobs: int = 1) -> list[Row]:
     from simulator import library
 
     names = [name for name, _ in library.scenario_names()]
-    rows = _in_processes(names, pattern, jobs) if jobs > 1 else [_rows_of(name, pattern) for name in names]
+    rows = _in_processes(partial(_rows_of, pattern=pattern), names, jobs, tell)
     chosen = [row for of_scenario in rows for row in of_scenario]
     if not chosen and pattern is not None:
         raise InputError(f"no scenario and no expected value matches '{pattern}'; scenarios are: {', '.join(names)}")
     return chosen
 
 
-def _in_processes(names: list[str], pattern: str | None, jobs: int) -> list[list[Row]]:
+def _in_processes(work: Callable[[str], T], names: list[str], jobs: int, tell: Tell | None) -> list[T]:
+    """`work` of every name, in order; in this process if jobs is 1."""
+    done: list[T] = []
+
+    def take(result: T) -> None:
+        done.append(result)
+        if tell is not None:
+            tell(len(done) / len(names))
+
+    if jobs == 1:
+        for name in names:
+            take(work(name))
+        return done
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import active_children, get_context
 
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_leave_ctrl_c_to_the_parent) as pool:
-        futures = [pool.submit(_rows_of, name, pattern) for name in names]
+        futures = [pool.submit(work, name) for name in names]
         try:
-            return [future.result() for future in futures]
+            for future in futures:
+                take(future.result())
         except KeyboardInterrupt:  # the pool then finds its processes gone and ends; cancelling would trip it
             for child in active_children():
                 child.terminate()
             raise
+    return done
 
 
 def _leave_ctrl_c_to_the_parent() -> None:
@@ -182,24 +200,28 @@ def print_rows(rows: Sequence[Row]) -> None:
     terminal.print(summary(rows))
 
 
-def studies(announce: Callable[[str], None] | None = None) -> list[StudyTable]:
+def studies(jobs: int = 1, tell: Tell | None = None) -> list[StudyTable]:
     """The studies of the whole library, in its order; one that cannot run has no columns and its reason as a row."""
+    from simulator import library
+
+    names = [name for name, _ in library.scenario_names()]
+    return [study for found in _in_processes(_studies_of, names, jobs, tell) for study in found]
+
+
+def _studies_of(name: str) -> list[StudyTable]:
     from simulator import library
     from simulator.study import Table, run_study
 
+    try:
+        scenario = library.load_scenario(name)
+    except Exception:  # said already by its row in the list of expected values
+        return []
     tables = []
-    for name, _ in library.scenario_names():
+    for study in scenario.studies:
         try:
-            scenario = library.load_scenario(name)
-        except Exception:  # said already by its row in the list of expected values
-            continue
-        for study in scenario.studies:
-            if announce is not None:
-                announce(f"{name}: {study.title}")
-            try:
-                tables.append(run_study(scenario, study))
-            except Exception as error:
-                tables.append(Table(study.title, study.key, (), ((f"did not run: {_reason(error)}", ()),)))
+            tables.append(run_study(scenario, study))
+        except Exception as error:
+            tables.append(Table(study.title, study.key, (), ((f"did not run: {_reason(error)}", ()),)))
     return tables
 
 

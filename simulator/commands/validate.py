@@ -34,19 +34,22 @@ def validate(ctx: click.Context, pattern: str | None, jobs: int, as_json: bool) 
     from simulator import validation
     from simulator.commands.folder import OutputFolder, write_text
     from simulator.commands.output import to_json
+    from simulator.commands.progress import ProgressBar
 
     target = None
     if pattern is None and not as_json:
         target = Path("results") / "validation.md"
         OutputFolder(target.parent)
-    rows = validation.validate(pattern, jobs)
+    with ProgressBar("expected values") as bar:
+        rows = validation.validate(pattern, jobs, bar if bar.wanted else None)
     if as_json:
         click.echo(to_json([row.as_object() for row in rows]))
     else:
         validation.print_rows(rows)
     studies = []
     if target is not None:
-        studies = validation.studies(lambda what: click.echo(what, err=True))
+        with ProgressBar("studies") as bar:
+            studies = validation.studies(jobs, bar if bar.wanted else None)
         write_text(target, validation.markdown(rows, studies))
         click.echo(f"wrote {target}")
     if any(row.failed for row in rows) or any(not study.columns for study in studies):

@@ -118,7 +118,8 @@ def test_m_equal_flows_weigh_as_one_with_m_times_the_coefficient(
     apart, _ = max_min(capacities, [first] * m + rest)
     together, _ = max_min(capacities, [folded, *rest])
     assert apart[:m] == [apart[0]] * m
-    assert [apart[0], *apart[m:]] == pytest.approx(together, rel=1e-13)
+    # what is left of a capacity is a difference, in which rounding weighs more the less is left
+    assert [apart[0], *apart[m:]] == pytest.approx(together, rel=1e-10)
 
 
 @pytest.mark.parametrize("m", [2, 3, 32, 288, 384])
