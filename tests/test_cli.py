@@ -134,7 +134,7 @@ def test_validate_reports_a_scenario_that_cannot_run_and_goes_on(
     monkeypatch.chdir(tmp_path)
     done = braid("validate")
     assert done.code == 1
-    assert "out of ideas" in done.out
+    assert "out of ideas" in " ".join(done.out.split())  # wherever the line was broken
     report = (tmp_path / "results" / "validation.md").read_text()
     assert "out of ideas" in report
     assert "a3.prefill.dp" in report
