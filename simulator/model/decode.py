@@ -15,11 +15,6 @@ from simulator.model.shapes import Shapes
 Contexts = tuple[tuple[int, int], ...]  # (query tokens, cached tokens) of every request
 
 
-def even_contexts(requests: int, queries: int, cached_tokens: int) -> Contexts:
-    """All requests alike."""
-    return ((queries, cached_tokens),) * requests
-
-
 def prolog(s: Shapes, tokens: int, weights: str = "", fused: bool = True) -> Kernels:
     """Down projections, norms, query up-projection, absorption, RoPE and the cache, as one kernel (MLAProlog) or many.
 

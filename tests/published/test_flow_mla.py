@@ -7,7 +7,7 @@ import pytest
 from simulator.library import load_scenario, scenario_names
 from simulator.machine.memory import DoesNotFit
 from simulator.simulation import simulate
-from tests.published.runs import run
+from tests.published.runs import assert_error_within
 
 # largest relative error that is reported for a value today; lower these when the model gets better, never raise them
 REPORTED = {
@@ -36,9 +36,7 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "number", "metric"), CASES)
 def test_the_error_has_not_grown(name: str, number: str, metric: str) -> None:
-    row = next(one for one in run(name).expected if (one["id"], one["metric"]) == (number, metric))
-    allowed = 0.0 if row["band"] else REPORTED[number, metric]
-    assert abs(row["error"]) <= allowed, f"simulated {row['simulated']}, published {row['value']}"
+    assert_error_within(name, number, metric, REPORTED.get((number, metric), 0.0))
 
 
 def test_data_parallel_attention_does_not_fit_on_h20_without_flow_mla() -> None:
