@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from functools import cache
 from typing import TYPE_CHECKING
 
+from simulator.machine.graph import DIE, parts
 from simulator.program.one_sided import ONE_SIDED, ports_of
 from simulator.program.ties import as_exchange
 
@@ -30,8 +31,8 @@ def traffic(world: World, roles: Roles, lowering: Lowering, fabric: Fabric) -> d
         for phase in lowering.lower(collective, members):
             for transfer in phase.transfers:
                 for key, load in transfer.loads:
-                    if key[0] == "link" and "rank" in fabric.graph.nodes[key[1]]:
-                        levels[fabric.graph.edges[key[1], key[2]]["level"]] += load
+                    if key[0] == "link" and parts(key[1])[0] == DIE:
+                        levels[fabric.link_level(key[1], key[2])] += load
         return levels
 
     total: dict[str, float] = defaultdict(float)
@@ -43,7 +44,7 @@ def traffic(world: World, roles: Roles, lowering: Lowering, fabric: Fabric) -> d
             if collective.kind in ONE_SIDED:
                 each = collective.sent_bytes / max(len(instance) - 1, 1)
                 for (source, target), _, peers in ports_of(fabric, instance, rank):
-                    level = fabric.graph.edges[source, target]["level"]
+                    level = fabric.link_level(source, target)
                     for name in (level, f"{level}_{task.name.partition('.')[0]}"):
                         total[name] += count * each * peers
                 continue

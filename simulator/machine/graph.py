@@ -22,6 +22,7 @@ from simulator.errors import InputError
 from simulator.machine.spec import LevelSpec, MachineSpec
 
 Edge = tuple[str, str]
+DIE = "die"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +55,28 @@ class Fabric:
             raise InputError(f"{spec.name} has {spec.dies} dies ({_sizes(spec)}); {ranks} ranks were asked for")
         self.spec, self.ranks = spec, ranks
         self.levels = tuple(level.name for level in spec.fabric)
-        self.graph = nx.DiGraph()
         self._die_counts = _die_counts(spec)
-        for rank in range(ranks):
-            places = {name: rank // dies for name, dies in self._die_counts.items()}
-            self.graph.add_node(die(rank), rank=rank, **places)
-        for order, level in enumerate(spec.fabric):
-            self._add_level(level, order)
         self._ladders = [self._ladder(order) for order in range(len(spec.fabric))]
-        self._edges_built = self.graph.number_of_edges()
+        self._graph: nx.DiGraph | None = None
+        self._edges_built = 0
+
+    @property
+    def graph(self) -> nx.DiGraph:
+        """All of it, made when it is first asked for: from then on it may be changed, and what it says counts."""
+        if self._graph is None:
+            self._graph = nx.DiGraph()
+            for rank in range(self.ranks):
+                places = {name: rank // dies for name, dies in self._die_counts.items()}
+                self._graph.add_node(die(rank), rank=rank, **places)
+            for order, level in enumerate(self.spec.fabric):
+                self._add_level(level, order, self._graph)
+            self._edges_built = self._graph.number_of_edges()
+        return self._graph
+
+    @property
+    def as_described(self) -> bool:
+        """Whether every link is surely there and as fast as the machine says, because nobody could change one."""
+        return self._graph is None
 
     def instance(self, rank: int, level: str) -> int:
         """Which instance of a level a rank belongs to: instance(17, "node") == 1. KeyError for a wrong level."""
@@ -81,7 +95,6 @@ class Fabric:
         """The way from one rank to another through the innermost level that joins them."""
         if source == target:
             return Route((), 0.0, "")
-        graph = self.graph
         order = self._joins(source, target)
         level = self.spec.fabric[order]
         if level.kind == "mesh":
@@ -89,9 +102,26 @@ class Fabric:
         else:
             down = tuple((above, below) for below, above in reversed(self.climb(target, order)))
             way = self.climb(source, order) + down
-        if not all(graph.has_edge(*edge) for edge in way):
+        if self._graph is None:
+            return Route(way, fsum(self._latency_s(self._order_of(*edge)) for edge in way), level.name)
+        if not all(self._graph.has_edge(*edge) for edge in way):
             return self._search(source, target)
-        return Route(way, fsum(graph.edges[edge]["latency_s"] for edge in way), level.name)
+        return Route(way, fsum(self._graph.edges[edge]["latency_s"] for edge in way), level.name)
+
+    def link_rate(self, source: str, target: str) -> float:
+        """Bytes per second of the link between two vertices."""
+        if self._graph is None:
+            return self.spec.fabric[self._order_of(source, target)].link_rate.si
+        return float(self._graph.edges[source, target]["rate_bytes_per_s"])
+
+    def link_level(self, source: str, target: str) -> str:
+        """The level whose link joins two vertices."""
+        return self.levels[self._order_of(source, target)]
+
+    def _order_of(self, source: str, target: str) -> int:
+        """The place of the level whose link joins two vertices: the outer one's, or the mesh of two dies."""
+        orders = [self.levels.index(name) for name, _ in map(parts, (source, target)) if name != DIE]
+        return max(orders) if orders else self._joins(parts(source)[1], parts(target)[1])
 
     def climb(self, rank: int, order: int) -> tuple[Edge, ...]:
         """The edges from a die up to its switch of a level (by its place in the machine), innermost first."""
@@ -105,7 +135,7 @@ class Fabric:
     @cached_property
     def whole(self) -> bool:
         """Whether every link that the machine describes was there when this was first asked."""
-        return bool(self.graph.number_of_edges() == self._edges_built)
+        return self._graph is None or bool(self._graph.number_of_edges() == self._edges_built)
 
     def _joins(self, source: int, target: int) -> int:
         """The place of the innermost level that holds both ranks in one instance."""
@@ -128,24 +158,30 @@ class Fabric:
         here = (level.name, self._die_counts[level.name])
         return (here,) if below is None else (*self._ladder(self.spec.fabric.index(below)), here)
 
-    def _add_level(self, level: LevelSpec, order: int) -> None:
+    def _add_level(self, level: LevelSpec, order: int, graph: nx.DiGraph) -> None:
         """The edges of one level, as far as the ranks need them."""
+        attributes = {"rate_bytes_per_s": level.link_rate.si, "latency_s": self._latency_s(order), "level": level.name,
+                      "order": 4**order}  # fmt: skip
         if self.ranks <= self._die_counts[level.name] // level.size.count:
             return  # one child: nothing to join here or further out
         for index in range(self.instance(self.ranks - 1, level.name) + 1):
             ranks = self.members(level.name, index)
             if level.kind == "mesh":
-                for one, other in permutations(ranks, 2):
-                    self._edge(die(one), die(other), level, order, level.latency.si)
+                graph.add_edges_from(((die(a), die(b)) for a, b in permutations(ranks, 2)), **attributes)
                 continue
-            below, below_latency_s = self._below(level, order)
+            below, _ = self._below(level, order)
             ends = [die(rank) for rank in ranks]
             if below is not None:
                 indices = dict.fromkeys(self.instance(rank, below.name) for rank in ranks)
                 ends = [f"{below.name} {each}" for each in indices]
             for end in ends:
-                for edge in ((end, f"{level.name} {index}"), (f"{level.name} {index}", end)):
-                    self._edge(*edge, level, order, (level.latency.si - below_latency_s) / 2)
+                switch = f"{level.name} {index}"
+                graph.add_edges_from([(end, switch), (switch, end)], **attributes)
+
+    def _latency_s(self, order: int) -> float:
+        """The part of a level's latency that each of its edges bears."""
+        level = self.spec.fabric[order]
+        return level.latency.si if level.kind == "mesh" else (level.latency.si - self._below(level, order)[1]) / 2
 
     def _below(self, level: LevelSpec, order: int) -> tuple[LevelSpec | None, float]:
         """The switch level that has the ports of this one, and its latency; (None, 0.0) where dies have them."""
@@ -154,14 +190,16 @@ class Fabric:
             return None, 0.0
         return inner[-1], inner[-1].latency.si
 
-    def _edge(self, source: str, target: str, level: LevelSpec, order: int, latency_s: float) -> None:
-        self.graph.add_edge(source, target, rate_bytes_per_s=level.link_rate.si, latency_s=latency_s,
-                            level=level.name, order=4**order)
-
 
 def die(rank: int) -> str:
     """The vertex of a rank."""
-    return f"die {rank}"
+    return f"{DIE} {rank}"
+
+
+def parts(vertex: str) -> tuple[str, int]:
+    """What a vertex is and its number: ("die", 3), ("node", 0)."""
+    name, _, number = vertex.rpartition(" ")
+    return name, int(number)
 
 
 def _sizes(spec: MachineSpec) -> str:

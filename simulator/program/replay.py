@@ -137,14 +137,14 @@ def rate_of(key: Key, machine: MachineSpec, fabric: Fabric) -> float:
     if key[0] == "l2":
         return machine.chip.l2.rate.si
     if key[0] == "link":
-        return float(fabric.graph.get_edge_data(key[1], key[2])["rate_bytes_per_s"])
+        return fabric.link_rate(key[1], key[2])
     return float(key[2])  # "out", "in": the rate that the driving engine achieves
 
 
 def _name(key: Key, fabric: Fabric) -> str:
     """What it is, as in a timeline's `bound_by`, then which one."""
     if key[0] == "link":
-        return f"link {fabric.graph.edges[key[1], key[2]]['level']}: {key[1]} to {key[2]}"
+        return f"link {fabric.link_level(key[1], key[2])}: {key[1]} to {key[2]}"
     words = {"hbm": "HBM: rank", "l2": "L2: rank", "out": "wire: out of rank", "in": "wire: into rank"}
     return f"{words[key[0]]} {key[1]}"
 
