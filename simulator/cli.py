@@ -20,12 +20,12 @@ from simulator.commands.library import list_scenarios, show
 from simulator.commands.run import run
 from simulator.commands.sweep import sweep
 from simulator.commands.validate import validate
+from simulator.commands.view import view
 from simulator.errors import BraidError, Interrupted
 
 _COMMANDS = {
-    "list": list_scenarios, "show": show, "run": run, "compare": compare, "sweep": sweep,
-    "ladder": ladder,
-    "validate": validate, "bench": bench,
+    "list": list_scenarios, "show": show, "run": run, "compare": compare, "view": view, "sweep": sweep,
+    "ladder": ladder, "validate": validate, "bench": bench,
 }
 
 
