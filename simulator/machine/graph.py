@@ -82,6 +82,25 @@ class Fabric:
         """Which instance of a level a rank belongs to: instance(17, "node") == 1. KeyError for a wrong level."""
         return rank // self._die_counts[level]
 
+    def dies_of(self, level: str) -> int:
+        """How many dies a full instance of a level has."""
+        return self._die_counts[level]
+
+    def moves(self, members: tuple[int, ...], shift: int) -> bool:
+        """Whether the same members so many ranks further are joined in the same way, by the links so much further.
+
+        At each level they move by whole instances, or stay together in one.
+        """
+        if not self.as_described:
+            return False
+        for dies in self._die_counts.values():
+            first, last = min(members), max(members)
+            if first // dies == last // dies and (first + shift) // dies == (last + shift) // dies:
+                return True  # nothing further out joins them
+            if shift % dies:
+                return False
+        return True
+
     def members(self, level: str, index: int) -> range:
         """The ranks in one instance of a level: members("node", 1) == range(16, 32)."""
         dies = self._die_counts[level]

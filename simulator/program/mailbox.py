@@ -96,8 +96,7 @@ class Mailboxes:
             call_later(self.env, startup_ps, lambda _: left(None))
             return
         flow = self._flow(sent, rate)
-        slowest = min(rate, *(at.rate_bytes_per_s / load for at, load in flow.loads))
-        wire_ps = to_ps(sent.size_bytes / slowest)
+        wire_ps = to_ps(sent.size_bytes / flow.solo_rate)
         self.network.start(flow, left, startup_ps)
 
     def _landed(self, box: Mailbox, rank: int) -> None:

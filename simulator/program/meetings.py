@@ -20,8 +20,9 @@ from simulator.physics.flows import Capacity, Flow, Network
 from simulator.program.collectives import Key, Lowering, Phase, Transfer, alone_ps
 from simulator.program.mailbox import Both, Mailbox, Mailboxes
 from simulator.program.one_sided import ONE_SIDED, PUT
-from simulator.program.roles import Roles, fold
+from simulator.program.roles import Roles
 from simulator.program.task import Collective, Task
+from simulator.program.ties import as_exchange
 from simulator.program.world import World
 from simulator.units import to_ps
 
@@ -82,6 +83,7 @@ class Meetings:
         self._agendas: dict[int, list[tuple[Who, int, tuple[int, ...]]]] = {}
         self._whos: dict[Who, tuple[Who, frozenset[int]]] = {}  # one object for all who are equal, and who is expected
         self._flows: dict[Transfer, Flow] = {}
+        self._puts: dict[tuple[int, Collective], Both] = {}
         self.mailboxes = Mailboxes(env, network, capacity, lowering)
 
     def prepare(self, rank: int) -> None:
@@ -140,16 +142,19 @@ class Meetings:
     def _mailbox(self, npu: Npu, index: int) -> Mailbox:
         """Where a put or collect belongs."""
         who, number, members = self._agenda(npu.rank)[npu.tape.steps[index].exchange]
-        known = who if self.roles.colours is not None else (who[0], who[1][0])  # an instance is known by its first rank
+        known = who if self.roles.folding else (who[0], who[1][0])  # an instance is known by its first rank
         return self.mailboxes.box((known, number), who[1], members)
 
     def _own(self, rank: int, who: Who, collective: Collective, members: tuple[int, ...]) -> Both:
         """What leaves a rank and what arrives at it in a put, folded or not."""
-        if self.roles.colours is None:
-            return self.mailboxes.own(collective, members, rank)
-        phases, _ = self._phases_of(who, collective, members)
-        own = [[one for one in phase.transfers if rank in one.ranks] for phase in phases]
-        return tuple(one[0] if one else None for one in own)  # type: ignore[return-value]
+        own = self.mailboxes.own(collective, members, rank)
+        if self.roles.folding is None:
+            return own
+        known = self._puts.get((rank, collective))
+        if known is None:
+            exchange = as_exchange(who.group, members, rank, collective)
+            known = self._puts[rank, collective] = self.roles.folding.own(exchange, rank, own)
+        return known
 
     def _agenda(self, rank: int) -> list[tuple[Who, int, tuple[int, ...]]]:
         """(who, sequence number, members) of every exchange of a rank's program, in launch order."""
@@ -167,16 +172,17 @@ class Meetings:
         what = _what(collective)
         known = self._phases.get((who, what))
         if known is None:
-            alike = [members]
-            if self.roles.colours is not None:
+            alike, folding = [members], self.roles.folding
+            if folding is not None:
                 alike = _alike(self.world, self.roles, collective, members)
-            instances = [self.lowering.lower(what, instance) for instance in alike]
             alone: dict[int, int] = {}
-            for instance, phases in zip(alike, instances, strict=True):
+            for instance in alike:
                 leading = [rank for rank in instance if self.roles.leader[rank] == rank]
-                alone |= alone_ps(phases, leading, self.rate_of) if leading else {}
-            folded = instances[0] if self.roles.colours is None else fold(instances, self.roles)
-            known = self._phases[who, what] = folded, alone
+                alone |= alone_ps(self.lowering.lower(what, instance), leading, self.rate_of) if leading else {}
+            phases = self.lowering.lower(what, members)
+            if folding is not None:
+                phases = folding.phases((who.group, members, what), phases)
+            known = self._phases[who, what] = phases, alone
         return known
 
     def _run(self, meeting: Meeting, number: int) -> None:

@@ -90,8 +90,10 @@ def ports_of(fabric: Fabric, members: tuple[int, ...], rank: int) -> tuple[Port,
     """The edges at a die through which it reaches the others, and how many of them each one leads to.
 
     Raises:
-        InputError: switches further out are narrower than the ports below them.
+        InputError: switches further out are narrower than the ports below them, or a link is missing.
     """
+    if not fabric.whole:
+        raise InputError("one-sided exchanges need every link of the fabric; use an All2All, which goes around")
     ports: list[Port] = []
     levels, here = fabric.spec.fabric, f"die {rank}"
     inside, dies, ported = {rank}, 1, 0

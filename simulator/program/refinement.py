@@ -7,7 +7,7 @@ million runs, and with the same input always the same.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -19,15 +19,13 @@ if TYPE_CHECKING:
 class Ties:
     """Ties from vertices to others, each with a label; the other ends are given as positions in their colours."""
 
-    def __init__(self, vertices: int, owner: Sequence[int], label: Sequence[int], other: Sequence[int]) -> None:
+    def __init__(self, vertices: int, owner: Array, label: Array, other: Array) -> None:
         import numpy as np
 
-        owners = np.asarray(owner, dtype=np.int64)
-        order = np.argsort(owners, kind="stable")
+        order = np.argsort(owner, kind="stable")
         self.vertices = vertices
-        self._label = np.asarray(label, dtype=np.int64)[order]
-        self._other = np.asarray(other, dtype=np.int64)[order]
-        self._tied, self._first = np.unique(owners[order], return_index=True)
+        self._label, self._other = label[order], other[order]
+        self._tied, self._first = np.unique(owner[order], return_index=True)
 
     def bags(self, colours: Array) -> Array:
         """The bag of every vertex's ties, as a number; 0 for those without any."""

@@ -2,9 +2,9 @@
 
 Ranks, capacities, transfers and exchanges are the vertices of a graph: a transfer is tied to the capacities that it
 loads (with its bytes there) and to the ranks that wait for it (with what they call the exchange), an exchange to those
-who meet in it; a rank owns its HBM and L2. Start from colours that say what is known (a rank's program, a capacity's
-rate, a transfer's size) and give every vertex a new colour from its own and those of its neighbours, until nothing
-splits. The partition is *equitable*: every member of a class sees the same number of
+who meet in it; a rank owns its HBM and L2. Start from colours that say what is known (a rank's program with its own
+numbers, a capacity's rate, a transfer's size) and give every vertex a new colour from its own and those of its
+neighbours, until nothing splits. The partition is *equitable*: every member of a class sees the same number of
 members of every other class, with the same loads. Max-min rates and the order of events depend on nothing else, so one
 member of each class stands for all, and the result is that of the unfolded run.
 
@@ -15,37 +15,36 @@ one port's rate and its rank's colour splits off through the transfers that cros
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from simulator.program.collectives import Key, Lowering, Phase, Transfer
+from simulator.program.folding import Folding
 from simulator.program.refinement import classes, colours_of, first_of_each, numbered
 from simulator.program.ties import WorldTies
-from simulator.program.world import World
 
 if TYPE_CHECKING:
+    from simulator.program.collectives import Lowering
     from simulator.program.refinement import Array
+    from simulator.program.transfer import Key
+    from simulator.program.world import World
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Roles:
-    """leader[r]: the rank that is simulated for rank r. capacities: those that stand for their class.
-
-    colours: the class of every transfer. Both are None where nothing is folded.
-    """
+    """leader[r]: the rank that is simulated for rank r. folding: what their exchanges become; None: each for itself."""
 
     leader: tuple[int, ...]
-    capacities: frozenset[Key] | None = None
-    colours: dict[Transfer, int] | None = None
+    folding: Folding | None = None
 
-    @property
+    @cached_property
     def leaders(self) -> tuple[int, ...]:
         """The simulated ranks, in order."""
         return tuple(sorted(set(self.leader)))
 
-    @property
+    @cached_property
     def multiplicity(self) -> Counter[int]:
         """How many ranks each leader stands for."""
         return Counter(self.leader)
@@ -59,68 +58,61 @@ def unfolded(world: World) -> Roles:
 def find_roles(world: World, lowering: Lowering, rate_of: Callable[[Key], float]) -> Roles:
     """The coarsest equitable partition that refines (program, hardware).
 
-    Where ranks have numbers of their own, next to nothing can be folded, and nothing is.
+    rate_of: of a capacity, which among those of one kind may differ only from link to link.
     """
-    programs = {id(program): program for program in world.programs}
-    if len(programs) == world.ranks or any(program.template for program in programs.values()):
+    ranks = numbered(map(id, world.programs))
+    if classes(ranks) == world.ranks:
         return unfolded(world)
     import numpy as np
 
     ties = WorldTies(world, lowering)
-    ranks = numbered(id(program) for program in world.programs)
-    capacities = numbered((key[0], rate_of(key)) for key in ties.capacities)
-    kinds = numbered((transfer.size_bytes, transfer.weight) for transfer in ties.transfers)
-    latencies = numbered(ties.latencies)
     own = np.arange(world.ranks)  # a rank's HBM is the capacity of its number, its L2 that many further
+    capacities = _by_rate(ties, rate_of)
     owners = np.full(len(capacities), -1)
-    transfers = kinds
+    transfers = colours_of(ties.kinds)
     count = -1
     while count != (count := classes(ranks) + classes(capacities) + classes(transfers)):
         transfers = colours_of(
-            kinds, ties.capacities_of_transfer.bags(capacities), ties.ranks_of_transfer.bags(ranks)
+            ties.kinds, ties.capacities_of_transfer.bags(capacities), ties.ranks_of_transfer.bags(ranks)
         )
-        exchanges = colours_of(latencies, ties.ranks_of_exchange.bags(ranks))
+        exchanges = colours_of(ties.latencies, ties.ranks_of_exchange.bags(ranks))
         waits, meets = ties.transfers_of_rank.bags(transfers), ties.exchanges_of_rank.bags(exchanges)
         owners[: 2 * world.ranks] = np.concatenate([ranks, ranks])
         ranks = colours_of(ranks, capacities[own], capacities[own + world.ranks], waits, meets)
         capacities = colours_of(capacities, owners, ties.transfers_of_capacity.bags(transfers))
-    leader, stand = _lead(ranks, capacities, list(ties.capacities))
-    return Roles(leader, stand, dict(zip(ties.transfers, transfers.tolist(), strict=True)))
+        if classes(ranks) == world.ranks:
+            return unfolded(world)
+    leaders = first_of_each(ranks, np.zeros(len(ranks)))
+    leader = tuple(leaders[ranks].tolist())
+    return Roles(leader, Folding(ties, leader, capacities, _standing(ties, leaders, capacities), transfers))
 
 
-def _lead(ranks: Array, capacities: Array, keys: list[Key]) -> tuple[tuple[int, ...], frozenset[Key]]:
-    """The lowest rank of every class leads it; a leader's own capacities stand for theirs."""
+def _by_rate(ties: WorldTies, rate_of: Callable[[Key], float]) -> Array:
+    """Colours of capacities from what they are and their rates."""
     import numpy as np
 
-    leaders = first_of_each(ranks, np.zeros(len(ranks)))
-    leading = set(leaders.tolist())
-    others = np.fromiter((key[0] == "link" or key[1] not in leading for key in keys), dtype=bool, count=len(keys))
-    stands = first_of_each(capacities, others)
-    return tuple(leaders[ranks].tolist()), frozenset(keys[index] for index in stands.tolist())
+    numbering, fabric = ties.numbering, ties.numbering.fabric
+    bases = np.array([family.base for family in numbering.families], dtype=np.int64)
+    family = np.searchsorted(bases, ties.used, side="right") - 1
+    names: dict[tuple, int] = {}
+    colours = np.zeros(len(ties.used), dtype=np.int64)
+    for number, first in zip(*np.unique(family, return_index=True), strict=True):
+        one, members = numbering.families[number], np.flatnonzero(family == number)
+        alike = fabric.as_described or not one.is_link
+        keys = [numbering.key(each) for each in (ties.used[[first] if alike else members]).tolist()]
+        rates = [names.setdefault((key[0], rate_of(key)), len(names)) for key in keys]
+        colours[members] = rates[0] if alike else rates
+    return colours
 
 
-def fold(phases_of: Iterable[tuple[Phase, ...]], roles: Roles) -> tuple[Phase, ...]:
-    """One meeting's phases for the leaders: all instances of the meeting together, on the capacities that stand.
+def _standing(ties: WorldTies, leaders: Array, capacities: Array) -> Array:
+    """Which capacity stands for each class: a leader's own where it can, else the first."""
+    import numpy as np
 
-    Transfers of one class become one whose load on a capacity is the sum of theirs.
-    """
-    assert roles.colours is not None
-    folded = []
-    for together in zip(*phases_of, strict=True):
-        classes: dict[int, list[Transfer]] = defaultdict(list)
-        for phase in together:
-            for transfer in phase.transfers:
-                classes[roles.colours[transfer]].append(transfer)
-        folded.append(Phase(together[0].latency_s, tuple(_merge(found, roles) for found in classes.values())))
-    return tuple(folded)
-
-
-def _merge(transfers: list[Transfer], roles: Roles) -> Transfer:
-    assert roles.capacities is not None
-    loads: Counter[Key] = Counter()
-    for transfer in transfers:
-        for key, load in transfer.loads:
-            if key in roles.capacities:
-                loads[key] += load
-    waiting = sorted({roles.leader[rank] for transfer in transfers for rank in transfer.ranks})
-    return Transfer(transfers[0].size_bytes, tuple(loads.items()), tuple(waiting), transfers[0].weight)
+    others = np.ones(len(capacities), dtype=bool)
+    for family in ties.numbering.families:
+        if not family.is_link:  # of a rank each
+            place = np.searchsorted(ties.used, leaders + family.base)
+            found = np.minimum(place, len(ties.used) - 1)
+            others[found[ties.used[found] == leaders + family.base]] = False
+    return first_of_each(capacities, others)

@@ -5,7 +5,7 @@ A program is data: it prints as text and compares with `==` without simulating a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from simulator.machine.kernels import Work
@@ -135,15 +135,13 @@ class Program:
     by_rank: dict[int, Callable[[int], Work | Collective]] = field(default_factory=dict)
     template: Program | None = None
 
-    def for_rank(self, rank: int) -> Program:
-        """The same launches with the numbers of another rank where they depend on it."""
-        if not self.by_rank:
-            return self
+    def with_own(self, works: Sequence[Work | Collective]) -> Program:
+        """The same launches with other works where they depend on the rank, in the order of `by_rank`."""
         items, places = list(self.items), self._places()
-        for index, work_of in self.by_rank.items():
+        for index, work in zip(self.by_rank, works, strict=True):
             one = items[places[index]]
             assert isinstance(one, Task)
-            items[places[index]] = Task(index, one.stream, one.name, work_of(rank), one.after, one.layer,
+            items[places[index]] = Task(index, one.stream, one.name, work, one.after, one.layer,
                                         one.micro_batch, one.priority, one.partition)  # fmt: skip
         return replace(self, items=items, by_rank={}, template=self)
 

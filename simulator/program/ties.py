@@ -1,19 +1,54 @@
-"""Who is tied to whom in a world: ranks, capacities, transfers and exchanges, as arrays for colour refinement."""
+"""Who is tied to whom in a world: ranks, capacities, transfers and exchanges, as arrays for colour refinement.
+
+Groups that are the same but for a move along the fabric have the same ties, moved: they are lowered once. One-sided
+exchanges are not lowered: whatever a rank puts there crosses its own ports, in numbers that follow from its program, so
+each rank has one vertex for what leaves it in a group and one for what arrives.
+"""
 
 from __future__ import annotations
 
-from array import array
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from simulator.program.collectives import Key, Lowering
+from simulator.program.numbering import Numbering
+from simulator.program.one_sided import COLLECT, ONE_SIDED, keys_of, latency_s
 from simulator.program.refinement import Ties
 from simulator.program.task import Collective
-from simulator.program.transfer import Phase, Transfer
-from simulator.program.world import World
+
+if TYPE_CHECKING:
+    from simulator.program.collectives import Lowering
+    from simulator.program.refinement import Array
+    from simulator.program.transfer import Key, Phase
+    from simulator.program.world import World
 
 Exchange = tuple[str, tuple[int, ...], Collective]  # group, who meets in group order, what (a message: as sent)
 _MESSAGES = ("send", "recv")
+
+
+@dataclass(slots=True)
+class _Vertex:
+    """A transfer to be: what it is, what it loads, and who waits for it, under what name."""
+
+    kind: tuple
+    loads: Sequence[tuple[Key, int]]
+    waiting: Sequence[tuple[int, int]]  # name, rank
+
+
+class _Pattern:
+    """The ties of one exchange, which those of the same shape have too, moved: columns of numbers."""
+
+    def __init__(self, first: int, latencies: int, kinds: list[int], meeting: list, waiting: list, loading: list):
+        import numpy as np
+
+        def columns(rows: list, width: int) -> list[Array]:
+            table = np.array(rows, dtype=np.int64).reshape(-1, width)
+            return [np.ascontiguousarray(column) for column in table.T]
+
+        self.first, self.latencies, self.kinds = first, latencies, np.array(kinds, dtype=np.int64)
+        self.meeting, self.waiting = columns(meeting, 2), columns(waiting, 3)  # name, rank; transfer, name, rank
+        self.loading = columns(loading, 5)  # transfer, load, capacity, each, stride
 
 
 class WorldTies:
@@ -21,50 +56,103 @@ class WorldTies:
 
     A rank's name for an exchange is what its program says: ranks with the same program have the same names in the same
     order, so whoever meets others, or waits for something else, under one name is different.
-    transfers, capacities: number by vertex. latencies: of every exchange's phases.
+    first: number of an exchange's first transfer, those of all its phases follow. kinds, latencies: small numbers, by
+    transfer and by exchange. numbering: of capacities; used: which of them there are, in the order of vertices.
     """
 
     def __init__(self, world: World, lowering: Lowering) -> None:
-        self._world = world
+        import numpy as np
+
+        self._world, self._lowering = world, lowering
+        self.numbering = Numbering(lowering.fabric)
+        self._numbers: dict[Key, tuple[int, int, int]] = {}
         self._names: dict[object, int] = {}
-        self.transfers: dict[Transfer, int] = {}
-        self.latencies: list[tuple[float, ...]] = []
-        self.capacities: dict[Key, int] = {}
-        for pool in ("hbm", "l2"):
-            for rank in range(world.ranks):
-                self.capacities[pool, rank] = len(self.capacities)
-        self._waiting = array("q"), array("q"), array("q")  # transfer, name, rank
-        self._meeting = array("q"), array("q"), array("q")  # exchange, name, rank
-        self._loading = array("q"), array("q"), array("q")  # transfer, load, capacity
-        for exchange in distinct_collectives(world):
-            self._add(exchange, lowering.lower(exchange[2], exchange[1]))
+        self._patterns: dict[tuple, list[_Pattern]] = defaultdict(list)
+        self.first: dict[Exchange, int] = {}
+        self._count = 0
+        self._kinds: list[Array] = []
+        self._latencies: list[int] = []
+        self._meeting: list[tuple[Array, ...]] = []
+        self._waiting: list[tuple[Array, ...]] = []
+        self._loading: list[tuple[Array, ...]] = []
+        own = _collectives(world)
+        for name, instances in world.groups.items():
+            for members in instances:
+                self._add_instance(name, members, own)
+        self.kinds = np.concatenate(self._kinds or [np.zeros(0, dtype=np.int64)])
+        self.latencies = np.array(self._latencies, dtype=np.int64)
         self._tie(world.ranks)
 
-    def _tie(self, ranks: int) -> None:
-        exchange, name, rank = self._meeting
-        self.ranks_of_exchange = Ties(len(self.latencies), exchange, name, rank)
-        self.exchanges_of_rank = Ties(ranks, rank, name, exchange)
-        transfer, name, rank = self._waiting
-        self.ranks_of_transfer = Ties(len(self.transfers), transfer, name, rank)
-        self.transfers_of_rank = Ties(ranks, rank, name, transfer)
-        transfer, load, capacity = self._loading
-        self.capacities_of_transfer = Ties(len(self.transfers), transfer, load, capacity)
-        self.transfers_of_capacity = Ties(len(self.capacities), capacity, load, transfer)
+    def _add_instance(self, name: str, members: tuple[int, ...], own: Own) -> None:
+        relative = tuple([rank - members[0] for rank in members])
+        for exchange in _exchanges(self._world, name, members, own):
+            collective = exchange[2]
+            if collective.kind == "send":
+                self._place(self._pattern(exchange), exchange, 0)
+                continue
+            alike = self._patterns[name, collective, relative]
+            moves = (one for one in alike if self._lowering.fabric.moves(members, one.first - members[0]))
+            pattern = next(moves, None)
+            if pattern is None:
+                pattern = self._pattern(exchange)
+                alike.append(pattern)
+            self._place(pattern, exchange, members[0] - pattern.first)
 
-    def _add(self, exchange: Exchange, phases: tuple[Phase, ...]) -> None:
-        members = exchange[1]
-        _extend(self._meeting, len(self.latencies), self._called(exchange, -1), members)
-        self.latencies.append(tuple(phase.latency_s for phase in phases))
+    def _place(self, pattern: _Pattern, exchange: Exchange, shift: int) -> None:
+        """The ties of an exchange, from those of its pattern."""
+        import numpy as np
+
+        here = len(self._latencies)
+        self._latencies.append(pattern.latencies)
+        self.first[exchange] = self._count
+        name, rank = pattern.meeting
+        self._meeting.append((np.full(len(name), here), name, rank + shift))
+        transfer, name, rank = pattern.waiting
+        self._waiting.append((transfer + self._count, name, rank + shift))
+        transfer, load, capacity, each, stride = pattern.loading
+        self._loading.append((transfer + self._count, load, capacity + shift * each // stride))
+        self._kinds.append(pattern.kinds)
+        self._count += len(pattern.kinds)
+
+    def _pattern(self, exchange: Exchange) -> _Pattern:
+        latencies, vertices = self._vertices(exchange)
+        members, waiting, loading = exchange[1], [], []
+        for number, vertex in enumerate(vertices):
+            waiting += [(number, name, rank) for name, rank in vertex.waiting]
+            loading += [(number, load, *self._number(key)) for key, load in vertex.loads]
+        meeting = list(zip(self._called(exchange, -1), members, strict=True))
+        kinds = [self._name("kind", *vertex.kind) for vertex in vertices]
+        return _Pattern(members[0], self._name("latencies", latencies), kinds, meeting, waiting, loading)
+
+    def _vertices(self, exchange: Exchange) -> tuple[tuple[float, ...], list[_Vertex]]:
+        """Latencies of its phases, and its transfers."""
+        group, members, collective = exchange
+        if collective.kind in ONE_SIDED:
+            return self._ports(group, members)
+        phases: tuple[Phase, ...] = self._lowering.lower(collective, members)
+        vertices = []
         for number, phase in enumerate(phases):
             called = dict(zip(members, self._called(exchange, number), strict=True))
-            for transfer in phase.transfers:
-                index = self.transfers.get(transfer, -1)
-                if index < 0:
-                    index = self.transfers[transfer] = len(self.transfers)
-                    numbers = self.capacities
-                    keys = [numbers.setdefault(key, len(numbers)) for key, _ in transfer.loads]
-                    _extend(self._loading, index, [load for _, load in transfer.loads], keys)
-                _extend(self._waiting, index, [called[rank] for rank in transfer.ranks], transfer.ranks)
+            for one in phase.transfers:
+                waiting = [(called[rank], rank) for rank in one.ranks]
+                vertices.append(_Vertex((one.size_bytes, one.weight), one.loads, waiting))
+        return tuple(phase.latency_s for phase in phases), vertices
+
+    def _ports(self, group: str, members: tuple[int, ...]) -> tuple[tuple[float, ...], list[_Vertex]]:
+        """What leaves every member, then what arrives at it, in any one-sided exchange of the group."""
+        fabric, vertices = self._lowering.fabric, []
+        for rank in members:
+            for end, keys in zip(("out", "in"), keys_of(fabric, members, rank), strict=True):
+                vertices.append(_Vertex((end,), keys, [(self._name(group, end), rank)]))
+        return (latency_s(fabric, members), len(members)), vertices
+
+    def _number(self, key: Key) -> tuple[int, int, int]:
+        """Of a capacity, with the numbers that each rank, and how many ranks together, move it by."""
+        known = self._numbers.get(key)
+        if known is None:
+            number, family = self.numbering.of(key)
+            known = self._numbers[key] = number, family.each, family.stride
+        return known
 
     def _called(self, exchange: Exchange, phase: int) -> list[int]:
         """What every member calls a phase of an exchange; the ends of a message know it by the other one's place."""
@@ -78,32 +166,68 @@ class WorldTies:
     def _name(self, *name: object) -> int:
         return self._names.setdefault(name, len(self._names))
 
+    def _tie(self, ranks: int) -> None:
+        import numpy as np
 
-def _extend(columns: tuple[array, array, array], owner: int, labels: list[int], others: Iterable[int]) -> None:
-    columns[0].extend([owner] * len(labels))
-    columns[1].extend(labels)
-    columns[2].extend(others)
+        exchange, name, rank = _columns(self._meeting)
+        self.ranks_of_exchange = Ties(len(self.latencies), exchange, name, rank)
+        self.exchanges_of_rank = Ties(ranks, rank, name, exchange)
+        transfer, name, rank = _columns(self._waiting)
+        self.ranks_of_transfer = Ties(self._count, transfer, name, rank)
+        self.transfers_of_rank = Ties(ranks, rank, name, transfer)
+        transfer, load, capacity = _columns(self._loading)
+        there = np.zeros(self.numbering.total, dtype=bool)
+        there[: 2 * ranks] = True
+        there[capacity] = True
+        self.used = np.flatnonzero(there)
+        capacity = (np.cumsum(there) - 1)[capacity]
+        self.capacities_of_transfer = Ties(self._count, transfer, load, capacity)
+        self.transfers_of_capacity = Ties(len(self.used), capacity, load, transfer)
+        del self._meeting, self._waiting, self._loading, self._patterns
+
+
+def _columns(parts: list[tuple[Array, ...]]) -> list[Array]:
+    import numpy as np
+
+    if not parts:
+        return [np.zeros(0, dtype=np.int64)] * 3
+    return [np.concatenate(column) for column in zip(*parts, strict=True)]
 
 
 def distinct_collectives(world: World) -> Iterable[Exchange]:
-    """(group name, members, collective) for every different exchange of the world; messages with both ends."""
-    of_program: dict[int, dict[str, list[Collective]]] = {}
-    for program in world.programs:
-        if id(program) not in of_program:
-            by_group: dict[str, list[Collective]] = defaultdict(list)
-            for collective in dict.fromkeys(work for _, work in program.collectives()):
-                by_group[collective.group].append(collective)
-            of_program[id(program)] = by_group
-    seen: dict[Exchange, None] = {}
+    """(group name, members, collective) for every different exchange of the world; messages with both ends.
+
+    All one-sided exchanges of a group are one.
+    """
+    own = _collectives(world)
     for name, instances in world.groups.items():
         for members in instances:
-            done: set[int] = set()  # programs whose collectives are known for this instance
-            for rank in members:
-                known = id(world.programs[rank])
-                for collective in of_program[known].get(name, ()):
-                    if known not in done or collective.kind in _MESSAGES:
-                        seen.setdefault(as_exchange(name, members, rank, collective))
-                done.add(known)
+            yield from _exchanges(world, name, members, own)
+
+
+Own = dict[int, dict[str, list[Collective]]]  # by identity of a program and name of a group: its exchanges there
+
+
+def _collectives(world: World) -> Own:
+    """Every different exchange of every program."""
+    found: Own = {}
+    for program in {id(program): program for program in world.programs}.values():
+        by_group = found[id(program)] = defaultdict(list)
+        for collective in dict.fromkeys(work for _, work in program.collectives()):
+            by_group[collective.group].append(collective)
+    return found
+
+
+def _exchanges(world: World, name: str, members: tuple[int, ...], own: Own) -> dict[Exchange, None]:
+    """The different exchanges of one group."""
+    seen: dict[Exchange, None] = {}
+    done: set[int] = set()  # programs whose collectives are known
+    for rank in members:
+        program = id(world.programs[rank])
+        for collective in own[program].get(name, ()):
+            if program not in done or collective.kind in _MESSAGES:
+                seen.setdefault(as_exchange(name, members, rank, collective))
+        done.add(program)
     return seen
 
 
@@ -113,4 +237,6 @@ def as_exchange(name: str, members: tuple[int, ...], rank: int, collective: Coll
         return name, (rank, members[collective.peer]), collective.as_send()
     if collective.kind == "recv":
         return name, (members[collective.peer], rank), collective.as_send()
+    if collective.kind in ONE_SIDED:
+        return name, members, Collective(COLLECT, name, "")
     return name, members, collective

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from simulator.machine.kernels import Work
 from simulator.program.rank import Rank
-from simulator.program.task import Program
+from simulator.program.task import Collective, Program
 
 Groups = Mapping[str, Sequence[tuple[int, ...]]]  # name -> instances; every rank is in exactly one of each name
 
@@ -41,26 +42,51 @@ def record_world(
     groups: Groups,
     coordinates: Callable[[int], Mapping[str, object]],
 ) -> World:
-    """Record `program` once for every set of answers that it got about its place.
+    """Record `program` once for every set of answers that it got about its place; ranks with equal numbers share it.
 
     coordinates(rank): what a rank may ask about itself; "rank" is always there.
     """
     sizes = {name: len(instances[0]) for name, instances in groups.items()}
-    recorded: list[tuple[dict[str, object], Program]] = []
+    recorded: list[tuple[dict[str, object], _Variants]] = []
     programs = []
     for rank in range(ranks):
+        if len(recorded) == 1 and not recorded[0][0]:  # it asked nothing: it is everybody's
+            programs.append(recorded[0][1].of(rank))
+            continue
         place = {"rank": rank, **coordinates(rank)}
-        program_of = next((found for asked, found in recorded if _same(asked, place)), None)
-        if program_of is None:
+        variants = next((found for asked, found in recorded if _same(asked, place)), None)
+        if variants is None:
             npu = Rank(place, sizes)
             program(npu)
-            program_of = npu.program
-            recorded.append((npu.asked, program_of))
-            if "rank" in npu.asked:
-                recorded.pop()  # nobody else can share it
-        programs.append(program_of.for_rank(rank))
+            variants = _Variants(npu.program)
+            if "rank" not in npu.asked:  # else nobody else can share it
+                recorded.append((npu.asked, variants))
+        programs.append(variants.of(rank))
     return World(programs, groups)
 
 
 def _same(asked: Mapping[str, object], place: Mapping[str, object]) -> bool:
     return all(place[coordinate] == value for coordinate, value in asked.items())
+
+
+class _Variants:
+    """A recording, and what it becomes on ranks with numbers of their own: one program for all who have the same."""
+
+    TELLING = 8  # so many works, spread over all of them, tell most ranks apart
+
+    def __init__(self, template: Program) -> None:
+        self._template = template
+        self._known: dict[tuple, list[tuple[list[Work | Collective], Program]]] = {}
+
+    def of(self, rank: int) -> Program:
+        """The program of a rank."""
+        template = self._template
+        if not template.by_rank:
+            return template
+        own = [work_of(rank) for work_of in template.by_rank.values()]
+        alike = self._known.setdefault(tuple(own[:: -(-len(own) // self.TELLING)]), [])
+        for works, program in alike:
+            if works == own:
+                return program
+        alike.append((own, template.with_own(own)))
+        return alike[-1][1]

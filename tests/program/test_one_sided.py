@@ -116,6 +116,13 @@ def test_a_narrow_second_level_is_refused() -> None:
         ports_of(Fabric(spec, 32), tuple(range(32)), 0)
 
 
+def test_a_missing_link_is_refused() -> None:
+    fabric = Fabric(load_machine("atlas_a3"), 4)
+    fabric.graph.remove_edge("die 0", "die 1")
+    with pytest.raises(InputError, match="need every link"):
+        ports_of(fabric, (0, 1, 2, 3), 0)
+
+
 def test_a_narrower_port_bounds_it() -> None:
     ran = run(exchange, 4, machine=tiny({"fabric.box.link_rate": "0.5 GB/s"}))
     assert ran.us("out") == (0.0, 6004.0)

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable
 
 from simulator.program.collectives import Key, Lowering, Phase, Transfer
+from simulator.program.one_sided import ONE_SIDED, keys_of, latency_s
 from simulator.program.ties import Exchange, distinct_collectives
 from simulator.program.world import World
 
@@ -50,7 +51,10 @@ class _Edges:
         self.of_rank: dict[int, list[tuple[int, int]]] = defaultdict(list)
         self.exchanges_of_rank: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for exchange in distinct_collectives(world):
-            phases = lowering.lower(exchange[2], exchange[1])
+            if exchange[2].kind in ONE_SIDED:
+                phases = self._ports(exchange, lowering)
+            else:
+                phases = lowering.lower(exchange[2], exchange[1])
             self._meet(world, exchange, phases)
             for number, phase in enumerate(phases):
                 names = {rank: self._name(world, exchange, rank, number) for rank in exchange[1]}
@@ -68,6 +72,15 @@ class _Edges:
         for index, transfer in enumerate(self.transfers):
             for key, load in transfer.loads:
                 self.of_capacity[key].append((index, load))
+
+    def _ports(self, exchange: Exchange, lowering: Lowering) -> tuple[Phase, ...]:
+        """What leaves every member and what arrives at it, as if it were one byte to each peer."""
+        members = exchange[1]
+        both = [keys_of(lowering.fabric, members, rank) for rank in members]
+        latencies = latency_s(lowering.fabric, members), float(len(members))
+        return tuple(
+            Phase(latency, tuple(Transfer(1, keys[end], (rank,)) for rank, keys in zip(members, both, strict=True)))
+            for end, latency in enumerate(latencies))
 
     def _meet(self, world: World, exchange: Exchange, phases: tuple[Phase, ...]) -> None:
         named = [(self._name(world, exchange, rank, -1), rank) for rank in exchange[1]]

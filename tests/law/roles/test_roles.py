@@ -6,18 +6,20 @@ from functools import partial
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from simulator.machine.graph import Fabric
-from simulator.machine.spec import MachineSpec
+from simulator.machine.spec import MachineSpec, load_machine
 from simulator.machine.typed_toml import validate
+from simulator.model.layout import blocks, strides
 from simulator.program.collectives import Lowering
 from simulator.program.rank import Rank
 from simulator.program.replay import rate_of
 from simulator.program.roles import find_roles
-from simulator.program.world import Groups, record_world
+from simulator.program.world import Groups, World, record_world
 from tests.law.program.clusters import TWO_LEVELS, Cluster, clusters
 from tests.law.roles.plain_roles import plain_leaders
-from tests.machine.machines import level
+from tests.machine.machines import atlas_a2, gpu_nodes, level, three_tiers
 from tests.program.small import TINY, Run, everybody, passes_mb, replay, run
 
 MB = 10**6
@@ -33,6 +35,14 @@ def assert_same(folded: Run, unfolded: Run) -> None:
     assert {(rank, task): short[folded.roles.leader[rank], task] for rank, task in full} == full
     assert folded.makespan_ps == unfolded.makespan_ps
     assert int(folded.columns["multiplicity"].sum()) == len(full)
+
+
+def assert_plain(world: World, machine: MachineSpec, mode: str, fabric: Fabric | None = None) -> None:
+    """The classes are those that refinement with whole bags finds."""
+    fabric = fabric or Fabric(machine, world.ranks)
+    lowering = Lowering(fabric, machine.collectives, mode)
+    rate = partial(rate_of, machine=machine, fabric=fabric)
+    assert find_roles(world, lowering, rate).leader == plain_leaders(world, lowering, rate)
 
 
 @settings(deadline=None, max_examples=80)
@@ -54,12 +64,33 @@ def test_folded_equals_unfolded_pair_by_pair(cluster: Cluster) -> None:
 @settings(deadline=None, max_examples=60)
 @given(cluster=clusters)
 def test_the_classes_are_those_of_a_plain_refinement(mode: str, cluster: Cluster) -> None:
-    world, machine = cluster.world(), cluster.machine
-    fabric = Fabric(machine, cluster.ranks)
-    lowering = Lowering(fabric, machine.collectives, mode)
-    rate = partial(rate_of, machine=machine, fabric=fabric)
-    if len({id(program) for program in world.programs}) < world.ranks:
-        assert find_roles(world, lowering, rate).leader == plain_leaders(world, lowering, rate)
+    assert_plain(cluster.world(), cluster.machine, mode)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.sampled_from([load_machine("atlas_a3"), load_machine("atlas_a2"), atlas_a2(), gpu_nodes(), three_tiers()]),
+       st.sampled_from([8, 12]), st.sampled_from([2, 3, 4, 6]), st.booleans(), st.integers(0, 3),
+       st.sampled_from(["direct", "hierarchical"]))
+def test_groups_that_are_moved_copies_have_the_ties_that_they_have_one_by_one(
+    machine: MachineSpec, ranks: int, size: int, together: bool, odd: int, algorithm: str
+) -> None:
+    ranks = min(ranks * 4, machine.dies)
+    size = size if ranks % size == 0 else 2
+    algorithm = algorithm if size in (4, 8) and together else "direct"
+
+    def program(npu: Rank) -> None:
+        npu.launch_by_rank(lambda rank: passes_mb(1 + (rank == odd)), "before")
+        group, engine = npu.group("group"), next(iter(machine.collectives))
+        group.all_to_all("turn", 10_000, engine)
+        group.all_gather("gather", 10_000, engine, algorithm)
+
+    instances = blocks(ranks, size) if together else strides(ranks, size)
+    world = record_world(program, ranks, {"group": instances}, lambda _: {})
+    moved, one_by_one = Fabric(machine, ranks), Fabric(machine, ranks)
+    assert one_by_one.graph.number_of_nodes() >= ranks  # now somebody could have changed a link
+    leaders = [find_roles(world, Lowering(fabric, machine.collectives), partial(
+        rate_of, machine=machine, fabric=fabric)).leader for fabric in (moved, one_by_one)]
+    assert leaders[0] == leaders[1]
 
 
 # what makes ranks differ ----------------------------------------------------------------------------------------------
