@@ -3,7 +3,7 @@
 MLA data parallel with absorbed weights; dense FFN, embedding and LM head tensor parallel inside a node; experts expert
 parallel over all ranks with AllGather and ReduceScatter, pipelined over nodes. An iteration verifies the drafts of the
 one before (1 + draft tokens per request), then runs the MTP module once per draft token, samples, and pays the bubble
-until the next one.
+until the next one. The first pass of the module catches up with what was verified, later ones have one query token.
 
 MoE layer: MLA -> norm -> quantise -> at the same time {AllGather of activations | of scales | gate, then AllGather of
 weights and indices | shared expert} -> own experts on what they got -> weighted sum -> ReduceScatter, under which the
@@ -12,20 +12,23 @@ next layer's MLA weights are prefetched into L2.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
+from math import ceil
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from simulator.model import decode, lengths, ops
+from simulator.model import decode, ops
 from simulator.model.expert_load import ExpertLoad
-from simulator.model.layout import blocks
 from simulator.model.mla import Kernels
 from simulator.model.routing import routing_of
-from simulator.program.rank import Event, Rank
-from simulator.scenario import Case, MemoryItem, Workload, decode_measures
+from simulator.program.rank import DEFAULT_STREAM, Event, Rank
+from simulator.scenario import Case
 
 GATHER, SCALES, GATE, SHARED, PREFETCH = "gather", "scales", "gate", "shared", "prefetch"
+PIECE_BYTES = 16e6  # of a prefetch; what HBM brings in 10 us
+
+Blocks = list[tuple[str, float]]  # names of what a layer reads, and bytes
 
 
 class Knobs(BaseModel):
@@ -39,7 +42,8 @@ class Knobs(BaseModel):
     exchange: Literal["hierarchical", "flat", "all_to_all"] = Field(
         "hierarchical", description="AllGather/ReduceScatter pipelined over nodes, all pairs at once, or All2All"
     )
-    prefetch_mb: float = Field(190.0, ge=0, description="MLA weights prefetched into L2 under the ReduceScatter")
+    prefetch_mb: float = Field(190.0, ge=0, description="prefetched at most into L2 under the ReduceScatter, for MLA")
+    prefetch_cache_mb: float = Field(0.0, ge=0, description="of it KV cache, beside weights; in the order of their use")
     prefetch_gb_s: float = Field(0.0, ge=0, description="ceiling of the prefetch (0: none)")
     shared: Literal["dp", "tp"] = Field("dp", description="shared expert: whole on every rank, or over the node")
     placement: Literal["in_order", "eplb"] = Field(
@@ -60,35 +64,41 @@ def iteration(npu: Rank, case: Case) -> None:
     for layer in range(case.shapes.layers):
         with npu.scope(layer=layer):
             attention(npu, case, contexts, f"layer{layer}")
-            following = f"layer{layer + 1}" if layer + 1 < case.shapes.layers else ""
             if layer < case.shapes.dense_layers:
                 dense(npu, case)
             else:
-                moe(npu, case, layer, following)
+                moe(npu, case, layer, mla_blocks(case, contexts, layer + 1))
     head(npu, case)
-    for draft in range(case.batch.draft_tokens):
-        with npu.scope(layer=case.shapes.layers + draft):
-            launch(npu, [("draft.graph", ops.delay("draft_graph"))])
-            hidden = case.shapes.hidden
-            launch(npu, decode.in_l2([("draft.project", ops.gemm(_tokens(case), hidden, 2 * hidden))]))
-            attention(npu, case, contexts, "draft")
-            moe(npu, case, case.shapes.layers + draft, "")
-        head(npu, case)
+    for number in range(case.batch.draft_tokens):
+        with npu.scope(layer=case.shapes.layers + number):
+            draft(npu, case if number == 0 else _one_query(case), number)
     launch(npu, [("bubble", ops.delay("iteration_bubble"))])
+
+
+def draft(npu: Rank, case: Case, number: int) -> None:
+    """A pass of the MTP module: embed sampled tokens, norm both halves of its input, one product, one layer, head."""
+    s, tokens = case.shapes, tokens_of(case)
+    launch(npu, [("draft.graph", ops.delay("draft_graph"))])
+    embed(npu, case)
+    launch(npu, decode.in_l2([("draft.norm", ops.rms_norm(tokens, 2 * s.hidden)),
+                              ("draft.project", ops.gemm(tokens, s.hidden, 2 * s.hidden))]))  # fmt: skip
+    attention(npu, case, _contexts(npu, case), f"draft{number}")
+    moe(npu, case, s.layers + number, [])
+    head(npu, case)
 
 
 def attention(npu: Rank, case: Case, contexts: decode.Contexts, weights: str) -> None:
     """MLA of own requests, with weights that may lie in L2; nothing waits for a prefetch."""
-    s, tokens = case.shapes, _tokens(case)
+    s, tokens = case.shapes, tokens_of(case)
     launch(npu, decode.in_l2([("attention.norm", ops.add_rms_norm(tokens, s.hidden))]))
     launch(npu, decode.prolog(s, tokens, weights, case.knobs.fused_prolog))
-    launch(npu, decode.attention(s, contexts, case.knobs.attention, weights))
+    launch(npu, decode.attention(s, contexts, case.knobs.attention, weights, 1e6 * case.knobs.prefetch_cache_mb))
     launch(npu, decode.output_projection(s, tokens, weights=weights))
 
 
 def dense(npu: Rank, case: Case) -> None:
     """Dense FFN over the node: gather its tokens, a shard of the width, sum back."""
-    s, node, tokens = case.shapes, npu.group("node"), _tokens(case)
+    s, node, tokens = case.shapes, npu.group("node"), tokens_of(case)
     launch(npu, decode.in_l2([("dense.norm", ops.add_rms_norm(tokens, s.hidden)),
                               ("dense.quantise", ops.quantise(tokens, s.hidden))]))  # fmt: skip
     node.all_gather("dense.gather", tokens * s.hidden, case.knobs.engine)
@@ -99,29 +109,30 @@ def dense(npu: Rank, case: Case) -> None:
 # --- one MoE layer ----------------------------------------------------------------------------------------------------
 
 
-def moe(npu: Rank, case: Case, layer: int, following: str) -> None:
+def moe(npu: Rank, case: Case, layer: int, following: Blocks) -> None:
     """Norm and quantise, exchange, own experts, exchange back."""
-    s, tokens = case.shapes, _tokens(case)
+    s, tokens = case.shapes, tokens_of(case)
     launch(npu, decode.in_l2([("gate.norm", ops.add_rms_norm(tokens, s.hidden)),
                               ("gate.quantise", ops.quantise(tokens, s.hidden))]))  # fmt: skip
-    normed = npu.record()
-    shared = _gather_side_by_side(npu, case, normed) if case.knobs.streams else _gather_in_order(npu, case)
-    rows = _rows(npu, case, layer)
-    choices = tokens * npu.group("ep").size * s.experts_per_token
-    launch(npu, decode.in_l2([("experts.sort", ops.copy(4 * choices, 4.0)),  # four passes of a radix sort
-                              ("experts.select", ops.copy(sum(rows) * s.hidden, 1.0))]))  # fmt: skip
+    rows, normed = _rows(npu, case, layer), npu.record()
+    if case.knobs.exchange == "all_to_all":
+        shared = _send_rows(npu, case, layer, normed)
+    else:
+        shared = _gather_side_by_side(npu, case, normed) if case.knobs.streams else _gather_in_order(npu, case)
+        launch(npu, _sort(tokens * npu.group("ep").size * s.experts_per_token))
+    launch(npu, decode.in_l2([("experts.select", ops.copy(sum(rows) * s.hidden, 1.0))]))
     launch(npu, decode.experts(s, rows))
-    give_back(npu, case, sum(rows), following)
+    give_back(npu, case, layer, following)
     npu.wait(shared)
     launch(npu, decode.in_l2([("finalize.add_shared", ops.passes(4.0 * tokens * s.hidden, 2.0 * tokens * s.hidden))]))
 
 
 def _gather_side_by_side(npu: Rank, case: Case, normed: Event) -> Event:
     """Activations, scales, gate and shared expert on streams of their own; the current stream waits for the gathers."""
-    s, ep, tokens, engine = case.shapes, npu.group("ep"), _tokens(case), case.knobs.engine
+    s, ep, tokens, engine = case.shapes, npu.group("ep"), tokens_of(case), case.knobs.engine
     with npu.stream(GATHER):
         npu.wait(normed)
-        activations = exchange(npu, case, "dispatch.activations", tokens * s.hidden)
+        activations = ep.all_gather("dispatch.activations", tokens * s.hidden, engine, _algorithm(case))
     with npu.stream(SCALES if case.knobs.scales_beside else GATHER):
         npu.wait(normed)
         scales = ep.all_gather("dispatch.scales", 4 * tokens, engine, _algorithm(case))
@@ -140,31 +151,61 @@ def _gather_side_by_side(npu: Rank, case: Case, normed: Event) -> Event:
 
 def _gather_in_order(npu: Rank, case: Case) -> Event:
     """One stream; the gate is computed after the AllGather, on the tokens of all ranks."""
-    s, ep, tokens = case.shapes, npu.group("ep"), _tokens(case)
-    exchange(npu, case, "dispatch.activations", tokens * s.hidden)
+    s, ep, tokens = case.shapes, npu.group("ep"), tokens_of(case)
+    ep.all_gather("dispatch.activations", tokens * s.hidden, case.knobs.engine, _algorithm(case))
     ep.all_gather("dispatch.scales", 4 * tokens, case.knobs.engine, _algorithm(case))
     launch(npu, decode.gate(s, tokens * ep.size))
     shared_expert(npu, case)
     return npu.record()
 
 
-def exchange(npu: Rank, case: Case, name: str, shard_bytes: int) -> Event:
-    """Activations to where their experts are: to everybody, or with All2All each token to its experts."""
-    s, ep, engine = case.shapes, npu.group("ep"), case.knobs.engine
-    if case.knobs.exchange == "all_to_all":
-        return ep.all_to_all(name, shard_bytes * s.experts_per_token // ep.size, engine)
-    return ep.all_gather(name, shard_bytes, engine, _algorithm(case))
+def _send_rows(npu: Rank, case: Case, layer: int, normed: Event) -> Event:
+    """All2All: gate, a copy of each token for each of its experts in their order, counts, then rows and their scales.
+
+    Only the shared expert does not depend on the gate. The current stream waits for rows and scales.
+    """
+    s, ep, tokens = case.shapes, npu.group("ep"), tokens_of(case)
+    with npu.stream(SHARED if case.knobs.streams else DEFAULT_STREAM):
+        npu.wait(normed)
+        shared_expert(npu, case)
+        shared = npu.record()
+    launch(npu, decode.gate(s, tokens))
+    launch(npu, _sort(tokens * s.experts_per_token))
+    launch(npu, decode.in_l2([("gate.copies", ops.passes(tokens * s.hidden, tokens * s.experts_per_token * s.hidden))]))
+    ep.all_to_all("dispatch.counts", 4 * s.routed_experts // ep.size, case.knobs.engine)
+    counted = npu.record()
+    with npu.stream(SCALES if case.knobs.streams and case.knobs.scales_beside else DEFAULT_STREAM):
+        npu.wait(counted)
+        scales = _exchange_rows(npu, case, layer, "dispatch.scales", 4)
+    _exchange_rows(npu, case, layer, "dispatch.activations", s.hidden)
+    npu.wait(scales)
+    return shared
 
 
-def give_back(npu: Rank, case: Case, rows: int, following: str) -> None:
+def _exchange_rows(npu: Rank, case: Case, layer: int, name: str, row_bytes: int, back: bool = False) -> Event:
+    """Every rank's rows to where their experts are, or back; with drawn routing as uneven as what arrives."""
+    s, ep, tokens = case.shapes, npu.group("ep"), tokens_of(case)
+    if case.routing.skew is None:
+        return ep.all_to_all(name, tokens * s.experts_per_token * row_bytes // ep.size, case.knobs.engine)
+    arriving = [sum(rows) // ep.size * row_bytes for rows in _drawn_rows(npu, case, layer)]
+    sizes = tuple((size,) * ep.size for size in arriving) if back else (tuple(arriving),) * ep.size
+    return ep.all_to_all_uneven(name, sizes, case.knobs.engine)
+
+
+def _sort(choices: int) -> Kernels:
+    """Four passes of a radix sort."""
+    return decode.in_l2([("experts.sort", ops.copy(4 * choices, 4.0))])
+
+
+def give_back(npu: Rank, case: Case, layer: int, following: Blocks) -> None:
     """The experts' rows to where their tokens are: summed for all tokens and scattered, or row by row.
 
-    Meanwhile the following layer's weights are prefetched.
+    Meanwhile what the following layer's MLA reads is prefetched.
     """
-    s, ep, tokens, engine = case.shapes, npu.group("ep"), _tokens(case), case.knobs.engine
+    s, ep, tokens, engine = case.shapes, npu.group("ep"), tokens_of(case), case.knobs.engine
     if case.knobs.exchange == "all_to_all":
         prefetch(npu, case, following, npu.record())
-        ep.all_to_all("combine.rows", 2 * tokens * s.hidden * s.experts_per_token // ep.size, engine)
+        _exchange_rows(npu, case, layer, "combine.rows", 2 * s.hidden, back=True)
         launch(npu, decode.in_l2([("finalize.sum", ops.passes(2.0 * tokens * s.experts_per_token * s.hidden,
                                                               2.0 * tokens * s.hidden))]))  # fmt: skip
         return
@@ -177,7 +218,7 @@ def give_back(npu: Rank, case: Case, rows: int, following: str) -> None:
 
 def shared_expert(npu: Rank, case: Case) -> None:
     """Whole on every rank, or a shard of it for the tokens of the node."""
-    s, node, tokens = case.shapes, npu.group("node"), _tokens(case)
+    s, node, tokens = case.shapes, npu.group("node"), tokens_of(case)
     width = s.shared_experts * s.expert_intermediate
     if case.knobs.shared == "dp":
         launch(npu, decode.ffn(s, "shared", tokens, width, quantise=False))
@@ -187,17 +228,16 @@ def shared_expert(npu: Rank, case: Case) -> None:
     node.reduce_scatter("shared.reduce_scatter", 2 * tokens * s.hidden, case.knobs.engine)
 
 
-def prefetch(npu: Rank, case: Case, following: str, after: Event) -> None:
-    """The next layer's MLA weights into L2, as far as the budget goes, on a stream of a DMA queue."""
+def prefetch(npu: Rank, case: Case, following: Blocks, after: Event) -> None:
+    """Blocks of the next layer's MLA into L2, as far as the budget goes, on a stream of a DMA queue."""
     budget = case.knobs.prefetch_mb * 1e6
-    if not following:
-        return
     with npu.stream(PREFETCH):
         npu.wait(after)
-        for part, size in mla_weights(case):
-            if size <= budget:
-                npu.prefetch(f"{following}.{part}", size, case.knobs.prefetch_gb_s * 1e9, pieces=8)
-                budget -= size
+        for name, block_bytes in following:
+            size = min(block_bytes, budget)
+            if size:
+                npu.prefetch(name, size, case.knobs.prefetch_gb_s * 1e9, pieces=ceil(size / PIECE_BYTES))
+            budget -= size
 
 
 # --- embedding, head --------------------------------------------------------------------------------------------------
@@ -205,7 +245,7 @@ def prefetch(npu: Rank, case: Case, following: str, after: Event) -> None:
 
 def embed(npu: Rank, case: Case) -> None:
     """A vocabulary shard looks up the node's tokens; a ReduceScatter leaves each rank its own."""
-    s, node, tokens = case.shapes, npu.group("node"), _tokens(case)
+    s, node, tokens = case.shapes, npu.group("node"), tokens_of(case)
     size = 2.0 * tokens * node.size * s.hidden
     launch(npu, decode.in_l2([("embedding.lookup", ops.passes(size, size))]))
     node.reduce_scatter("embedding.reduce_scatter", 2 * tokens * s.hidden, case.knobs.engine)
@@ -213,7 +253,7 @@ def embed(npu: Rank, case: Case) -> None:
 
 def head(npu: Rank, case: Case) -> None:
     """Norm, the node's tokens gathered, a vocabulary shard of logits, the best of each shard gathered, sampling."""
-    s, node, tokens, engine = case.shapes, npu.group("node"), _tokens(case), case.knobs.engine
+    s, node, tokens, engine = case.shapes, npu.group("node"), tokens_of(case), case.knobs.engine
     shard = -(-s.vocabulary // node.size)
     launch(npu, decode.in_l2([("head.norm", ops.rms_norm(tokens, s.hidden))]))
     node.all_gather("head.gather", 2 * tokens * s.hidden, engine)
@@ -232,21 +272,27 @@ def launch(npu: Rank, kernels: Kernels) -> None:
         npu.launch(work, name)
 
 
-def mla_weights(case: Case) -> list[tuple[str, float]]:
-    """Name and bytes of a layer's MLA weights, in the order of their use."""
-    s = case.shapes
-    o = s.heads * s.v_dim * s.hidden
-    absorbed = 2.0 * s.heads * s.kv_lora * s.v_dim
-    return [("prolog", s.mla_parameters - o - absorbed / 2.0), ("o", float(o)), ("absorb_v", absorbed)]
+def mla_blocks(case: Case, contexts: decode.Contexts, layer: int) -> Blocks:
+    """What a layer's MLA reads, in the order of its use; nothing behind the last layer."""
+    if layer == case.shapes.layers:
+        return []
+    cache_bytes = case.knobs.prefetch_cache_mb * 1e6
+    blocks = decode.mla_blocks(case.shapes, contexts, case.knobs.fused_prolog, cache_bytes)
+    return [(f"layer{layer}.{part}", size) for part, size in blocks]
 
 
 def _algorithm(case: Case) -> str:
     return "direct" if case.knobs.exchange == "flat" else "hierarchical"
 
 
-def _tokens(case: Case) -> int:
+def tokens_of(case: Case) -> int:
     """Query tokens of a rank and iteration."""
     return int(case.batch.per_card) * int(case.batch.queries)
+
+
+def _one_query(case: Case) -> Case:
+    """The case of the second draft pass and later ones: the first one has caught up with what was verified."""
+    return replace(case, batch=case.batch.model_copy(update={"draft_tokens": 0}))
 
 
 def _contexts(npu: Rank, case: Case) -> decode.Contexts:
@@ -259,52 +305,13 @@ def _rows(npu: Rank, case: Case, layer: int) -> tuple[int, ...]:
     """Rows for each local expert: what all ranks' tokens choose."""
     s, ep, skew = case.shapes, npu.group("ep"), case.routing.skew
     if skew is None:
-        return routing_of((_tokens(case),) * ep.size, s.routed_experts, s.experts_per_token, None, ()).rows()
-    group, place = divmod(npu.rank, ep.size)
+        return routing_of((tokens_of(case),) * ep.size, s.routed_experts, s.experts_per_token, None, ()).rows()
+    return _drawn_rows(npu, case, layer)[npu.rank % ep.size]
+
+
+def _drawn_rows(npu: Rank, case: Case, layer: int) -> tuple[tuple[int, ...], ...]:
+    """Of every rank of the group."""
+    s, ep = case.shapes, npu.group("ep")
     counts = (s.routed_experts, s.experts_per_token, s.shared_experts, ep.size, 0)
-    load = ExpertLoad(*counts, case.knobs.placement, skew, case.seed, case.knobs.spare_experts)
-    return load.drawn_rows(_tokens(case) * ep.size, layer, 0, group)[place]
-
-
-def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
-    """Expert-parallel groups, and the tensor-parallel groups inside nodes."""
-    return {
-        "ep": blocks(case.ranks, case.layout.expert_parallel),
-        "node": blocks(case.ranks, case.layout.tensor_parallel),
-    }
-
-
-def place(case: Case, rank: int) -> Mapping[str, object]:
-    """Cached tokens of a rank's requests."""
-    batch = case.batch
-    drawn = lengths.cached_lengths(case.ranks, batch.per_card, batch.cached_tokens, batch.length_spread, case.seed)
-    return {"lengths": lengths.on_ranks(drawn, case.ranks, batch.placement == "length_aware")[rank]}
-
-
-def memory(case: Case) -> list[MemoryItem]:
-    """Weights of a rank, INT8 but for BF16 absorbed up-projections, embedding and head; latent cache in BF16."""
-    s, tokens, tp = case.shapes, _tokens(case), case.layout.tensor_parallel
-    absorbed = s.kv_lora * s.heads * (s.nope_dim + s.v_dim)
-    layers, draft = s.layers + s.mtp_layers, s.mtp_layers
-    shared = s.shared_experts * s.expert_parameters // (tp if case.knobs.shared == "tp" else 1)
-    local = (s.routed_experts // case.layout.expert_parallel + case.knobs.spare_experts) * s.expert_parameters
-    longest = case.batch.prompt_tokens + case.batch.output_tokens
-    return [
-        ("attention", "weights", layers * (s.mla_parameters + absorbed)),
-        ("dense FFN shards", "weights", s.dense_layers * s.dense_parameters / tp),
-        ("routed experts", "weights", (s.moe_layers + draft) * local),
-        ("shared expert", "weights", (s.moe_layers + draft) * shared),
-        ("router", "weights", (s.moe_layers + draft) * 4 * s.router_parameters),
-        ("embedding and head shards", "weights", 2 * 2 * s.embedding_parameters / tp),
-        ("latent cache, BF16, full outputs", "KV", 2 * case.batch.per_card * longest * s.kv_values * layers),
-        ("gathered tokens and sums", "activations", tokens * case.layout.expert_parallel * s.hidden * (1 + 2 * 2)),
-        ("exchange buffers", "communication", tokens * case.layout.expert_parallel * s.hidden * 3),
-    ]
-
-
-def measures(case: Case, seconds: float) -> Mapping[str, float]:
-    """Iteration, TPOT, throughput per card."""
-    return decode_measures(case.batch, seconds)
-
-
-ITERATION = Workload(iteration, groups, place, memory, measures)
+    load = ExpertLoad(*counts, case.knobs.placement, case.routing.skew or 0.0, case.seed, case.knobs.spare_experts)
+    return load.drawn_rows(tokens_of(case) * ep.size, layer, 0, npu.rank // ep.size)

@@ -8,6 +8,9 @@ the query tokens of a rank: requests times (1 + draft tokens).
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from simulator.machine.kernels import Work
 from simulator.model import ops
 from simulator.model.mla import Kernels
 from simulator.model.shapes import Shapes
@@ -22,25 +25,33 @@ def prolog(s: Shapes, tokens: int, weights: str = "", fused: bool = True) -> Ker
     """
     latent = s.kv_lora + s.rope_dim
     parts: Kernels = [
-        ("attention.q_a", ops.gemm(tokens, s.q_lora, s.hidden)),
+        ("attention.q_a", ops.gemm(tokens, s.q_lora, s.hidden, weights=_named(weights, "q_a"))),
         ("attention.q_a.norm", ops.rms_norm(tokens, s.q_lora)),
-        ("attention.q_b", ops.gemm(tokens, s.heads * s.qk_dim, s.q_lora)),
-        ("attention.absorb_k", ops.batched_gemm(tokens, s.heads, s.kv_lora, s.nope_dim)),
+        ("attention.q_b", ops.gemm(tokens, s.heads * s.qk_dim, s.q_lora, weights=_named(weights, "q_b"))),
+        ("attention.absorb_k",
+         ops.batched_gemm(tokens, s.heads, s.kv_lora, s.nope_dim, weights=_named(weights, "absorb_k"))),
         ("attention.q_rope", ops.copy(tokens * s.heads * s.rope_dim)),
-        ("attention.kv_a", ops.gemm(tokens, latent, s.hidden)),
+        ("attention.kv_a", ops.gemm(tokens, latent, s.hidden, weights=_named(weights, "kv_a"))),
         ("attention.kv_a.norm_rope_cache", ops.passes(2.0 * tokens * latent, 4.0 * tokens * latent)),
-    ]
+    ]  # fmt: skip
     if not fused:
         return in_l2(parts)
     work = ops.fused("mla_prolog", "gemm", tuple(work for _, work in parts), _named(weights, "prolog"))
     return in_l2([("attention.prolog", work)])
 
 
-def attention(s: Shapes, contexts: Contexts, family: str, weights: str = "") -> Kernels:
-    """The attention kernel over the latent cache, and the way back from the latent space."""
+def attention(s: Shapes, contexts: Contexts, family: str, weights: str = "", awaited_bytes: float = 0.0) -> Kernels:
+    """The attention kernel over the latent cache, and the way back from the latent space.
+
+    awaited_bytes: the first bytes of the cache, which a prefetch may have left in L2.
+    """
     tokens = sum(queries for queries, _ in contexts)
+    core = ops.latent_attention(contexts, s.heads, s.kv_lora, s.rope_dim, family)
+    if awaited := min(awaited_bytes, core.streamed_bytes):
+        streamed = core.streamed_bytes - awaited
+        core = replace(core, streamed_bytes=streamed, weight_bytes=awaited, weights=_named(weights, "cache"))
     return in_l2([
-        ("attention.core", ops.latent_attention(contexts, s.heads, s.kv_lora, s.rope_dim, family)),
+        ("attention.core", core),
         ("attention.absorb_v",
          ops.batched_gemm(tokens, s.heads, s.v_dim, s.kv_lora, weights=_named(weights, "absorb_v"))),
     ])  # fmt: skip
@@ -84,6 +95,18 @@ def experts(s: Shapes, rows: tuple[int, ...], weights: str = "") -> Kernels:
         ("experts.swiglu", ops.swiglu_quantise(sum(rows), width)),
         ("experts.down", ops.grouped_gemm(rows, s.hidden, width, weights=_named(weights, "experts.down"))),
     ])  # fmt: skip
+
+
+def mla_blocks(s: Shapes, contexts: Contexts, fused: bool = True, cache_bytes: float = 0.0) -> list[tuple[str, float]]:
+    """What a prefetch can bring for one layer's MLA, in the order of its use: names and bytes of weights, and so many
+    bytes of the cache."""
+    kernels = prolog(s, 1, "layer", fused) + attention(s, contexts, "", "layer", cache_bytes)
+    kernels += output_projection(s, 1, weights="layer")
+    return [(work.weights.removeprefix("layer."), _weight_bytes(work)) for _, work in kernels if work.weights]
+
+
+def _weight_bytes(work: Work) -> float:
+    return work.weight_bytes + sum(map(_weight_bytes, work.parts))
 
 
 def in_l2(kernels: Kernels) -> Kernels:

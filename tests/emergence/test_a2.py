@@ -39,6 +39,67 @@ def test_a_prefetch_without_bandwidth_buys_nothing() -> None:
     assert mla[2] - mla[1] < 0.3 * (mla[2] - mla[0])
 
 
+def mla_gain(**changes: str) -> float:
+    """By how much the prefetch shortens MLA."""
+    on, off = (run("a2_decode:decode_2k2k", **SMALL, **changes, **more).metrics["block_attention_ms"]
+               for more in ({}, {"knobs__prefetch_mb": "0"}))  # fmt: skip
+    return 1 - on / off
+
+
+def test_the_prefetch_buys_the_more_the_more_weights_weigh() -> None:
+    gains = [mla_gain(batch__per_card=requests) for requests in ("72", "48", "8")]
+    assert gains == sorted(gains)
+    assert mla_gain(batch__prompt_tokens="512") > gains[0]
+    assert mla_gain(machine__chip__l2__rate="10 TB/s") > 1.5 * gains[0]  # then HBM alone holds these kernels back
+
+
+def test_many_kernels_find_prefetched_weights_as_the_fused_one_does() -> None:
+    assert mla_gain(knobs__fused_prolog="false") > 0.7 * mla_gain()
+
+
+def test_prefetched_cache_helps_only_attention_that_memory_holds_back() -> None:
+    """The published shares of peak leave MLA bound by compute; on cube cores ten times as fast it is not."""
+    few, fast = {"batch__per_card": "8"}, {"machine__chip__peak__cube__bf16": "3539 TFLOPS"}
+    cache = {"knobs__prefetch_cache_mb": "25"}
+    assert iteration_ms(**few, **cache) > 0.99 * iteration_ms(**few)
+    fast_ms, slow_ms = (
+        run("a2_decode:decode_2k2k", **SMALL, **few, **fast, **more).metrics["attention_ms"] for more in (cache, {})
+    )
+    assert fast_ms < 0.95 * slow_ms
+
+
+def times(name: str, **changes: str) -> list[tuple[int, int]]:
+    """Start and end of this task on rank 0, layer by layer."""
+    columns = run("a2_decode:decode_2k2k", **SMALL, **changes).columns
+    rows = zip(*(columns[one] for one in ("rank", "name", "start_ps", "end_ps")), strict=True)
+    return [(start, end) for rank, task, start, end in rows if rank == 0 and task == name]
+
+
+def test_only_an_all_to_all_waits_for_the_gate() -> None:
+    for exchange, waits in (("hierarchical", False), ("all_to_all", True)):
+        sent, gated = (times(name, knobs__exchange=exchange) for name in ("dispatch.activations", "gate.top_k"))
+        assert {gate[1] <= send[0] for gate, send in zip(gated, sent, strict=True)} == {waits}
+
+
+def test_an_all_to_all_suffers_from_slow_links_between_nodes_and_from_hot_experts() -> None:
+    """Twice the bytes between nodes, none of them hidden, and those of hot experts all at one port."""
+    loss: dict[str, list[float]] = {}
+    for exchange in ("hierarchical", "all_to_all"):
+        even = iteration_ms(knobs__exchange=exchange, routing__skew="0")
+        hot = iteration_ms(knobs__exchange=exchange, routing__skew="0.4")
+        slow = iteration_ms(knobs__exchange=exchange, routing__skew="0", machine__fabric__roce__link_rate="12.5 GB/s")
+        loss[exchange] = [hot / even, slow / even]
+    assert all(ours < 1.02 < theirs for ours, theirs in zip(*loss.values(), strict=True))
+    assert iteration_ms(batch__per_card="4") < iteration_ms(batch__per_card="4", knobs__exchange="all_to_all")
+
+
+def test_draft_passes_after_the_first_have_one_query_token() -> None:
+    columns = run("a2_decode:decode_2k2k", **SMALL, batch__draft_tokens="2").columns
+    rows = zip(*(columns[one] for one in ("rank", "name", "layer", "flops")), strict=True)
+    flops = {layer: flops for rank, task, layer, flops in rows if (rank, task) == (0, "attention.core")}
+    assert flops[5] == flops[6] == 3 * flops[7]
+
+
 def test_uneven_lengths_cost_waiting_and_length_aware_placement_gives_it_back() -> None:
     even, uneven = iteration_ms(), iteration_ms(batch__length_spread="0.5")
     placed = iteration_ms(batch__length_spread="0.5", batch__placement="length_aware")
