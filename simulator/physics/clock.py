@@ -96,45 +96,48 @@ class Timer:
     they are removed when the timer is disarmed.
     """
 
-    __slots__ = ("_at_ps", "_env", "_event", "_priority", "_ring", "_times")
+    __slots__ = ("_env", "_event", "_priority", "_ring", "_times", "at_ps")
 
     def __init__(self, env: Environment, ring: Callable[[], Any], priority: EventPriority = NORMAL) -> None:
         self._env = env
         self._ring = ring
         self._priority = priority
-        self._at_ps: int | None = None
+        self.at_ps: int | None = None  # when it will ring; None while it is not armed
         self._event = Call(env, self._fire)  # one event, in the queue once for each of these times
         self._times: set[int] = set()
 
-    @property
-    def at_ps(self) -> int | None:
-        """When the timer will ring; None while it is not armed."""
-        return self._at_ps
-
     def arm(self, at_ps: int) -> None:
         """Ring at `at_ps` (now or later) instead of whenever it was armed for before."""
-        if at_ps == self._at_ps:
+        if at_ps == self.at_ps:
             return
         env = self._env
         if at_ps < env._now:
             raise ValueError(f"a timer cannot ring in the past: {at_ps} ps, now {env._now} ps")
-        self._at_ps = at_ps
+        self.at_ps = at_ps
         if at_ps not in self._times:
             self._times.add(at_ps)
             heappush(env._queue, (at_ps, self._priority, next(env._eid), self._event))
 
     def disarm(self) -> None:
         """Do not ring, and leave nothing behind in the queue that would move the clock."""
-        self._at_ps = None
+        self.at_ps = None
         if self._times:
             queue = self._env._queue
             queue[:] = [entry for entry in queue if entry[3] is not self._event]
             heapify(queue)
             self._times.clear()
 
+    def skip_to(self, at_ps: int) -> bool:
+        """While ringing: move the clock on to where it would ring next, if nothing else happens until then."""
+        queue = self._env._queue
+        if queue and queue[0][0] <= at_ps:
+            return False
+        self._env._now = at_ps
+        return True
+
     def _fire(self, _: Event) -> None:
         now_ps = self._env._now
         self._times.remove(now_ps)  # type: ignore[arg-type]
-        if now_ps == self._at_ps:
-            self._at_ps = None
+        if now_ps == self.at_ps:
+            self.at_ps = None
             self._ring()

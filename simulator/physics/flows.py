@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from heapq import heappop, heappush, heapreplace
+from heapq import heappush
+from math import ceil
 
 from simpy import Environment
 from simpy.events import Event
 
 from simulator.physics.clock import SOLVE, Timer, call_later
+from simulator.physics.ends import Ends
 from simulator.physics.flow import DONE, Bound, Capacity, Flow, StalledFlowError
 from simulator.physics.maxmin import LIMIT
 from simulator.physics.sharing import share
@@ -49,9 +51,11 @@ class Network:
         self.active: dict[Flow, None] = {}
         self.watchers: list[Callable[[int, Network], object]] = []
         self.stats = Stats()
-        self._ends: list[tuple[int, int, Flow]] = []  # heap of (finish time or an earlier one, serial, flow)
+        self._ends = Ends()
+        self._heap = self._ends.heap
         self._timer = Timer(env, self._finish)
-        self._affected: list[Flow] = []  # flows whose rate must be solved at the end of this instant
+        self._new: list[Flow] = []  # flows that are not alone and have no rate yet: solved at the end of this instant
+        self._touched: dict[Capacity, None] = {}  # where flows came or went: whoever they hold back is solved as well
         self._solve_due = False
         self._ending = False  # while `done` of a batch is called: the timer is set after it
 
@@ -61,7 +65,13 @@ class Network:
         `done` never runs inside `start`. Raises StalledFlowError if the flow could never end, ValueError if it
         was started before.
         """
-        self._admit(flow, done)
+        if flow.serial >= 0 or not flow.solo_rate:
+            self.check(flow)
+        stats = self.stats
+        flow.serial = stats.started
+        stats.started += 1
+        flow.done = done
+        self.active[flow] = None
         if not flow.size_bytes:
             call_later(self.env, latency_ps, lambda _: self._end_empty(flow))
         elif latency_ps:
@@ -71,7 +81,11 @@ class Network:
 
     def resume(self, flow: Flow, done: Callable[[Flow], object], since_ps: int) -> None:
         """Take in a flow that has moved bytes since then, alone on its capacities, and would go on for some time."""
-        self._admit(flow, done)
+        self.check(flow)
+        flow.serial = self.stats.started
+        self.stats.started += 1
+        flow.done = done
+        self.active[flow] = None
         for capacity, pull in flow.pulls:
             if capacity.flows:
                 raise ValueError(f"{flow!r} was not alone on {capacity!r}")
@@ -90,13 +104,6 @@ class Network:
             what = "its limit" if flow.solo_bound == LIMIT else repr(flow.solo_bound)
             raise StalledFlowError(f"{flow!r} can never move its bytes: {what} is 0 bytes/s")
 
-    def _admit(self, flow: Flow, done: Callable[[Flow], object]) -> None:
-        self.check(flow)
-        flow.serial = self.stats.started
-        self.stats.started += 1
-        flow.done = done
-        self.active[flow] = None
-
     def _begin(self, flow: Flow) -> None:
         now_ps: int = self.env._now  # type: ignore[assignment]
         flow.since_ps = flow.bound_since_ps = now_ps
@@ -104,38 +111,42 @@ class Network:
         for capacity, pull in flow.pulls:
             if capacity.guard is not None:
                 capacity.guard()
-            if capacity.flows:
+            flows = capacity.flows
+            if flows:
                 alone = False
-                self._affect(capacity)
-            capacity.flows[flow] = pull
-        if alone:  # nothing to solve; whoever comes later in this instant finds it as one in flight
-            flow.bound = flow.solo_bound
-            self._set_rate(flow, flow.solo_rate, now_ps)
-            if self.watchers:
-                self._solve_later()
-            elif not self._ending:
-                self._arm_by(flow.finish_ps)
-        else:
+                self._touched[capacity] = None
+            flows[flow] = pull
+        if not alone:
             flow.chosen = True
-            self._affected.append(flow)
+            self._new.append(flow)
             self._solve_later()
+            return
+        # nothing to solve; whoever comes later in this instant finds it as one in flight
+        flow.bound = flow.solo_bound
+        flow.rate_bytes_per_s = rate = flow.solo_rate
+        flow.finish_ps = flow.queued_ps = at_ps = now_ps + ceil(flow.left_bytes / rate * 1e12 - 2**-7)  # see to_ps
+        heappush(self._heap, (at_ps, flow.serial, flow))
+        if self.watchers:
+            self._solve_later()
+        elif not self._ending:
+            armed_ps = self._timer.at_ps
+            if armed_ps is None or at_ps < armed_ps:
+                self._timer.arm(at_ps)
 
     def _solve_later(self) -> None:
         if not self._solve_due:
             self._solve_due = True
             call_later(self.env, 0, self._solve, SOLVE)
 
-    def _affect(self, capacity: Capacity) -> None:
-        """Whoever is held back by this capacity will notice that a flow has come or gone."""
-        for flow in capacity.flows:
-            if flow.bound is capacity and not flow.chosen:
-                flow.chosen = True
-                self._affected.append(flow)
-
     def _solve(self, _: Event) -> None:
         self._solve_due = False
-        flows = [flow for flow in self._affected if flow.finish_ps != DONE]
-        self._affected = []
+        flows, self._new = self._new, []
+        for capacity in self._touched:
+            for flow in capacity.flows:
+                if flow.bound is capacity and not flow.chosen:
+                    flow.chosen = True
+                    flows.append(flow)
+        self._touched.clear()
         if flows:
             rates, bounds = share(flows)
             self.stats.solves += 1
@@ -163,7 +174,7 @@ class Network:
         flow.finish_ps = finish_ps = now_ps + to_ps(flow.left_bytes / rate)
         if finish_ps < flow.queued_ps or flow.queued_ps < 0:  # a later end is put right when the old one comes up
             flow.queued_ps = finish_ps
-            heappush(self._ends, (finish_ps, flow.serial, flow))
+            heappush(self._heap, (finish_ps, flow.serial, flow))
 
     def _arm_by(self, at_ps: int) -> None:
         armed_ps = self._timer.at_ps
@@ -171,37 +182,32 @@ class Network:
             self._timer.arm(at_ps)
 
     def _arm(self) -> None:
-        """Set the timer to the first end; entries of flows that are done or end later now are put right on the way."""
-        ends = self._ends
-        while ends:
-            at_ps, serial, flow = ends[0]
-            if flow.finish_ps == at_ps:
-                self._timer.arm(at_ps)
-                return
-            if flow.finish_ps == DONE or flow.queued_ps != at_ps:
-                heappop(ends)
-            else:
-                flow.queued_ps = flow.finish_ps
-                heapreplace(ends, (flow.finish_ps, serial, flow))
-        self._timer.disarm()
+        """Set the timer to the first end."""
+        at_ps = self._ends.first_ps()
+        if at_ps is None:
+            self._timer.disarm()
+        else:
+            self._timer.arm(at_ps)
 
     def _finish(self) -> None:
-        ends, now_ps = self._ends, self.env._now
-        batch: list[Flow] = []
-        while ends and ends[0][0] == now_ps:
-            flow = heappop(ends)[2]
-            if flow.finish_ps == now_ps:
-                flow.finish_ps = DONE
-                batch.append(flow)
-            elif flow.finish_ps != DONE and flow.queued_ps == now_ps:
-                flow.queued_ps = flow.finish_ps
-                heappush(ends, (flow.finish_ps, flow.serial, flow))
-        self._end(batch)
+        ends, timer = self._ends, self._timer
+        at_ps: int | None = self.env._now  # type: ignore[assignment]
+        while at_ps is not None:
+            self._end(ends.take(at_ps))
+            if self._solve_due:
+                return
+            at_ps = ends.first_ps()
+            if at_ps is not None and not timer.skip_to(at_ps):
+                timer.arm(at_ps)
+                return
+        timer.disarm()
 
     def _end_empty(self, flow: Flow) -> None:
         flow.pulls, flow.finish_ps = (), DONE  # a flow without bytes has loaded nothing
         flow.bound_since_ps = self.env._now  # type: ignore[assignment]
         self._end([flow])
+        if not self._solve_due:
+            self._arm()
 
     def _end(self, batch: list[Flow]) -> None:
         """Take flows that end at this instant off their capacities, all of them before the first `done`."""
@@ -213,13 +219,11 @@ class Network:
                 flows = capacity.flows
                 del flows[flow]
                 if flows:
-                    self._affect(capacity)
+                    self._touched[capacity] = None
             del self.active[flow]
         self._ending = True
         for flow in batch:
             flow.done(flow)
         self._ending = False
-        if self._affected or self.watchers:
+        if self._new or self._touched or self.watchers:
             self._solve_later()
-        elif not self._solve_due:
-            self._arm()
