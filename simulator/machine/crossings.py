@@ -7,11 +7,16 @@ time in proportion to the members, where counting pair by pair takes their squar
 
 Worked example: 3 nodes of 2 dies under one switch. A die meets 1 other in its node and 4 at the switch above, so 5
 pairs leave each die, and 2 x 4 = 8 each node.
+
+Pairs are counted by *way* (`Fabric.ways`): those of one way are held back by the same kind of link, so they move alike,
+while those of another way may end earlier. With uplinks narrower than the ports below them, the 1 pair inside a node
+and the 4 across are two ways.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field
 from itertools import permutations
 
 from simulator.machine.graph import Edge, Fabric, die
@@ -19,11 +24,19 @@ from simulator.machine.graph import Edge, Fabric, die
 Meeting = dict[int, list[int]]  # instance of a level -> the members there
 
 
-def crossings(fabric: Fabric, members: tuple[int, ...]) -> tuple[Counter[Edge], float]:
-    """How many ordered pairs of members cross each link, and the longest latency of a route, in seconds."""
+@dataclass(slots=True)
+class Way:
+    """Ordered pairs that move alike. links: how many of them cross each link. peers: how many of them leave a rank."""
+
+    links: Counter[Edge] = field(default_factory=Counter)
+    peers: Counter[int] = field(default_factory=Counter)
+
+
+def crossings(fabric: Fabric, members: tuple[int, ...]) -> tuple[list[Way], float]:
+    """The ways between all members, from the inside out, and the longest latency of a route, in seconds."""
     if not fabric.whole:
         return crossings_by_pair(fabric, members)
-    counts: Counter[Edge] = Counter()
+    ways: dict[int, Way] = {}
     latency_s = 0.0
     inside: Meeting = {rank: [rank] for rank in members}
     dies_inside = 1
@@ -36,25 +49,32 @@ def crossings(fabric: Fabric, members: tuple[int, ...]) -> tuple[Counter[Edge], 
         pair = _pair_that_meets(around, met, dies_inside)
         if pair is not None:
             latency_s = max(latency_s, fabric.route(*pair).latency_s)
+            way = ways.setdefault(fabric.ways[order], Way())
+            way.peers.update({rank: met[child] for child, here in inside.items() if met[child] for rank in here})
             if level.kind == "mesh":
                 for here in around.values():
-                    ways = permutations(here, 2)
-                    counts.update((die(a), die(b)) for a, b in ways if a // dies_inside != b // dies_inside)
+                    both = permutations(here, 2)
+                    way.links.update((die(a), die(b)) for a, b in both if a // dies_inside != b // dies_inside)
             else:
-                _climb_and_descend(fabric, order, inside, met, counts)
+                _climb_and_descend(fabric, order, inside, met, way.links)
         inside, dies_inside = around, dies
-    return counts, latency_s
+    return list(ways.values()), latency_s
 
 
-def crossings_by_pair(fabric: Fabric, members: tuple[int, ...]) -> tuple[Counter[Edge], float]:
-    """The same from the route of every pair: for fabrics with missing links, and as a reference."""
-    counts: Counter[Edge] = Counter()
+def crossings_by_pair(fabric: Fabric, members: tuple[int, ...]) -> tuple[list[Way], float]:
+    """The same from the route of every pair: for fabrics with missing links, and as a reference.
+
+    Pairs that go around a missing link have a way of their own.
+    """
+    ways: dict[tuple[int, int], Way] = {}
     latency_s = 0.0
     for source, target in permutations(members, 2):
         route = fabric.route(source, target)
-        counts.update(route.edges)
+        way = ways.setdefault(fabric.way(route), Way())
+        way.links.update(route.edges)
+        way.peers[source] += 1
         latency_s = max(latency_s, route.latency_s)
-    return counts, latency_s
+    return [ways[key] for key in sorted(ways)], latency_s
 
 
 def _pair_that_meets(around: Meeting, met: dict[int, int], dies_inside: int) -> tuple[int, int] | None:

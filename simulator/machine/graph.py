@@ -82,6 +82,31 @@ class Fabric:
         """Which instance of a level a rank belongs to: instance(17, "node") == 1. KeyError for a wrong level."""
         return rank // self._die_counts[level]
 
+    @cached_property
+    def ways(self) -> tuple[int, ...]:
+        """For each level the innermost one whose links hold back whoever meets there, as far as the machine says.
+
+        An uplink that carries all ports below it at once holds nobody back.
+        """
+        ways: list[int] = []
+        for order, level in enumerate(self.spec.fabric):
+            ladder = self._ladders[order] if level.kind == "switch" else ()
+            below = self.levels.index(ladder[-2][0]) if len(ladder) > 1 else order
+            narrow = below == order or self._rate_below(below) > level.link_rate.si * (1 + 1e-9)
+            ways.append(order if narrow else ways[below])
+        return tuple(ways)
+
+    def _rate_below(self, order: int) -> float:
+        """Bytes/s of all ports below a switch of a level together."""
+        port = self.levels.index(self._ladders[order][0][0])
+        return self._die_counts[self.levels[order]] * self.spec.fabric[port].link_rate.si
+
+    def way(self, route: Route) -> tuple[int, int]:
+        """The way of a route, and how many edges it is longer than it would be if no link were missing."""
+        order = self.levels.index(route.level)
+        shortest = 1 if self.spec.fabric[order].kind == "mesh" else 2 * len(self._ladders[order])
+        return self.ways[order], route.hops - shortest
+
     def dies_of(self, level: str) -> int:
         """How many dies a full instance of a level has."""
         return self._die_counts[level]

@@ -1,10 +1,11 @@
 """Collectives as phases of transfers: who sends how much over which link, and what it moves through memory.
 
-A balanced exchange is lowered to **one transfer for all ranks** (they run in lock-step): its size is what one rank puts
-on the wire, its loads are the bytes on every link, HBM and L2 of the group. An uneven All2All becomes one transfer per
-pair, or, as flow classes, one per sender with a weight in proportion to its bytes. Balanced exchanges are lowered pair
-by pair too where a reference is wanted. All messages of a rank together weigh as much as one kernel (times the engine's
-`weight`) where flows compete for a capacity.
+A balanced exchange is lowered to **one transfer for all ranks** (they run in lock-step) for each way through the fabric
+(`crossings`): its size is what one rank puts on the wire there, its loads are the bytes on every link, HBM and L2 of
+the group. What stays inside nodes can end before what leaves them, and then leaves room to others. An uneven All2All
+becomes one transfer per pair, or, as flow classes, one per sender and way with a weight in proportion to its bytes.
+Balanced exchanges are lowered pair by pair too where a reference is wanted. All messages of a rank together weigh as
+much as one kernel (times the engine's `weight`) where flows compete for a capacity.
 
 Bytes through local memory, per rank of a group of n, with t = `transfer_bytes` (a read where a wire byte leaves and a
 write where it arrives) and c = `copy_bytes` (a read and a write) of the driving engine:
@@ -24,8 +25,8 @@ from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from simulator.errors import InputError
-from simulator.machine.crossings import crossings
-from simulator.program.hierarchical import hierarchical
+from simulator.machine.crossings import Way, crossings
+from simulator.program.hierarchical import backwards, hierarchical
 from simulator.program.one_sided import ONE_SIDED, lowered
 from simulator.program.task import Collective
 from simulator.program.transfer import Key, Phase, Transfer
@@ -55,8 +56,11 @@ class Lowering:
         self._keys: dict[Key, Key] = {}
         self.lower = cache(self._lower)
 
-    def _lower(self, collective: Collective, members: tuple[int, ...]) -> tuple[Phase, ...]:
-        """The phases of `collective` among `members` (global ranks, in group order)."""
+    def _lower(self, collective: Collective, members: tuple[int, ...], ladder: str = "") -> tuple[Phase, ...]:
+        """The phases of `collective` among `members` (global ranks, in group order).
+
+        ladder: the kind whose rates they have, if it is another one than that of `collective`.
+        """
         engine = engine_of(collective, self.engines)
         n = len(members)
         if n == 1:
@@ -68,27 +72,25 @@ class Lowering:
         kind = collective.kind
         if kind == "barrier":
             return (Phase(self._latency_s(engine, members), ()),)
-        if kind == "all_reduce" and collective.algorithm == "one_shot":
-            return self.lower(replace(collective, kind="all_gather", algorithm="direct"), members)
         if kind == "all_reduce":
-            shard = -(-collective.bytes_per_pair // n)
-            scatter = replace(collective, kind="reduce_scatter", bytes_per_pair=shard)
-            gather = replace(collective, kind="all_gather", bytes_per_pair=shard)
-            return self.lower(scatter, members) + self.lower(gather, members)
+            own = kind if engine.ladder.all_reduce else ""
+            return tuple(phase for part in _parts(collective, n) for phase in self.lower(part, members, own))
         if collective.sizes:
             return (self._uneven(collective, members, engine),)
         if not collective.bytes_per_pair:
             return (Phase(self._latency_s(engine, members), ()),)
         if collective.algorithm == "hierarchical" and kind in ("all_gather", "reduce_scatter"):
             latency_s = self._latency_s(engine, members)
-            return hierarchical(self.fabric, engine, kind, members, collective.bytes_per_pair, latency_s)
-        copied = 2 * (n - 1) if kind == "all_to_all" else n + 1
-        return (self._balanced(collective, members, engine, copied * collective.bytes_per_pair),)
+            pieces = hierarchical(self.fabric, engine, ladder or kind, members, collective.bytes_per_pair, latency_s)
+            return pieces if kind == "all_gather" else backwards(pieces)
+        copied = (2 * (n - 1) if kind == "all_to_all" else n + 1) * collective.bytes_per_pair
+        return (self._balanced(collective.bytes_per_pair, members, engine, copied, ladder or kind),)
 
-    def _balanced(self, collective: Collective, members: tuple[int, ...], engine: CollectiveSpec, copied: int) -> Phase:
-        """All pairs alike. `copied`: bytes that each rank copies between user memory and communication buffers."""
-        size, n = collective.bytes_per_pair, len(members)
-        rate = engine.rate_bytes_per_s(collective.kind, size)
+    def _balanced(
+        self, size: int, members: tuple[int, ...], engine: CollectiveSpec, copied: int, ladder: str
+    ) -> Phase:
+        """`size` bytes from each to each. copied: bytes of each rank between user memory and communication buffers."""
+        n, rate = len(members), engine.rate_bytes_per_s(ladder, size)
         latency_s = self._latency_s(engine, members)
         # whole bytes at each end of each message, so that one class and its messages agree to the byte
         ends = round((size * engine.transfer_bytes.si + copied / (n - 1) * engine.copy_bytes.si) / 2.0)
@@ -96,14 +98,23 @@ class Lowering:
         if self.mode == "pairwise":
             pairs = ((a, b) for a in members for b in members if a != b)
             return Phase(latency_s, tuple(self._pair(a, b, size, ends, rate, weight / (n - 1)) for a, b in pairs))
-        moved = 2 * (n - 1) * ends
+        ways = self._crossings(members)[0]
+        return Phase(latency_s, tuple(self._together(members, way, size, ends, rate, weight) for way in ways))
+
+    def _together(
+        self, members: tuple[int, ...], way: Way, size: int, ends: int, rate: float, weight: float
+    ) -> Transfer:
+        """All messages of one way, in lock-step. ends: bytes through memory at each end of each."""
         loads: list[tuple[Key, int]] = []
-        for rank in members:
+        ranks = [rank for rank in members if way.peers[rank]]
+        for rank in ranks:
             out, hbm, l2 = self._key("out", rank, rate), self._key("hbm", rank), self._key("l2", rank)
-            loads += [(out, size * (n - 1)), (hbm, moved), (l2, moved)]
-        crossed = self._crossings(members)[0].items()
-        loads += [(self._key("link", *edge), size * count) for edge, count in crossed]
-        return Phase(latency_s, (Transfer(size * (n - 1), tuple(loads), members, weight),))
+            peers = way.peers[rank]
+            moved = 2 * peers * ends
+            loads += [(out, size * peers), (hbm, moved), (l2, moved)]
+        loads += [(self._key("link", *edge), size * count) for edge, count in way.links.items()]
+        most = max(way.peers.values())
+        return Transfer(size * most, tuple(loads), tuple(ranks), weight * (most / (len(members) - 1)))
 
     def _key(self, *key: object) -> Key:
         """One object for all that are equal: there may be millions."""
@@ -124,14 +135,33 @@ class Lowering:
         ]
         if self.mode != "pairwise":
             if _alike(sizes):
-                transfers = _merged(transfers, 0, dict.fromkeys(members, weight))
+                transfers = self._merged(transfers, 0, dict.fromkeys(members, weight))
             elif _alike(tuple(zip(*sizes, strict=True))):
-                transfers = _merged(transfers, 1, dict.fromkeys(members, weight))
+                transfers = self._merged(transfers, 1, dict.fromkeys(members, weight))
             elif self.mode == "classes":
                 total = sum(sizes[i][j] for i, j in pairs)
                 sent = {members[i]: weight * n * (sum(sizes[i]) - sizes[i][i]) / max(total, 1) for i in range(n)}
-                transfers = _merged(transfers, 0, sent)
+                transfers = self._merged(transfers, 0, sent)
         return Phase(self._latency_s(engine, members), tuple(transfers))
+
+    def _merged(self, pairs: list[Transfer], end: int, weights: dict[int, float]) -> list[Transfer]:
+        """One transfer per way of each sender (end 0) or receiver (end 1): its messages move in proportion."""
+        classes: dict[tuple, list[Transfer]] = {}
+        whole: Counter[int] = Counter()
+        one_way = self.fabric.whole and len(set(self.fabric.ways)) == 1
+        for pair in pairs:
+            way = None if one_way else self.fabric.way(self.fabric.route(*pair.ranks))
+            classes.setdefault((pair.ranks[end], way), []).append(pair)
+            whole[pair.ranks[end]] += pair.size_bytes
+        merged = []
+        for (rank, _), messages in classes.items():
+            loads: Counter[Key] = Counter()
+            for message in messages:
+                loads.update(dict(message.loads))
+            size = sum(message.size_bytes for message in messages)
+            ranks = tuple(dict.fromkeys(rank for message in messages for rank in message.ranks))
+            merged.append(Transfer(size, tuple(loads.items()), ranks, weights[rank] * (size / whole[rank])))
+        return merged
 
     def _pair(self, source: int, target: int, size: int, memory: float, rate: float, weight: float) -> Transfer:
         """One message; `memory`: bytes through HBM and L2 at each end."""
@@ -151,6 +181,14 @@ class Lowering:
     def _latency_s(self, engine: CollectiveSpec, members: tuple[int, ...]) -> float:
         start = engine.startup.si + engine.startup_per_peer.si * (len(members) - 1)
         return start + self._crossings(members)[1]
+
+
+def _parts(all_reduce: Collective, members: int) -> tuple[Collective, ...]:
+    """What an AllReduce is made of: a ReduceScatter and an AllGather of shards, or in one shot everybody's buffer."""
+    if all_reduce.algorithm == "one_shot":
+        return (replace(all_reduce, kind="all_gather", algorithm="direct"),)
+    shard = -(-all_reduce.bytes_per_pair // members)
+    return tuple(replace(all_reduce, kind=kind, bytes_per_pair=shard) for kind in ("reduce_scatter", "all_gather"))
 
 
 def engine_of(collective: Collective, engines: Mapping[str, CollectiveSpec]) -> CollectiveSpec:
@@ -195,19 +233,3 @@ def _busy_ps(transfers: Sequence[Transfer], rate_of: Callable[[Key], float]) -> 
 def _alike(sizes: Sizes) -> bool:
     """Whether every row has one size, whatever the diagonal says."""
     return all(len({size for j, size in enumerate(row) if j != i}) <= 1 for i, row in enumerate(sizes))
-
-
-def _merged(pairs: list[Transfer], end: int, weights: dict[int, float]) -> list[Transfer]:
-    """One transfer per sender (end 0) or receiver (end 1): its messages move in proportion and end together."""
-    classes: dict[int, list[Transfer]] = {}
-    for pair in pairs:
-        classes.setdefault(pair.ranks[end], []).append(pair)
-    merged = []
-    for rank, messages in classes.items():
-        loads: Counter[Key] = Counter()
-        for message in messages:
-            loads.update(dict(message.loads))
-        size = sum(message.size_bytes for message in messages)
-        ranks = tuple(dict.fromkeys(rank for message in messages for rank in message.ranks))
-        merged.append(Transfer(size, tuple(loads.items()), ranks, weights[rank]))
-    return merged

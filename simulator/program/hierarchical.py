@@ -43,9 +43,9 @@ def nodes_of(fabric: Fabric, members: tuple[int, ...]) -> list[tuple[int, ...]]:
 
 
 def hierarchical(
-    fabric: Fabric, engine: CollectiveSpec, kind: str, members: tuple[int, ...], shard: int, latency_s: float
+    fabric: Fabric, engine: CollectiveSpec, ladder: str, members: tuple[int, ...], shard: int, latency_s: float
 ) -> tuple[Phase, ...]:
-    """The phases of an AllGather or ReduceScatter of shards of `shard` bytes; the first one bears the start-up."""
+    """The phases of an AllGather of shards of `shard` bytes at the rates of a ladder; the first bears the start-up."""
     nodes = nodes_of(fabric, members)
     k, n = len(nodes[0]), len(nodes)
     inside = [(a, b) for node in nodes for a in node for b in node if a != b]
@@ -54,14 +54,14 @@ def hierarchical(
         transfers = []
         if inside:
             copied = shard * (k + (1 if step == 0 else 0))
-            rate = engine.rate_bytes_per_s(kind, n * shard)  # of the whole collective, as for other algorithms
+            rate = engine.rate_bytes_per_s(ladder, n * shard)  # of the whole collective, as for other algorithms
             transfers.append(_together(fabric, engine, inside, shard, rate, copied))
         if step < n - 1:
             across = _counterparts(nodes, step + 1)
             transfers.append(_together(fabric, engine, across, shard, engine.rate_bytes_per_s("send", shard), 0))
         hop_s = max(fabric.route(*pair).latency_s for pair in (inside[:1] + _counterparts(nodes, 1)[:1]))
         steps.append(Phase(latency_s if step == 0 else hop_s, tuple(transfers)))
-    return tuple(steps) if kind == "all_gather" else _backwards(steps)
+    return tuple(steps)
 
 
 def _counterparts(nodes: list[tuple[int, ...]], distance: int) -> Pairs:
@@ -74,8 +74,8 @@ def _counterparts(nodes: list[tuple[int, ...]], distance: int) -> Pairs:
     ]
 
 
-def _backwards(steps: list[Phase]) -> tuple[Phase, ...]:
-    """The same transfers in the opposite order; the start-up stays in front."""
+def backwards(steps: tuple[Phase, ...]) -> tuple[Phase, ...]:
+    """A ReduceScatter: the same transfers in the opposite order; the start-up stays in front."""
     latencies = [phase.latency_s for phase in steps]
     return tuple(Phase(s, phase.transfers) for s, phase in zip(latencies, reversed(steps), strict=True))
 

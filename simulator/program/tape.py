@@ -156,14 +156,16 @@ def amounts(
         if work.kind in ONE_SIDED:
             moved = (work.sent_bytes + work.received_bytes) * (engine.transfer_bytes.si / 2.0 + engine.copy_bytes.si)
             return "+".join(engine.cores), True, 0.0, moved, work.sent_bytes
+        if work.kind in ("send", "recv"):
+            moved = work.bytes_per_pair * (engine.transfer_bytes.si / 2.0 + engine.copy_bytes.si)
+            return "+".join(engine.cores), True, 0.0, moved, float(work.bytes_per_pair * (work.kind == "send"))
         n = groups[work.group]
-        peers = 1 if work.kind in ("send", "recv") else n - 1
         each: float = work.bytes_per_pair
         if work.sizes:  # the mean of all ranks, without what stays at home
             each = sum(sum(row) - row[rank] for rank, row in enumerate(work.sizes)) / n / max(n - 1, 1)
         scattered = work.kind == "all_reduce" and work.algorithm != "one_shot"
-        wire = each * peers * (2.0 / n if scattered else 1.0)
-        copied = 2.0 if work.kind in ("all_to_all", "send", "recv") else (n + 1.0) / max(n - 1, 1)
+        wire = each * (n - 1) * (2.0 / n if scattered else 1.0)
+        copied = 2.0 if work.kind == "all_to_all" else (n + 1.0) / max(n - 1, 1)
         memory = wire * (engine.transfer_bytes.si + copied * engine.copy_bytes.si)
         return "+".join(engine.cores), True, 0.0, memory, wire
     if isinstance(work, Flag):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from simulator.machine.kernels import Work
 from simulator.program.rank import Rank
-from simulator.program.task import Collective, Program
+from simulator.program.task import Collective, Program, ProgramError
 
 Groups = Mapping[str, Sequence[tuple[int, ...]]]  # name -> instances; every rank is in exactly one of each name
 
@@ -45,8 +47,11 @@ def record_world(
     """Record `program` once for every set of answers that it got about its place; ranks with equal numbers share it.
 
     coordinates(rank): what a rank may ask about itself; "rank" is always there.
+
+    Raises:
+        ProgramError: groups of one name that differ in size, or do not hold every rank once.
     """
-    sizes = {name: len(instances[0]) for name, instances in groups.items()}
+    sizes = {name: _size(name, instances, ranks) for name, instances in groups.items()}
     recorded: list[tuple[dict[str, object], _Variants]] = []
     programs = []
     for rank in range(ranks):
@@ -63,6 +68,19 @@ def record_world(
                 recorded.append((npu.asked, variants))
         programs.append(variants.of(rank))
     return World(programs, groups)
+
+
+def _size(name: str, instances: Sequence[tuple[int, ...]], ranks: int) -> int:
+    """Of every group of a name."""
+    sizes = sorted({len(members) for members in instances})
+    if len(sizes) != 1:
+        words = " and ".join(map(str, sizes)) or "no"
+        raise ProgramError(f"groups '{name}' have {words} members: give those of another size a name of their own")
+    places = Counter(chain.from_iterable(instances))
+    wrong = sorted(rank for rank in {*range(ranks), *places} if places[rank] != 1 or not 0 <= rank < ranks)
+    if wrong:
+        raise ProgramError(f"groups '{name}' must hold each of {ranks} ranks once: wrong for {wrong[:8]}")
+    return sizes[0]
 
 
 def _same(asked: Mapping[str, object], place: Mapping[str, object]) -> bool:

@@ -36,10 +36,11 @@ def test_levels_say_what_pairs_add_up_to(levels: list[tuple[str, int, bool]], da
     ranks = data.draw(st.integers(1, spec.dies))
     members = tuple(data.draw(st.lists(st.integers(0, ranks - 1), min_size=1, max_size=20, unique=True)))
     fabric = Fabric(spec, ranks)
-    counts, latency_s = crossings(fabric, members)
+    ways, latency_s = crossings(fabric, members)
     by_pair, latency_by_pair_s = crossings_by_pair(fabric, members)
-    assert counts == by_pair
+    assert ways == by_pair
     assert latency_s == latency_by_pair_s
+    assert sum(way.peers.total() for way in ways) == len(members) * (len(members) - 1)
 
 
 @settings(deadline=None, max_examples=80)
@@ -60,6 +61,22 @@ def test_a_missing_link_is_gone_around_and_counted_by_pair() -> None:
     fabric.graph.remove_edge("die 0", "die 1")
     assert fabric.route(0, 1).edges == (("die 0", "level 1 0"), ("level 1 0", "die 1"))
     assert crossings(fabric, (0, 1, 2, 3)) == crossings_by_pair(fabric, (0, 1, 2, 3))
+
+
+def test_pairs_behind_narrow_uplinks_are_a_way_of_their_own() -> None:
+    """Nodes of two dies with ports of 1 GB/s: an uplink of 2 GB/s carries both, one of 1.9 GB/s does not."""
+    for rate, ways in ((2.0, [3]), (1.9, [1, 2])):
+        fabric = [level("node", "switch", 2, 1, 1), level("top", "switch", 2, rate, 2)]
+        spec = validate(MachineSpec, {**TINY.model_dump(), "fabric": fabric}, "levels")
+        found, _ = crossings(Fabric(spec, 4), (0, 1, 2, 3))
+        assert [way.peers[0] for way in found] == ways
+
+
+def test_pairs_that_go_around_a_missing_link_are_a_way_of_their_own() -> None:
+    fabric = Fabric(machine([("mesh", 4, False)]), 4)
+    fabric.graph.remove_edges_from([("die 0", "die 1"), ("die 1", "die 0")])
+    found, _ = crossings(fabric, (0, 1, 2, 3))
+    assert [dict(way.peers) for way in found] == [{0: 2, 1: 2, 2: 3, 3: 3}, {0: 1, 1: 1}]
 
 
 @pytest.mark.parametrize("name", ["atlas_a3", "atlas_a2", "cloudmatrix384"])

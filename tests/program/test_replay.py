@@ -5,14 +5,19 @@ All2All of 1 MB per pair over n ranks by dma: 11 us + n - 1 us of latency, n - 1
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
 
 from simulator.errors import InputError, RunError
+from simulator.machine.spec import MachineSpec
+from simulator.machine.typed_toml import validate
 from simulator.model import ops
 from simulator.program.collectives import Phase
 from simulator.program.rank import Rank
+from simulator.program.task import ProgramError
+from tests.machine.machines import number as quantity
 from tests.program.small import TINY, passes_mb, run, tiny
 
 MB = 10**6
@@ -76,6 +81,36 @@ def ends(npu: Rank) -> None:
         world.send("message", 1, MB, "dma")
     else:
         world.recv("message", 0, MB, "dma")
+
+
+def test_the_bytes_of_a_message_are_counted_where_they_are_sent_and_in_both_memories() -> None:
+    done = run(ends, 2, place=lambda rank: {"side": "left" if rank == 0 else "right"})
+    assert [done.row("message", rank)["wire_bytes"] for rank in range(2)] == [MB, 0]
+    for rank in range(2):
+        assert done.hbm_asked(rank) == pytest.approx(done.moved["hbm", rank]) == 3 * MB
+
+
+def test_an_all_reduce_has_the_rates_of_its_own_ladder_where_there_is_one() -> None:
+    tables = TINY.model_dump()
+    rung = {"bytes_per_peer": quantity(1, "MB"), "rate": quantity(0.5, "GB/s")}
+    tables["collectives"]["dma"]["ladder"]["all_reduce"] = [rung]
+    machine = validate(MachineSpec, tables, "ladder")
+    done = run(lambda npu: npu.group("world").all_reduce("it", MB, "dma"), 4, machine=machine)
+    assert done.lasts_us("it") == 28 + 2 * 1500
+    done = run(lambda npu: npu.group("world").all_gather("it", MB, "dma"), 4, machine=machine)
+    assert done.lasts_us("it") == 14 + 3000
+
+
+@pytest.mark.parametrize(("instances", "message"), [
+    ([(0, 1), (2,)], "groups 'pair' have 1 and 2 members: give those of another size a name of their own"),
+    ([(0, 1), (1, 2)], "groups 'pair' must hold each of 3 ranks once: wrong for [1]"),
+    ([(0,), (1,)], "groups 'pair' must hold each of 3 ranks once: wrong for [2]"),
+    ([(0,), (1,), (2,), (3,)], "groups 'pair' must hold each of 3 ranks once: wrong for [3]"),
+    ([], "groups 'pair' have no members: give those of another size a name of their own"),
+])  # fmt: skip
+def test_groups_that_cannot_be_are_refused(instances: list[tuple[int, ...]], message: str) -> None:
+    with pytest.raises(ProgramError, match=re.escape(message)):
+        run(lambda npu: npu.launch(passes_mb(1), "it"), 3, groups={"pair": instances})  # type: ignore[arg-type,return-value]
 
 
 def test_a_message_lasts_as_long_at_both_ends() -> None:

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.machine.spec import MachineSpec, override
+from simulator.machine.typed_toml import validate
 from simulator.model.routing import Drawn
 from simulator.program.rank import Rank
 from tests.law.program.clusters import SLOW_MEMORY, TWO_LEVELS, Cluster, symmetric
+from tests.machine.machines import level
 from tests.program.small import TINY, Run, passes_mb, replay, run, tiny
 
 KB = 1000
+
+
+def joined(*levels: dict[str, Any]) -> MachineSpec:
+    """The tiny machine's dies on another fabric."""
+    return validate(MachineSpec, {**TINY.model_dump(), "name": "joined", "fabric": list(levels)}, "joined")
+
+
+MESHES = joined(level("node", "mesh", 4, 0.4, 1), level("top", "switch", 2, 1.5, 3, ports="die"))
+THREE_BY_THREE = joined(level("node", "switch", 3, 2, 1), level("top", "switch", 3, 1.5, 3))
+TIERS = joined(level("node", "switch", 2, 2, 1), level("net", "switch", 2, 0.7, 3, ports="die"),
+               level("spine", "switch", 2, 1, 5))  # fmt: skip
 BUSY_MEMORY = {"chip.hbm.peak": "14 GB/s"}  # 7 GB/s: an exchange alone fits (6 GB/s), a kernel beside it does not
 
 
@@ -38,13 +52,24 @@ def test_classes_equal_pairs_where_all_pairs_are_alike(cluster: Cluster) -> None
         assert clock(replay(world, cluster.machine, exchange=mode)) == pairs
 
 
-@settings(deadline=None, max_examples=40)
-@given(symmetric)
-def test_classes_are_near_pairs_where_routes_differ(cluster: Cluster) -> None:
-    """Pairs in a node end earlier than those across nodes and leave room to another exchange; a class ends as one."""
+@settings(deadline=None, max_examples=80)
+@given(symmetric, st.sampled_from([TWO_LEVELS, MESHES]))
+def test_classes_equal_pairs_where_routes_differ(cluster: Cluster, machine: MachineSpec) -> None:
+    """Pairs in a node end earlier than those across nodes and leave room to another exchange: a class for each way."""
     world = cluster.world()
-    pairs = replay(world, TWO_LEVELS, exchange="pairwise").makespan_ps
-    assert replay(world, TWO_LEVELS).makespan_ps == pytest.approx(pairs, rel=0.1)
+    pairs = clock(replay(world, machine, exchange="pairwise"))
+    for mode in ("auto", "classes"):
+        assert clock(replay(world, machine, exchange=mode)) == pairs
+
+
+@settings(deadline=None, max_examples=40)
+@given(symmetric, st.integers(2, 9), st.sampled_from([THREE_BY_THREE, TIERS]))
+def test_classes_are_within_5_percent_of_pairs_where_nodes_are_not_full(
+    cluster: Cluster, ranks: int, machine: MachineSpec
+) -> None:
+    world = replace(cluster, ranks=min(ranks, machine.dies)).world()
+    pairs = replay(world, machine, exchange="pairwise").makespan_ps
+    assert replay(world, machine).makespan_ps == pytest.approx(pairs, rel=0.05)
 
 
 @settings(deadline=None, max_examples=40)
