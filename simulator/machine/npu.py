@@ -13,6 +13,7 @@ import simpy
 
 from simulator.machine.cache import Cache
 from simulator.machine.onchip import OnChip
+from simulator.machine.shape import Shapes
 from simulator.machine.step import Segment, Step, Tape, Watch
 from simulator.machine.stream import Stream
 from simulator.physics.cores import Cores, Need
@@ -38,13 +39,14 @@ class Npu:
         hbm: Capacity,
         l2: Capacity,
         cache: Cache,
+        shapes: Shapes,
         cores: dict[str, Cores],
         meet: Callable[[Npu, int], None],
         watch: Watch,
     ) -> None:
         self.env: Any = env  # its times are whole picoseconds, which simpy's types do not know
         self.rank, self.tape, self.steps = rank, tape, tape.steps
-        self.cache, self.cores, self.meet = cache, cores, meet
+        self.cache, self.cores, self.meet, self.shapes = cache, cores, meet, shapes
         self.onchip = OnChip(network, hbm, l2)
         self._record = watch.record
         self.pending = [step.waits for step in tape.steps]

@@ -1,200 +1,200 @@
-"""What kernels move through the L2 and HBM of one die. A kernel that nobody disturbs costs a single event.
+"""What moves through the L2 and HBM of one die, and what of it needs the network.
 
-A kernel's bytes move in *stages*, one after the other: a wait, then a flow. Alone on its die it takes exactly the time
-that each flow takes at its solo rate, so its end is known when it starts: it runs *apart*, off the network. As soon as
-another kernel would move bytes in the same time, or any flow begins on this L2 or HBM, those that run apart join the
-network where they are (not begun, or begun so long ago), and from then on max-min fairness decides. The result is the
-same to the picosecond as with every kernel on the network.
+Bytes move in *stages*, one after the other: a wait, then a flow. As long as all that a die has to move fits into its
+HBM and L2 at full speed, nobody slows anybody, every end is known when it starts, and a kernel costs a single event.
+Where it does not fit the die is *crowded*: whenever bytes begin or end, the die shares its two capacities out by
+max-min fairness. All this is *apart*, off the network. A flow of the network (a collective) that fits beside what runs
+apart leaves it alone; if it does not fit, those that run apart join the network where they are (not begun, or so far)
+and are shared out there. The result is the same to the picosecond as with everything on the network.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
-from simulator.machine.kernels import Cost
-from simulator.physics.clock import Call
-from simulator.physics.flows import Bound, Capacity, Flow, Network
-from simulator.units import to_ps
+from simulator.machine.port import ROOM, Port, take_ports, taken
+from simulator.machine.shape import Stage
+from simulator.physics.clock import NEVER, Alarm
+from simulator.physics.flows import Capacity, Flow, Network
+from simulator.physics.two import OWN, share_two
 
-Loads = tuple[tuple[Capacity, float], ...]
-
-
-@dataclass(slots=True)
-class Stage:
-    """After `wait_ps` a flow like `flow`, which is never started itself; alone it takes `length_ps`."""
-
-    wait_ps: int
-    flow: Flow
-    length_ps: int
-
-
-@dataclass(slots=True)
-class Shape:
-    """A kernel on so many units of one die, its weights in L2 or not.
-
-    begin_ps: from its start to its first byte; alone_ps: to its end, undisturbed, and alone_bound what limits it then.
-    solo_ps: the same for the books, from unrounded seconds.
-    """
-
-    cost: Cost
-    latency_ps: int
-    stages: tuple[Stage, ...]
-    begin_ps: int
-    alone_ps: int
-    alone_bound: str
-    solo_ps: int
+if TYPE_CHECKING:
+    from simulator.machine.mover import Mover
 
 
 class OnChip:
-    """The memory of one die and the kernels that use it."""
+    """The memory of one die. apart: those that move bytes off the network; crowded: they slow each other."""
 
-    __slots__ = ("_apart", "_shapes", "_watchers", "env", "hbm", "l2", "network")
+    __slots__ = ("_clash", "_flows", "_rates", "_room", "_watchers", "apart", "crowded", "env", "hbm", "l2", "network")
 
     def __init__(self, network: Network, hbm: Capacity, l2: Capacity) -> None:
         self.network, self.hbm, self.l2 = network, hbm, l2
         self.env: Any = network.env
-        hbm.guard = l2.guard = self.join
-        self._apart: list[Kernel] = []
+        hbm.guard = l2.guard = self._make_room
+        self.apart: list[Mover] = []
+        self.crowded = False
+        self._clash = Alarm(self.env, self._crowd)  # when those that run apart begin to slow each other
         self._watchers = network.watchers  # who watches the network wants to see everything there
-        self._shapes: dict[tuple[Cost, int, float], Shape] = {}
+        self._flows: dict[Stage, Flow] = {}
+        self._rates = hbm.rate_bytes_per_s, l2.rate_bytes_per_s
+        self._room = self._rates[0] * ROOM, self._rates[1] * ROOM
 
-    def shape(self, cost: Cost, units: int, warm: float) -> Shape:
-        """What a kernel does on so many units, with so many bytes of its weights (`warm`) in L2."""
-        found = self._shapes.get((cost, units, warm))
+    def flow(self, stage: Stage) -> Flow:
+        """A flow for a stage on this die."""
+        if stage.ports:
+            return stage.flow.again()
+        found = self._flows.get(stage)
         if found is None:
-            found = self._shapes[cost, units, warm] = self._shape(cost, units, warm)
-        return found
+            like = stage.flow
+            loads = [(at, load) for at, (_, load) in zip((self.l2, self.hbm), like.loads, strict=False)]
+            found = self._flows[stage] = Flow(like.size_bytes, loads, like.limit_bytes_per_s)
+        return found.again()
 
-    def run_apart(self, kernel: Kernel, begin_ps: int, end_ps: int) -> bool:
-        """Whether nobody moves bytes between these times, as far as is known now; then the kernel may run apart."""
-        if self.hbm.flows or self.l2.flows or self._watchers:
-            return False
-        apart = self._apart
-        for other in apart:
-            if begin_ps < other.end_ps and other.begin_ps < end_ps:
-                self.join()
-                return False
-        apart.append(kernel)
-        return True
+    def admit(self, mover: Mover) -> None:
+        """Somebody is going to move bytes: apart if that fits, or if nobody of the network is here; if not, there."""
+        on_network = self.hbm.flows or self.l2.flows
+        if self._watchers or (mover.stage.ports and not take_ports(mover)):
+            self._join_with(mover)
+        elif not (self.apart or on_network):
+            self.apart.append(mover)
+            mover.alarm.set(mover.end_ps())
+        elif on_network and (self.crowded or self._clash_ps(mover, self.apart) != NEVER):
+            self._join_with(mover)
+        else:
+            self._admit_beside(mover)
+        if mover.over:  # it had nothing to wait for
+            mover.alarm.set(self.env._now)
 
-    def ended_apart(self, kernel: Kernel) -> None:
-        """A kernel has ended without having been disturbed."""
-        self._apart.remove(kernel)
+    def _admit_beside(self, mover: Mover) -> None:
+        """Somebody comes to others that run apart."""
+        clash_ps = NEVER if self.crowded else self._clash_ps(mover, self.apart)
+        self.apart.append(mover)
+        if self.crowded or NEVER < clash_ps <= self.env._now:
+            self._crowd()
+            return
+        mover.alarm.set(mover.end_ps())
+        if clash_ps != NEVER and not NEVER < self._clash.at_ps <= clash_ps:
+            self._clash.set(clash_ps)
+
+    def _crowd(self) -> None:
+        """Those that run apart slow each other from now on."""
+        self.crowded = True
+        self.settle()
+
+    def ended(self, mover: Mover) -> list[Mover]:
+        """Those whose bytes are all moved in this instant, where this one's bytes begin or end, in order of start."""
+        if self.crowded:
+            over = self.settle()
+        elif len(self.apart) == 1 and mover.flow is None:
+            self.leave(mover)
+            return [mover]
+        else:
+            now_ps = self.env._now
+            over = [one for one in self.apart if one is mover or one.alarm.at_ps == now_ps]
+            for one in over:
+                one.catch_up(now_ps)
+                self.leave(one)
+        if len(over) > 1:
+            over.sort(key=attrgetter("at_ps"))
+            for one in over:
+                one.alarm.stop()
+        return over
+
+    def leave(self, mover: Mover) -> None:
+        """He moves nothing any more, or not apart."""
+        self.apart.remove(mover)
+        for capacity in mover.stage.ports:
+            if isinstance(capacity.guard, Port):
+                capacity.guard.release(mover)
+
+    def _join_with(self, mover: Mover) -> None:
+        self.apart.append(mover)
+        self.join()
 
     def join(self) -> None:
-        """Put all kernels that run apart on the network, where they are."""
-        if not self._apart:
-            return
-        now_ps = self.env._now
-        apart, self._apart = self._apart, []
-        for kernel in apart:
-            if kernel.end_ps > now_ps:
-                kernel.join(now_ps)
-            else:
-                self._apart.append(kernel)  # it ends in this very instant
+        """Put all that runs apart on the network, where it is."""
+        if self.crowded:
+            self.settle()  # without those that end in this instant
+        now_ps, self.crowded = self.env._now, False
+        self._clash.stop()
+        joining = self.apart.copy()
+        for mover in joining:
+            mover.catch_up(now_ps)
+            self.leave(mover)
+        for mover in joining:  # only now: the first one's bytes may call for room at once
+            if not mover.over:
+                mover.join(now_ps)
 
-    def _shape(self, cost: Cost, units: int, warm: float) -> Shape:
-        compute_s = cost.compute_s(units)
-        latency_ps = to_ps(cost.latency_s)
-        if not cost.onchip_bytes:
-            alone_ps = latency_ps + to_ps(compute_s)
-            solo_ps = to_ps(cost.latency_s + compute_s)
-            return Shape(cost, latency_ps, (), alone_ps, alone_ps, cost.latency_name, solo_ps)
-        hbm = (cost.hbm_bytes - min(warm, cost.weight_bytes)) / cost.onchip_bytes
-        loads: Loads = ((self.l2, 1.0), (self.hbm, hbm)) if hbm > 0 else ((self.l2, 1.0),)
-        limit = cost.limit_bytes_per_s(units, hbm)
-        memory = min(capacity.rate_bytes_per_s / load for capacity, load in loads)
-        share, size = cost.unoverlapped, cost.onchip_bytes
-        solo_s = cost.latency_s + size * (1.0 - share) / min(limit, memory)
-        if share:  # first bytes, then compute, one after the other; then the rest of both side by side
-            ports = cost.memory_limit_bytes_per_s(units, hbm)
-            solo_s += share * (size / min(ports, memory) + compute_s)
-            stages: tuple[Stage, ...] = (
-                self._stage(latency_ps, size * share, loads, ports),
-                self._stage(to_ps(compute_s * share), size * (1.0 - share), loads, limit),
-            )
-        else:
-            stages = (self._stage(latency_ps, size, loads, limit),)
-        alone_ps = sum(stage.wait_ps + stage.length_ps for stage in stages)
-        last = stages[-1]
-        bound = bound_by(last.flow.solo_bound, last.length_ps, latency_ps, cost)
-        return Shape(cost, latency_ps, stages, latency_ps, alone_ps, bound, to_ps(solo_s))
+    def settle(self) -> list[Mover]:
+        """Share HBM and L2 out among those whose bytes move now; at ease again if all fits from now on.
 
-    def _stage(self, wait_ps: int, size_bytes: float, loads: Loads, limit: float) -> Stage:
-        flow = Flow(size_bytes, loads, limit)
-        self.network.check(flow)
-        return Stage(wait_ps, flow, to_ps(flow.solo_s()))
+        Returns those whose bytes are all moved.
+        """
+        now_ps: int = self.env._now
+        moving: list[Mover] = []
+        over: list[Mover] = []
+        for mover in self.apart.copy():
+            mover.catch_up(now_ps)
+            if mover.over:
+                self.leave(mover)
+                over.append(mover)
+            elif mover.begun(now_ps):
+                moving.append(mover)
+        shares = share_two(*self._rates, [mover.stage.ask for mover in moving])
+        at_ease = True
+        for mover, (rate, stop) in zip(moving, shares, strict=True):
+            bound = mover.stage.own if stop == OWN else (self.hbm, self.l2)[stop]
+            at_ease &= mover.go_on(rate, bound, now_ps)
+        clash_ps = self._first_clash_ps() if at_ease else now_ps
+        self.crowded = NEVER < clash_ps <= now_ps
+        if not self.crowded and clash_ps != NEVER:
+            self._clash.set(clash_ps)
+        for mover in self.apart:
+            mover.alarm.set(mover.turn_ps() if self.crowded else mover.end_ps())
+        return over
 
+    def _first_clash_ps(self) -> int:
+        """When those that run apart begin to slow each other, as things stand; NEVER if they do not."""
+        apart = self.apart
+        clashes = [self._clash_ps(mover, apart[:place]) for place, mover in enumerate(apart) if place]
+        return min((at_ps for at_ps in clashes if at_ps != NEVER), default=NEVER)
 
-class Kernel:
-    """The kernel at work in one stream; the object is used for one kernel after the other. ended: told what bound it.
+    def _clash_ps(self, mover: Mover, others: list[Mover]) -> int:
+        """When something that he moves would no longer fit beside what others move, everybody at full speed, or before.
 
-    begin_ps, end_ps: its first and last byte, while it runs apart.
-    """
+        NEVER if all of it fits.
+        """
+        network = taken(self.hbm), taken(self.l2)
+        their_spans = [list(other.spans()) for other in others]
+        for begin_ps, end_ps, stage in mover.spans():
+            (hbm, l2), first_ps = network, end_ps
+            for spans in their_spans:
+                beside = [span for span in spans if span[0] < end_ps and begin_ps < span[1]]
+                if beside:
+                    hbm += max(other.hbm_rate for _, _, other in beside)
+                    l2 += max(other.l2_rate for _, _, other in beside)
+                    first_ps = min(first_ps, beside[0][0])
+            if not self._have_room(hbm, stage.hbm_rate, l2, stage.l2_rate):
+                return max(begin_ps, first_ps)
+        return NEVER
 
-    __slots__ = ("_alarm", "_ended", "_onchip", "_stage", "apart", "begin_ps", "end_ps", "shape", "start_ps")
+    def _have_room(self, hbm: float, more_hbm: float, l2: float, more_l2: float) -> bool:
+        """Whether HBM and L2 can move more than they do; one alone may fill them."""
+        full = hbm and more_hbm and hbm + more_hbm > self._room[0]
+        return not (full or (l2 and more_l2 and l2 + more_l2 > self._room[1]))
 
-    def __init__(self, onchip: OnChip, ended: Callable[[str], object]) -> None:
-        self._onchip, self._ended = onchip, ended
-        self._alarm = Call(onchip.env, self._end_apart)
-        self._stage = 0
-        self.apart = False
-        self.start_ps = self.begin_ps = self.end_ps = 0
-        self.shape: Shape
+    def _make_room(self, flow: Flow) -> None:
+        """A flow of the network begins here: all that runs apart joins it, unless everything fits whatever comes."""
+        if self.apart and (self.crowded or not self._fits_beside(flow)):
+            self.join()
 
-    def start(self, shape: Shape, at_ps: int) -> None:
-        """Spend the latency and move the bytes, from now or a later time on."""
-        onchip = self._onchip
-        self.shape = shape
-        self.start_ps = at_ps
-        self.end_ps = end_ps = at_ps + shape.alone_ps
-        self.begin_ps = begin_ps = at_ps + shape.begin_ps
-        if not shape.stages or onchip.run_apart(self, begin_ps, end_ps):
-            self.apart = True
-            self._alarm.at(end_ps)
-        else:
-            self.apart = False
-            self._stage = 0
-            first = shape.stages[0]
-            onchip.network.start(first.flow.again(), self._moved, at_ps - onchip.env._now + first.wait_ps)
-
-    def join(self, now_ps: int) -> None:
-        """Go on as a flow on the network; the alarm that was set has no meaning any more."""
-        self.apart = False
-        network, at_ps = self._onchip.network, self.start_ps
-        for number, stage in enumerate(self.shape.stages):
-            begin_ps = at_ps + stage.wait_ps
-            at_ps = begin_ps + stage.length_ps
-            if now_ps < at_ps:
-                self._stage = number
-                if begin_ps >= now_ps:
-                    network.start(stage.flow.again(), self._moved, begin_ps - now_ps)
-                else:
-                    network.resume(stage.flow.again(), self._moved, begin_ps)
-                return
-
-    def _end_apart(self, _: object) -> None:
-        if self.apart and self.end_ps == self._onchip.env._now:
-            self.apart = False
-            if self.shape.stages:
-                self._onchip.ended_apart(self)
-            self._ended(self.shape.alone_bound)
-
-    def _moved(self, flow: Flow) -> None:
-        self._stage += 1
-        shape = self.shape
-        if self._stage < len(shape.stages):
-            stage = shape.stages[self._stage]
-            self._onchip.network.start(stage.flow.again(), self._moved, stage.wait_ps)
-            return
-        longest_ps = max(flow.bound_ps.values(), default=0)
-        self._ended(bound_by(flow.bound_by(), longest_ps, shape.latency_ps, shape.cost))
-
-
-def bound_by(bound: Bound, longest_ps: int, latency_ps: int, cost: Cost) -> str:
-    """In words, what limited a kernel longest."""
-    if latency_ps > longest_ps:
-        return cost.latency_name
-    return bound.name.partition(":")[0] if isinstance(bound, Capacity) else cost.limit_name
+    def _fits_beside(self, flow: Flow) -> bool:
+        hbm, l2 = taken(self.hbm, flow), taken(self.l2, flow)
+        for mover in self.apart:
+            stages = mover.shape.stages[mover.number :]
+            hbm += max(stage.hbm_rate for stage in stages)
+            l2 += max(stage.l2_rate for stage in stages)
+        pulls = dict(flow.pulls)
+        rate = flow.solo_rate
+        return self._have_room(hbm, pulls.get(self.hbm, 0.0) * rate, l2, pulls.get(self.l2, 0.0) * rate)

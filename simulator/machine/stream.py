@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from simulator.machine.onchip import Kernel
+from simulator.machine.mover import Mover
 from simulator.physics.clock import Call
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Stream:
         self.position = 0
         self.index = -1  # of the step that is running
         self.running = self._timer_set = False
-        self.kernel = Kernel(npu.onchip, self._ended)
+        self.kernel = Mover(npu.onchip, self._ended)
         self._units = 0
         self._in_company = len(npu.tape.streams) > 1
         self._issued = Call(npu.env, self._issue)
@@ -87,12 +87,13 @@ class Stream:
         self._units = units
         npu = self.npu
         warm = npu.cache.resident_bytes(cost.weights) if cost.weights else 0.0
-        self.kernel.start(npu.onchip.shape(cost, units, warm), at_ps)
+        self.kernel.start(npu.shapes.of(cost, units, warm), at_ps)
 
     def _ended(self, bound_by: str) -> None:
         """The kernel at the head has ended."""
         npu, kernel = self.npu, self.kernel
-        cost = kernel.shape.cost
+        cost = npu.steps[self.index].cost
+        assert cost is not None
         npu.cache.passes(cost.allocates_bytes)
         if cost.weights:
             npu.cache.keep(cost.weights, cost.kept_bytes)

@@ -19,6 +19,9 @@ from simpy.events import NORMAL, Event, EventPriority
 SOLVE = EventPriority(2)
 """Priority of work that must see everything which happened at NORMAL priority in the same instant."""
 
+NEVER = -1
+"""The time of an alarm that is not set."""
+
 Callback = Callable[[Event], Any]
 
 
@@ -51,14 +54,50 @@ class Call(Event):
         heappush(env._queue, (at_ps, priority, next(env._eid), self))
 
 
+class Alarm(Call):
+    """A call of `ring()` that can be moved at will: it comes at the time `at_ps` for which it was set last.
+
+    Entries of other times stay in the queue; `run` passes them over, and they do not move the clock.
+    """
+
+    def __init__(self, env: Environment, ring: Callable[[], Any]) -> None:
+        super().__init__(env, self._fire)
+        self.ring = ring
+        self.at_ps = NEVER
+
+    def set(self, at_ps: int) -> None:
+        """Ring at this time, now or later, instead of any other."""
+        if at_ps != self.at_ps:
+            self.at_ps = at_ps
+            env = self.env
+            heappush(env._queue, (at_ps, NORMAL, next(env._eid), self))
+
+    def stop(self) -> None:
+        """Do not ring."""
+        self.at_ps = NEVER
+
+    def _fire(self, _: Event) -> None:
+        if self.env._now == self.at_ps:
+            self.stop()
+            self.ring()
+
+
 def run(env: Environment) -> None:
     """Run to the end, as `env.run()` does, with less ado about calls."""
     queue = env._queue
     with _seldom_collected():
         while queue:
-            if type(queue[0][3]) is Call:
-                env._now, _, _, event = heappop(queue)
-                event.call(event)  # type: ignore[attr-defined]
+            event: Any = queue[0][3]
+            kind = type(event)
+            if kind is Alarm:
+                at_ps = heappop(queue)[0]
+                if event.at_ps == at_ps:
+                    env._now = at_ps
+                    event.at_ps = NEVER
+                    event.ring()
+            elif kind is Call:
+                env._now = heappop(queue)[0]
+                event.call(event)
             else:
                 env.step()
 

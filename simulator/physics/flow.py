@@ -22,7 +22,7 @@ class StalledFlowError(ValueError):
 class Capacity:
     """Something that moves at most `rate_bytes_per_s`, shared by the flows that cross it; rate inf never binds.
 
-    guard: called before a flow begins here, so that whoever used it alone, off the network, can join.
+    guard: told of a flow before it begins here, so that whoever uses it off the network can join.
     """
 
     __slots__ = ("flows", "guard", "name", "rate_bytes_per_s", "serial")
@@ -33,7 +33,7 @@ class Capacity:
         self.name = name
         self.rate_bytes_per_s = rate_bytes_per_s
         self.flows: dict[Flow, float] = {}  # those in flight here -> bytes moved here per byte of a member's own
-        self.guard: Callable[[], object] | None = None
+        self.guard: Callable[[Flow], object] | None = None
         self.serial = next(_serials)
 
     def __repr__(self) -> str:

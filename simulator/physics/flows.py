@@ -79,24 +79,22 @@ class Network:
         else:
             self._begin(flow)
 
-    def resume(self, flow: Flow, done: Callable[[Flow], object], since_ps: int) -> None:
-        """Take in a flow that has moved bytes since then, alone on its capacities, and would go on for some time."""
+    def adopt(self, flow: Flow, done: Callable[[Flow], object]) -> None:
+        """Take in a flow that is under way, looked after by somebody else so far, at the rate that it has here too."""
         self.check(flow)
         flow.serial = self.stats.started
         self.stats.started += 1
         flow.done = done
         self.active[flow] = None
         for capacity, pull in flow.pulls:
-            if capacity.flows:
-                raise ValueError(f"{flow!r} was not alone on {capacity!r}")
             capacity.flows[flow] = pull
-        flow.since_ps = flow.bound_since_ps = since_ps
-        flow.bound = flow.solo_bound
-        self._set_rate(flow, flow.solo_rate, since_ps)
+        flow.queued_ps = flow.finish_ps
+        heappush(self._heap, (flow.finish_ps, flow.serial, flow))
         if not self._ending:
             self._arm_by(flow.finish_ps)
 
-    def check(self, flow: Flow) -> None:
+    @staticmethod
+    def check(flow: Flow) -> None:
         """StalledFlowError if the flow could never end, ValueError if it was started before."""
         if flow.serial >= 0:
             raise ValueError(f"{flow!r} has been started before")
@@ -110,7 +108,7 @@ class Network:
         alone = True
         for capacity, pull in flow.pulls:
             if capacity.guard is not None:
-                capacity.guard()
+                capacity.guard(flow)
             flows = capacity.flows
             if flows:
                 alone = False

@@ -9,7 +9,9 @@ from math import inf
 
 import simpy
 
+from simulator.machine.mover import Mover
 from simulator.machine.npu import Npu
+from simulator.machine.shape import Shape, stage_of
 from simulator.physics.clock import call_later
 from simulator.physics.flows import Capacity, Flow, Network
 from simulator.program.collectives import Lowering
@@ -18,6 +20,7 @@ from simulator.program.task import Collective
 from simulator.program.transfer import Key, Transfer
 from simulator.units import to_ps
 
+_WORDS = "engine", "latency"  # what limits a put that no capacity does: its engine's rate, its start-up
 Both = tuple[Transfer | None, Transfer | None]
 
 
@@ -79,25 +82,31 @@ class Mailboxes:
 
     def _put(self, box: Mailbox, npu: Npu, index: int, collective: Collective, members: int, own: Both) -> None:
         """A rank's own bytes leave; what is meant for it starts to drain."""
-        step, via = npu.tape.steps[index], collective.via
-        rate = self._rate(via, step.need, collective.sent_bytes / max(members - 1, 1))
-        startup_ps, start_ps = self._startup_ps(via, members) if members > 1 else 0, int(self.env.now)
+        step, via = npu.steps[index], collective.via
+        startup_ps, start_ps = self._startup_ps(via, members) if members > 1 else 0, npu.env._now
         sent, arriving = own
-        wire_ps = 0
+        rate = self._rate(via, step.need, collective.sent_bytes / max(members - 1, 1))
+        leaving = self._shape(npu, sent, rate, startup_ps)
 
-        def left(flow: Flow | None) -> None:
-            npu.finish(index, start_ps, startup_ps + wire_ps, _bound(flow, startup_ps), step.need, 1)
+        def left(bound: str) -> None:
+            npu.finish(index, start_ps, leaving.solo_ps, bound, step.need, 1)
             self._landed(box, npu.rank)
 
         if arriving is not None:
             box.draining.add(npu.rank)
-            self.network.start(self._flow(arriving, inf), lambda _: self._drained(box, npu.rank), startup_ps)
-        if sent is None:
-            call_later(self.env, startup_ps, lambda _: left(None))
-            return
-        flow = self._flow(sent, rate)
-        wire_ps = to_ps(sent.size_bytes / flow.solo_rate)
-        self.network.start(flow, left, startup_ps)
+            coming = self._shape(npu, arriving, inf, startup_ps)
+            Mover(npu.onchip, lambda _: self._drained(box, npu.rank)).start(coming, start_ps)
+        Mover(npu.onchip, left).start(leaving, start_ps)
+
+    def _shape(self, npu: Npu, transfer: Transfer | None, limit: float, startup_ps: int) -> Shape:
+        """One end of a put on a die: its start-up, then its bytes, if there are any."""
+        if transfer is None:
+            return Shape((), startup_ps, startup_ps, startup_ps, *_WORDS).settle()
+        size = transfer.size_bytes
+        loads = [(self.capacity(key), load / size) for key, load in transfer.loads]
+        stage = stage_of(startup_ps, Flow(size, loads, limit, transfer.weight), npu.onchip.hbm, npu.onchip.l2)
+        alone_ps = startup_ps + stage.length_ps
+        return Shape((stage,), startup_ps, alone_ps, alone_ps, *_WORDS).settle()
 
     def _landed(self, box: Mailbox, rank: int) -> None:
         box.landed.add(rank)
@@ -120,16 +129,3 @@ class Mailboxes:
             box.latency_ps,
             lambda _: npu.finish(index, start_ps, box.latency_ps, "latency", need, 1),
         )
-
-    def _flow(self, transfer: Transfer, limit: float) -> Flow:
-        size = transfer.size_bytes
-        loads = [(self.capacity(key), load / size) for key, load in transfer.loads]
-        return Flow(size, loads, limit, transfer.weight)
-
-
-def _bound(flow: Flow | None, startup_ps: int) -> str:
-    """What limited a put longest."""
-    if flow is None or startup_ps > max(flow.bound_ps.values(), default=0):
-        return "latency"
-    by = flow.bound_by()
-    return by.name.partition(":")[0] if isinstance(by, Capacity) else "engine"

@@ -8,6 +8,7 @@ from simulator.errors import InputError, RunError
 from simulator.machine.cache import Cache
 from simulator.machine.graph import Fabric
 from simulator.machine.npu import Npu, Tape, Watch
+from simulator.machine.shape import Shapes
 from simulator.machine.spec import MachineSpec
 from simulator.physics.clock import run
 from simulator.physics.cores import Cores
@@ -40,6 +41,7 @@ class Replay:
         self.env = simpy.Environment()
         self.network = Network(self.env)
         self.capacities: dict[Key, Capacity] = {}
+        self._shapes = Shapes(self._rate_of(("hbm", 0)), self._rate_of(("l2", 0)))
         self._tapes: dict[int, tuple[Tape, list[Task]]] = {}
         self.meetings = Meetings(
             self.env, self.network, world, roles, lowering, self.capacity, self._rate_of, self.tasks
@@ -94,6 +96,7 @@ class Replay:
             hbm=self.capacity(("hbm", rank)),
             l2=self.capacity(("l2", rank)),
             cache=Cache(chip.l2.capacity.si),
+            shapes=self._shapes,
             cores=_pools(program, self.machine),
             meet=self.meetings.arrive,
             watch=watch,

@@ -61,6 +61,12 @@ class Cluster:
                     work = ops.passes(size * factor * 10 * KB, 0) if family == "vector" else ops.gemm(
                         size * factor * 50, 200, 500, dtype=family)
                     events.append(npu.launch(work, f"{family} {number}"))
+                elif what == "prefetch":
+                    events.append(npu.prefetch(f"w{how[0] % 2}", how[0] * 10 * KB, how[0] % 3 * 40e9))
+                elif what == "exchange":
+                    size, engine = how[0] * KB * factor, how[1]
+                    events.append(npu.group("world").put(f"put {number}", size, how[0] * KB, engine))
+                    events.append(npu.group("world").collect(f"collect {number}", engine))
                 else:
                     group, size, engine = how
                     sized = () if what == "barrier" else (size * KB,)
@@ -81,3 +87,22 @@ machines = st.builds(
     st.sampled_from([TINY, TWO_LEVELS]), st.sampled_from([{}, SLOW_MEMORY]), st.sampled_from(["0 us", "3 us"]))
 symmetric = st.builds(Cluster, st.sampled_from([2, 3, 4, 8]), machines, scripts)
 clusters = st.builds(lambda each, odd: replace(each, odd=odd % each.ranks), symmetric, st.integers(0, 7)) | symmetric
+
+# one-sided exchanges and prefetches, for what runs apart from the network
+MESH = validate(MachineSpec, {
+    **TINY.model_dump(), "name": "mesh",
+    "fabric": [level("package", "mesh", 2, 2, 1), level("top", "switch", 4, 3, 3)],
+}, "mesh")
+MEMORIES = ({}, SLOW_MEMORY, {"chip.hbm.peak": "30 GB/s"})
+prefetch = st.tuples(st.just("prefetch"), st.just("prefetch"), st.integers(1, 40))
+exchange = st.tuples(st.just("exchange"), stream, st.integers(0, 400), st.sampled_from(["dma", "aiv"]))
+mixed = st.lists(st.one_of(kernel, kernel, exchange, prefetch, collective, wait), min_size=2, max_size=16).map(tuple)
+UNROUND = {  # times that hardly ever meet in one picosecond, where the order of events decides
+    "kernels.round.vector.floor": "1.003717 us", "kernels.round.gemm_bf16.floor": "2.009131 us",
+    "kernels.round.gemm_int8.floor": "0.301709 us", "collectives.dma.startup": "10.017713 us",
+    "collectives.aiv.startup": "4.005319 us", "fabric.0.latency": "1.000937 us",
+}
+crowds = st.builds(
+    Cluster, st.sampled_from([2, 4]), st.builds(override, st.sampled_from([TINY, MESH]), st.sampled_from(MEMORIES)),
+    mixed, st.integers(-1, 3),
+)  # fmt: skip
