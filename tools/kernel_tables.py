@@ -18,6 +18,7 @@ from simulator.machine.spec import ChipSpec, KernelSpec
 from simulator.model import ops
 
 Table = list[tuple[Work, float]]
+FEW_EXPERTS = 16
 
 
 @dataclass(frozen=True)
@@ -79,19 +80,23 @@ def infersim_gemm(folder: Path, chip: str, dtype: str = "fp8") -> Table:
 
 
 def infersim_grouped(folder: Path, chip: str, phase: str, dtype: str = "fp8") -> Table:
-    """bench_data/grouped_gemm/PHASE/CHIP/data.csv: both products of experts that all have as many rows.
+    """bench_data/grouped_gemm/PHASE/CHIP/data.csv: both products of many experts, as many rows each in the mean.
 
-    Rows with less than two tokens per expert are left out: the table rounds them down, so some experts had none.
+    Times step where experts of 1.3 times the mean fill one more tile, and reach the next step at 0.7 times: the rows of
+    experts are uniform between, as in DeepGEMM's own benchmark (deepseek-ai/DeepGEMM, tests, `random.uniform`).
+    Rows with less than two tokens per expert are left out: the table rounds them down, so some experts had none; so
+    are those of few experts, whose draw nobody knows.
     """
     table: Table = []
     for row in rows(folder / "infersim" / f"grouped_gemm.{phase}.{chip}.data.csv"):
         each, experts = int(row["tokens_per_expert"]), int(row["num_local_experts"])
         hidden, inner = int(row["hidden_size"]), int(row["intermediate_size"])
-        if each < 2 or experts < 2:
+        if each < 2 or experts < FEW_EXPERTS:
             continue
+        drawn = tuple(round(each * (0.7 + 0.6 * (place + 0.5) / experts)) for place in range(experts))
         up, down = float(row["up_proj_us"]) / 1e6, float(row["down_proj_us"]) / 1e6
-        table.append((ops.grouped_gemm((each,) * experts, 2 * inner, hidden, dtype), up))
-        table.append((ops.grouped_gemm((each,) * experts, hidden, inner, dtype), down))
+        table.append((ops.grouped_gemm(drawn, 2 * inner, hidden, dtype), up))
+        table.append((ops.grouped_gemm(drawn, hidden, inner, dtype), down))
     return table
 
 

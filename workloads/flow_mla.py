@@ -20,14 +20,16 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from simulator.model import ops, serving
+from simulator.model.choices import blocks_of, chosen_rows
 from simulator.model.decode import in_l2
 from simulator.model.layout import blocks
 from simulator.model.mla import Kernels
-from simulator.model.routing import routing_of
 from simulator.program.rank import Event, Rank
 from simulator.scenario import Case, MemoryItem, Part, Workload
 from workloads.flow_mla_memory import items, requests, sharded_bytes
 from workloads.flow_mla_run import GATHER, LAST, Iteration, plan, readings
+
+SAMPLE = 2048  # tokens of which each draws its experts; of more, chance moves no expert's share by much
 
 
 class Batch(Part):
@@ -56,6 +58,7 @@ class Knobs(BaseModel):
     small_engine: str = Field("custom_all_reduce", description="what drives AllReduce up to `small_mb`")
     small_mb: float = Field(8.0, ge=0, description="largest AllReduce of `small_engine`")
     pad_to_captured: bool = Field(True, description="decode runs in graphs captured for a few batch sizes")
+    captured: int = Field(256, gt=0, description="the largest of them: SGLang's default is 256 above 90 GiB, else 160")
 
 
 def run(npu: Rank, case: Case) -> None:
@@ -133,27 +136,45 @@ def feed_forward(npu: Rank, case: Case, iteration: Iteration, layer: int, tokens
     if layer < s.dense_layers:
         launch(npu, iteration, serving.ffn(s, "dense", tokens, s.dense_intermediate // case.ranks, dtype))
         return
-    ep = case.layout.expert_parallel
-    width = s.expert_intermediate * ep // case.ranks
     launch(npu, iteration, serving.gate(s, tokens))
-    experts(npu, case, iteration, layer, tokens, width)
-    shared = s.shared_experts * s.expert_intermediate // case.ranks
-    launch(npu, iteration, serving.ffn(s, "shared", tokens, shared, dtype))
-    launch(npu, iteration, [("shared.add", ops.passes(4.0 * tokens * s.hidden, 2.0 * tokens * s.hidden))])
+    if case.layout.expert_parallel == 1:
+        sliced_experts(npu, case, iteration, layer, tokens)
+    else:
+        whole_experts(npu, case, iteration, layer, tokens)
+        shared = s.shared_experts * s.expert_intermediate // case.ranks
+        launch(npu, iteration, serving.ffn(s, "shared", tokens, shared, dtype))
+        launch(npu, iteration, [("shared.add", ops.passes(4.0 * tokens * s.hidden, 2.0 * tokens * s.hidden))])
 
 
-def experts(npu: Rank, case: Case, iteration: Iteration, layer: int, tokens: int, width: int) -> None:
-    """Local experts; where whole ones are spread over ranks and routing is drawn, every rank has rows of its own."""
+def sliced_experts(npu: Rank, case: Case, iteration: Iteration, layer: int, tokens: int) -> None:
+    """A slice of every expert; the shared one is a choice more of every token (SGLang's shared experts fusion)."""
+    s = case.shapes
+    rows = expert_rows(case, layer, tokens) + (tokens,) * s.shared_experts
+    width = s.expert_intermediate // case.ranks
+    launch(npu, iteration, serving.experts(s, tokens, rows, width, case.knobs.dtype))
+
+
+def whole_experts(npu: Rank, case: Case, iteration: Iteration, layer: int, tokens: int) -> None:
+    """Local experts, or slices of them; where routing is drawn, every rank has rows of its own."""
     s, ep = case.shapes, case.layout.expert_parallel
-    each = tuple(tokens // ep + (place < tokens % ep) for place in range(ep))
-    routing = routing_of(each, s.routed_experts, s.experts_per_token, case.routing.skew, (case.seed, layer))
-    of_place = cache(lambda place: serving.experts(s, tokens, routing.rows(place), width, case.knobs.dtype))
-    if ep == 1 or not routing.drawn:
+    rows, width = blocks_of(expert_rows(case, layer, tokens), ep), s.expert_intermediate * ep // case.ranks
+    of_place = cache(lambda place: serving.experts(s, tokens, rows[place], width, case.knobs.dtype))
+    if case.routing.skew is None:
         launch(npu, iteration, of_place(0))
         return
     of_rank = cache(lambda rank: _placed(iteration, of_place(rank * ep // case.ranks)))
     for number, (name, _) in enumerate(of_place(0)):
         npu.launch_by_rank(lambda rank, number=number: of_rank(rank)[number][1], name)  # type: ignore[misc]
+
+
+def expert_rows(case: Case, layer: int, tokens: int) -> tuple[int, ...]:
+    """Rows of every expert: even, or each token's own choice. A sample of many tokens stands for all of them."""
+    s, skew = case.shapes, case.routing.skew
+    if skew is None:
+        return (-(-tokens * s.experts_per_token // s.routed_experts),) * s.routed_experts
+    drawn = min(tokens, SAMPLE)
+    rows = chosen_rows(drawn, s.routed_experts, s.experts_per_token, skew, (case.seed, layer))
+    return tuple(round(count * tokens / drawn) for count in rows)
 
 
 def head(npu: Rank, case: Case, iteration: Iteration) -> None:

@@ -4,6 +4,12 @@ Tensor parallel attention splits everything but the down projections, which ever
 attention has all of MLA and the embedding on every rank. FlowMLA keeps 1/n of the sharded modules of every layer and as
 many buffers of a whole layer's as it works with, own shard not counted twice. The absorbed up-projection is a copy in
 BF16 beside the original, which prompts use. The router is BF16; FP8 weights have an FP32 scale per block of 128 x 128.
+No MTP layer is loaded. So SGLang lays out the model (0.4.9, `models/deepseek_v2.py`).
+
+What its steps need beside that is counted as its code allocates it: a step with prompts at its fullest, where the rows
+of experts wait for their sum (`fused_experts_impl`), and the logits of the largest captured batch of all ranks, once as
+they are gathered and once in order (`tensor_model_parallel_all_gather`). What is not counted (CUDA's context,
+libraries, communicators) is in the share of memory that the server leaves free.
 """
 
 from __future__ import annotations
@@ -11,7 +17,6 @@ from __future__ import annotations
 from simulator.scenario import Case, MemoryItem
 
 ELEMENT = {"fp8": 1.0 + 4.0 / 128**2, "bf16": 2.0}
-GRAPHS_AND_WORKSPACES = 2.1 * 2**30  # bytes a card, for both systems
 
 
 def module_parameters(case: Case) -> dict[str, int]:
@@ -58,9 +63,26 @@ def items(case: Case, held: int) -> list[MemoryItem]:
         ("dense FFN, a shard", "weights", s.dense_layers * element * s.dense_parameters / case.ranks),
         ("router, BF16", "weights", s.moe_layers * 2.0 * s.router_parameters),
         ("LM head, a shard", "weights", 2.0 * s.embedding_parameters / case.ranks),
-        ("CUDA graphs and workspaces", "other", GRAPHS_AND_WORKSPACES),
+        ("activations of a step with prompts", "activations", prompt_step_bytes(case)),
+        (f"logits of graphs for {case.knobs.captured} requests, twice", "activations", captured_bytes(case)),
         (f"latent cache of {held} requests", "KV", held * request_bytes(case)),
     ]
+
+
+def prompt_step_bytes(case: Case) -> float:
+    """BF16, all tokens of a step: residual (or what was gathered), result, and rows of local experts; own tokens too
+    where attention is data parallel."""
+    s, dp = case.shapes, case.knobs.attention == "dp"
+    everybody = case.batch.chunk_tokens * (case.ranks if dp else 1)
+    rows = everybody * s.experts_per_token // case.layout.expert_parallel
+    own = 2 * case.batch.chunk_tokens if dp else 0
+    return 2.0 * s.hidden * (rows + 2 * everybody + own)
+
+
+def captured_bytes(case: Case) -> float:
+    """BF16 logits of the largest batch for which a graph is captured, of all data parallel ranks, two copies."""
+    batches = case.ranks if case.knobs.attention == "dp" else 1
+    return 2 * 2.0 * case.shapes.vocabulary * case.knobs.captured * batches
 
 
 def attention(case: Case) -> list[MemoryItem]:

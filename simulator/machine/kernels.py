@@ -203,20 +203,26 @@ def _tile(work: Work, kernel: GemmKernel, units: int) -> tuple[int, int]:
 def _attention(work: Work, chip: ChipSpec, kernel: AttentionKernel) -> Cost:
     tile_m, units = kernel.tile_m.count, units_of(chip, kernel)
     sharing = work.heads // work.kv_heads  # heads whose queries meet the same keys are rows of one tile
-    scores, tiles = 0.0, 0
+    scores, tiles, all_strips, longest = 0.0, 0, 0, 0.0
     for queries, keys, causal in work.scores:
         strips = ceil(queries * sharing / tile_m)
         pieces = ceil(keys / kernel.tile_keys.count) if kernel.tile_keys else 1
         tiles += work.kv_heads * strips * pieces
         whole = strips * tile_m * keys
-        scores += work.kv_heads * (score_elements((queries, keys, causal), tile_m) * sharing if causal else whole)
+        own = score_elements((queries, keys, causal), tile_m) * sharing if causal else whole
+        scores += work.kv_heads * own
+        all_strips, longest = all_strips + work.kv_heads * strips, max(longest, own / strips)
     compute_s = 2.0 * scores * (work.qk_dim + work.v_dim) / _peak(chip, kernel, work.dtype)
+    tile_s = compute_s * units / max(tiles, 1)
+    if kernel.split_waves:  # tiles are counted in longest pieces
+        piece = longest / max(kernel.split_waves.count * units // all_strips, 1) / scores
+        tiles, tile_s = ceil(1.0 / piece - 1e-9), compute_s * units * piece
     # every strip of tile_m rows reads its keys again; score tiles cross L2 between cube and vector cores
     onchip = scores * (kernel.score_bytes.si + work.kv_dim * ELEMENT_BYTES[work.dtype] / tile_m) + work.write_bytes
     return Cost(
         latency_s=kernel.floor.si,
         tiles=tiles,
-        tile_s=compute_s * units / max(tiles, 1),
+        tile_s=tile_s,
         onchip_bytes=onchip,
         **_common(work, chip, kernel, min(tiles, units), tiles),
     )

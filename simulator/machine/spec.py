@@ -199,12 +199,15 @@ class AttentionKernel(_Kernel):
     """Attention in strips of tile_m rows (queries, or queries x heads that share their keys).
 
     score_bytes cross L2 per element of the score matrix. tile_keys: keys are split over cores in pieces of so many.
+    split_waves: instead, the keys of every strip are split in as many pieces as fit this many waves of all cores, one at
+    least, and a wave lasts as long as its longest piece.
     """
 
     law: Literal["attention"]
     tile_m: PositiveCount
     score_bytes: Ratio
     tile_keys: PositiveCount | None = None
+    split_waves: PositiveCount | None = None
 
 
 class VectorKernel(_Kernel):

@@ -7,6 +7,7 @@ import pytest
 from simulator.machine.kernels import cost_of
 from simulator.machine.spec import load_machine, override, quantities
 from simulator.model import ops
+from tools.kernel_tables import alone_s
 
 H20, H800 = load_machine("h20_node"), load_machine("h800_cluster")
 NCCL = "collectives.nccl_background"
@@ -55,3 +56,23 @@ def test_fp8_products_of_an_h20_take_as_long_for_1_row_as_for_64_and_are_bound_b
     assert one.compute_s(78) == many.compute_s(78)
     assert one.compute_s(62) / one.compute_s(78) == pytest.approx(78 / 62, rel=0.1)
     assert one.compute_s(78) > 1.2 * one.hbm_bytes / H20.chip.hbm.peak.si
+
+
+@pytest.mark.parametrize(("requests", "cached", "us"), [
+    (1, 131072, 315), (16, 8192, 403), (32, 32768, 3176), (64, 8192, 1362), (128, 8192, 2711), (256, 8192, 4739)])
+def test_mla_of_an_h20_takes_whole_waves_of_strips(requests: int, cached: int, us: float) -> None:
+    """Its table: 0.73 of peak where 128 or 256 strips make 2 or 4 waves of 78 SMs, 0.83 where 512 make 7; one wave of
+    few requests, split over all SMs, does not overlap its bytes."""
+    work = ops.latent_attention(((1, cached),) * requests, 128, 512, 64, "mla_decode")
+    cost = cost_of(work, H20.chip, H20.kernels["sglang_2025"])
+    assert alone_s(cost, H20.chip) == pytest.approx(us / 1e6, rel=0.12)
+
+
+def test_requests_of_one_key_take_no_wave_of_their_own() -> None:
+    """What fills up a captured graph: 17 requests and 7 of one key last as long as 17 in one wave of 24."""
+    alike, dummies = ((1, 3000),) * 17, ((1, 1),) * 7
+    kernels = H20.kernels["sglang_2025"]
+    padded, full = (cost_of(ops.latent_attention(each, 128, 512, 64, "mla_decode"), H20.chip, kernels)
+                    for each in (alike + dummies, alike + ((1, 3000),) * 7))
+    assert padded.compute_s(78) == pytest.approx(full.compute_s(78), rel=1e-6)
+    assert padded.tiles < full.tiles
