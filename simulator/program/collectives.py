@@ -35,7 +35,7 @@ from simulator.units import to_ps
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from simulator.machine.graph import Fabric
+    from simulator.machine.graph import Edge, Fabric
     from simulator.machine.spec import CollectiveSpec
 
 __all__ = ["Key", "Lowering", "Phase", "Transfer"]
@@ -53,7 +53,8 @@ class Lowering:
     def __init__(self, fabric: Fabric, engines: dict[str, CollectiveSpec], mode: str = "auto") -> None:
         self.fabric, self.engines, self.mode = fabric, engines, mode
         self._crossings = cache(partial(crossings, fabric))
-        self._keys: dict[Key, Key] = {}
+        self._pools: dict[tuple, list[Key]] = {}
+        self._links: dict[Edge, Key] = {}
         self.lower = cache(self._lower)
 
     def _lower(self, collective: Collective, members: tuple[int, ...], ladder: str = "") -> tuple[Phase, ...]:
@@ -107,18 +108,25 @@ class Lowering:
         """All messages of one way, in lock-step. ends: bytes through memory at each end of each."""
         loads: list[tuple[Key, int]] = []
         ranks = [rank for rank in members if way.peers[rank]]
+        out, hbm, l2 = self._pool("out", rate), self._pool("hbm"), self._pool("l2")
         for rank in ranks:
-            out, hbm, l2 = self._key("out", rank, rate), self._key("hbm", rank), self._key("l2", rank)
             peers = way.peers[rank]
             moved = 2 * peers * ends
-            loads += [(out, size * peers), (hbm, moved), (l2, moved)]
-        loads += [(self._key("link", *edge), size * count) for edge, count in way.links.items()]
+            loads += [(out[rank], size * peers), (hbm[rank], moved), (l2[rank], moved)]
+        links = self._links
+        for edge, count in way.links.items():
+            key = links.get(edge)
+            if key is None:
+                key = links[edge] = ("link", *edge)
+            loads.append((key, size * count))
         most = max(way.peers.values())
         return Transfer(size * most, tuple(loads), tuple(ranks), weight * (most / (len(members) - 1)))
 
-    def _key(self, *key: object) -> Key:
-        """One object for all that are equal: there may be millions."""
-        return self._keys.setdefault(key, key)
+    def _pool(self, kind: str, *rate: float) -> list[Key]:
+        """The capacity of this kind of every rank: one object for all that are equal, of whom there may be millions."""
+        if (kind, *rate) not in self._pools:
+            self._pools[kind, *rate] = [(kind, rank, *rate) for rank in range(self.fabric.ranks)]
+        return self._pools[kind, *rate]
 
     def _uneven(self, collective: Collective, members: tuple[int, ...], engine: CollectiveSpec) -> Phase:
         """An All2All whose pairs differ; where the messages of each sender, or receiver, are alike, a class each."""
@@ -198,27 +206,32 @@ def engine_of(collective: Collective, engines: Mapping[str, CollectiveSpec]) -> 
     return engines[collective.via]
 
 
-def alone_ps(phases: tuple[Phase, ...], ranks: Iterable[int], rate_of: Callable[[Key], float]) -> dict[int, int]:
+def alone_ps(
+    phases: tuple[Phase, ...], ranks: Iterable[int], busy_ps: Callable[[int, Sequence[int]], int]
+) -> dict[int, int]:
     """How long an exchange takes each rank with nobody else there, in ps: every latency, and the busiest capacity.
 
     Of the last phase only the transfers count that a rank waits for. Where messages differ it can take longer.
+    busy_ps(before, numbers): what the busiest capacity needs for some transfers of the phase that has so many before.
     """
-    before_ps = sum(_busy_ps(phase.transfers, rate_of) for phase in phases[:-1])
-    before_ps += sum(to_ps(phase.latency_s) for phase in phases)
+    before, alone_ps = 0, 0
+    for phase in phases[:-1]:
+        alone_ps += busy_ps(before, range(len(phase.transfers)))
+        before += len(phase.transfers)
+    alone_ps += sum(to_ps(phase.latency_s) for phase in phases)
     waits_for: dict[int, list[int]] = {rank: [] for rank in ranks}
-    last = phases[-1].transfers
-    for number, transfer in enumerate(last):
+    for number, transfer in enumerate(phases[-1].transfers):
         for rank in dict.fromkeys(transfer.ranks):
             if rank in waits_for:
                 waits_for[rank].append(number)
-    busy_ps: dict[tuple[int, ...], int] = {}
+    known: dict[tuple[int, ...], int] = {}
     for numbers in map(tuple, waits_for.values()):
-        if numbers not in busy_ps:
-            busy_ps[numbers] = _busy_ps([last[number] for number in numbers], rate_of)
-    return {rank: before_ps + busy_ps[tuple(numbers)] for rank, numbers in waits_for.items()}
+        if numbers not in known:
+            known[numbers] = busy_ps(before, numbers)
+    return {rank: alone_ps + known[tuple(numbers)] for rank, numbers in waits_for.items()}
 
 
-def _busy_ps(transfers: Sequence[Transfer], rate_of: Callable[[Key], float]) -> int:
+def busy_ps(transfers: Sequence[Transfer], rate_of: Callable[[Key], float]) -> int:
     """What the busiest capacity needs for all of these."""
     loads: Iterable[tuple[Key, int]] = transfers[0].loads if len(transfers) == 1 else ()
     if len(transfers) != 1 or len(dict(loads)) < len(transfers[0].loads):

@@ -9,10 +9,11 @@ port that stands gets 1 MB x 12 / 4 = 3 MB while the message that stands moves 1
 
 from __future__ import annotations
 
-from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from simulator.program.transfer import Phase, Transfer
+from simulator.units import to_ps
 
 Both = tuple[Transfer | None, Transfer | None]
 
@@ -21,57 +22,82 @@ if TYPE_CHECKING:
 
     from simulator.program.refinement import Array
     from simulator.program.ties import Exchange, WorldTies
-    from simulator.program.transfer import Key
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """The class of every capacity and transfer; standing: the capacity that stands for each class. rates: bytes/s."""
+
+    capacities: Array
+    standing: Array
+    rates: Array
+    transfers: Array
 
 
 class Folding:
-    """Classes of capacities and transfers. leader[r]: who is simulated for rank r. standing: a capacity per class."""
+    """What stands for what. leader[r]: who is simulated for rank r."""
 
-    def __init__(
-        self, ties: WorldTies, leader: Sequence[int], capacities: Array, standing: Array, transfers: Array
-    ) -> None:
+    def __init__(self, ties: WorldTies, leader: Sequence[int], classes: Classes) -> None:
         import numpy as np
 
-        self._numbering, self._used, self._first = ties.numbering, ties.used, ties.first
-        self._leader, self._capacities, self._standing, self._transfers = leader, capacities, standing, transfers
-        self._capacities_alike = np.bincount(capacities)
-        self._transfers_alike = np.bincount(transfers) if len(transfers) else transfers
-        self._known: dict[Key, tuple[Key, int]] = {}
+        self._ties, self._leader, self._classes = ties, leader, classes
+        self._capacities_alike = np.bincount(classes.capacities)
+        self._transfers_alike = np.bincount(classes.transfers) if len(classes.transfers) else classes.transfers
 
     def phases(self, exchange: Exchange, phases: tuple[Phase, ...]) -> tuple[Phase, ...]:
         """Those of an exchange for the leaders: all like it together, on the capacities that stand."""
-        number, folded = self._first[exchange], []
+        first, folded = self._ties.first[exchange], []
         for phase in phases:
-            classes: dict[int, Transfer] = {}
-            for transfer in phase.transfers:
-                classes.setdefault(int(self._transfers[number]), transfer)
-                number += 1
-            folded.append(Phase(phase.latency_s, tuple(self._folded(one, c) for c, one in classes.items())))
+            stand: dict[int, tuple[int, Transfer]] = {}
+            for number, transfer in enumerate(phase.transfers, first):
+                stand.setdefault(int(self._classes.transfers[number]), (number, transfer))
+            first += len(phase.transfers)
+            transfers = tuple(
+                self._folded(one, colour, *self._ties.capacities_of_transfer.of(at))
+                for colour, (at, one) in stand.items()
+            )
+            folded.append(Phase(phase.latency_s, transfers))
         return tuple(folded)
 
     def own(self, exchange: Exchange, rank: int, both: tuple[Transfer | None, Transfer | None]) -> Both:
         """What leaves a rank and what arrives at it in a one-sided exchange, on the capacities that stand."""
-        number = self._first[exchange] + 2 * exchange[1].index(rank)
-        out, into = self._transfers[number : number + 2].tolist()
-        return both[0] and self._folded(both[0], out), both[1] and self._folded(both[1], into)
+        import numpy as np
 
-    def _folded(self, transfer: Transfer, colour: int) -> Transfer:
+        number = self._ties.first[exchange] + 2 * exchange[1].index(rank)
+
+        def folded(transfer: Transfer, end: int) -> Transfer:
+            numbers = [self._ties.numbering.of(key)[0] for key, _ in transfer.loads]
+            loads = np.array([load for _, load in transfer.loads])
+            colour = int(self._classes.transfers[number + end])
+            return self._folded(transfer, colour, loads, np.searchsorted(self._ties.used, numbers))
+
+        return both[0] and folded(both[0], 0), both[1] and folded(both[1], 1)
+
+    def busy_ps(self, exchange: Exchange, before: int, numbers: Sequence[int]) -> int:
+        """What the busiest capacity needs for some transfers of a phase; before: those in the phases before it."""
+        import numpy as np
+
+        first = self._ties.first[exchange] + before
+        ties = [self._ties.capacities_of_transfer.of(first + number) for number in numbers]
+        if not ties:
+            return 0
+        loads, capacities = (np.concatenate(column) for column in zip(*ties, strict=True))
+        there, place = np.unique(capacities, return_inverse=True)
+        moved = np.bincount(place, weights=loads)
+        return to_ps(float((moved / self._classes.rates[there]).max(initial=0.0)))
+
+    def _folded(self, transfer: Transfer, colour: int, loads: Array, capacities: Array) -> Transfer:
+        """It for its class, which loads these capacities so much."""
+        import numpy as np
+
         alike = int(self._transfers_alike[colour])
-        moved: Counter[tuple[Key, int]] = Counter()
-        for key, load in transfer.loads:
-            moved[self._class(key)] += load
-        loads = tuple((key, load * alike // members) for (key, members), load in moved.items())
+        classes, first, place = np.unique(self._classes.capacities[capacities], return_index=True, return_inverse=True)
+        moved = np.zeros(len(classes), dtype=np.int64)
+        np.add.at(moved, place, loads)
+        stands = []
+        for at in np.argsort(first).tolist():
+            one = int(classes[at])
+            key = self._ties.numbering.key(int(self._ties.used[self._classes.standing[one]]))
+            stands.append((key, int(moved[at]) * alike // int(self._capacities_alike[one])))
         waiting = sorted({self._leader[rank] for rank in transfer.ranks})
-        return Transfer(transfer.size_bytes, loads, tuple(waiting), transfer.weight)
-
-    def _class(self, key: Key) -> tuple[Key, int]:
-        """The capacity that stands for this one, and for how many."""
-        known = self._known.get(key)
-        if known is None:
-            import numpy as np
-
-            number, _ = self._numbering.of(key)
-            colour = self._capacities[np.searchsorted(self._used, number)]
-            stands = self._numbering.key(int(self._used[self._standing[colour]]))
-            known = self._known[key] = stands, int(self._capacities_alike[colour])
-        return known
+        return Transfer(transfer.size_bytes, tuple(stands), tuple(waiting), transfer.weight)

@@ -7,8 +7,9 @@ waits for have ended. Where ranks are folded by role, leaders meet for all the r
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import simpy
@@ -17,12 +18,12 @@ from simulator.errors import RunError
 from simulator.machine.npu import Npu
 from simulator.physics.clock import call_later
 from simulator.physics.flows import Capacity, Flow, Network
-from simulator.program.collectives import Key, Lowering, Phase, Transfer, alone_ps
+from simulator.program.collectives import Key, Lowering, Phase, Transfer, alone_ps, busy_ps
 from simulator.program.mailbox import Both, Mailbox, Mailboxes
 from simulator.program.one_sided import ONE_SIDED, PUT
 from simulator.program.roles import Roles
 from simulator.program.task import Collective, Task
-from simulator.program.ties import as_exchange
+from simulator.program.ties import Exchange, as_exchange
 from simulator.program.world import World
 from simulator.units import to_ps
 
@@ -178,12 +179,24 @@ class Meetings:
             alone: dict[int, int] = {}
             for instance in alike:
                 leading = [rank for rank in instance if self.roles.leader[rank] == rank]
-                alone |= alone_ps(self.lowering.lower(what, instance), leading, self.rate_of) if leading else {}
+                alone |= self._alone_ps((who.group, instance, what), leading) if leading else {}
             phases = self.lowering.lower(what, members)
             if folding is not None:
                 phases = folding.phases((who.group, members, what), phases)
             known = self._phases[who, what] = phases, alone
         return known
+
+    def _alone_ps(self, exchange: Exchange, ranks: list[int]) -> dict[int, int]:
+        """How long an exchange takes some of its members with nobody else there."""
+        phases, folding = self.lowering.lower(exchange[2], exchange[1]), self.roles.folding
+        if folding is not None:
+            return alone_ps(phases, ranks, partial(folding.busy_ps, exchange))
+        transfers = [transfer for phase in phases for transfer in phase.transfers]
+
+        def busy(before: int, numbers: Sequence[int]) -> int:
+            return busy_ps([transfers[before + number] for number in numbers], self.rate_of)
+
+        return alone_ps(phases, ranks, busy)
 
     def _run(self, meeting: Meeting, number: int) -> None:
         """Start a phase: its latency, then its flows."""

@@ -19,6 +19,7 @@ from simulator.machine.graph import DIE, Fabric, die, parts
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from simulator.program.refinement import Array
     from simulator.program.transfer import Key
 
 
@@ -63,6 +64,15 @@ class Numbering:
         """The capacity of a number."""
         family = self.families[self.family(number)]
         return family.key(number - family.base)
+
+    def steps(self, numbers: Array) -> tuple[Array, Array]:
+        """For every number how far it moves: `each` for every `stride` ranks."""
+        import numpy as np
+
+        place = np.searchsorted(self._bases, numbers, side="right") - 1
+        each = np.array([family.each for family in self.families], dtype=np.int64)
+        stride = np.array([family.stride for family in self.families], dtype=np.int64)
+        return each[place], stride[place]
 
     def _family(
         self, name: tuple, stride: int, key: Callable[[int], Key], each: int = 1, is_link: bool = False

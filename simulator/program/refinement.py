@@ -27,6 +27,16 @@ class Ties:
         self._label, self._other = label[order], other[order]
         self._tied, self._first = np.unique(owner[order], return_index=True)
 
+    def of(self, vertex: int) -> tuple[Array, Array]:
+        """Labels and other ends of a vertex, in the order in which they were given."""
+        import numpy as np
+
+        place = int(np.searchsorted(self._tied, vertex))
+        if place == len(self._tied) or self._tied[place] != vertex:
+            return self._label[:0], self._other[:0]
+        end = self._first[place + 1] if place + 1 < len(self._first) else len(self._label)
+        return self._label[self._first[place] : end], self._other[self._first[place] : end]
+
     def bags(self, colours: Array) -> Array:
         """The bag of every vertex's ties, as a number; 0 for those without any."""
         import numpy as np

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from simulator.program.folding import Folding
+from simulator.program.folding import Classes, Folding
 from simulator.program.refinement import classes, colours_of, first_of_each, numbered
 from simulator.program.ties import WorldTies
 
@@ -67,7 +67,7 @@ def find_roles(world: World, lowering: Lowering, rate_of: Callable[[Key], float]
 
     ties = WorldTies(world, lowering)
     own = np.arange(world.ranks)  # a rank's HBM is the capacity of its number, its L2 that many further
-    capacities = _by_rate(ties, rate_of)
+    rates, capacities = _by_rate(ties, rate_of)
     owners = np.full(len(capacities), -1)
     transfers = colours_of(ties.kinds)
     count = -1
@@ -84,25 +84,28 @@ def find_roles(world: World, lowering: Lowering, rate_of: Callable[[Key], float]
             return unfolded(world)
     leaders = first_of_each(ranks, np.zeros(len(ranks)))
     leader = tuple(leaders[ranks].tolist())
-    return Roles(leader, Folding(ties, leader, capacities, _standing(ties, leaders, capacities), transfers))
+    standing = _standing(ties, leaders, capacities)
+    return Roles(leader, Folding(ties, leader, Classes(capacities, standing, rates, transfers)))
 
 
-def _by_rate(ties: WorldTies, rate_of: Callable[[Key], float]) -> Array:
-    """Colours of capacities from what they are and their rates."""
+def _by_rate(ties: WorldTies, rate_of: Callable[[Key], float]) -> tuple[Array, Array]:
+    """Rates of capacities, and colours from what they are and their rates."""
     import numpy as np
 
     numbering, fabric = ties.numbering, ties.numbering.fabric
     bases = np.array([family.base for family in numbering.families], dtype=np.int64)
     family = np.searchsorted(bases, ties.used, side="right") - 1
     names: dict[tuple, int] = {}
-    colours = np.zeros(len(ties.used), dtype=np.int64)
+    colours, rates = np.zeros(len(ties.used), dtype=np.int64), np.zeros(len(ties.used))
     for number, first in zip(*np.unique(family, return_index=True), strict=True):
         one, members = numbering.families[number], np.flatnonzero(family == number)
         alike = fabric.as_described or not one.is_link
         keys = [numbering.key(each) for each in (ties.used[[first] if alike else members]).tolist()]
-        rates = [names.setdefault((key[0], rate_of(key)), len(names)) for key in keys]
-        colours[members] = rates[0] if alike else rates
-    return colours
+        found = [rate_of(key) for key in keys]
+        known = [names.setdefault((key[0], rate), len(names)) for key, rate in zip(keys, found, strict=True)]
+        rates[members] = found[0] if alike else found
+        colours[members] = known[0] if alike else known
+    return rates, colours
 
 
 def _standing(ties: WorldTies, leaders: Array, capacities: Array) -> Array:

@@ -33,22 +33,31 @@ class _Vertex:
 
     kind: tuple
     loads: Sequence[tuple[Key, int]]
-    waiting: Sequence[tuple[int, int]]  # name, rank
+    called: Sequence[int]
+    ranks: Sequence[int]
 
 
+class _Numbers(dict):
+    """The number of every capacity that was asked for."""
+
+    def __init__(self, numbering: Numbering) -> None:
+        self._numbering = numbering
+
+    def __missing__(self, key: Key) -> int:
+        number = self[key] = self._numbering.of(key)[0]
+        return number
+
+
+@dataclass(slots=True)
 class _Pattern:
     """The ties of one exchange, which those of the same shape have too, moved: columns of numbers."""
 
-    def __init__(self, first: int, latencies: int, kinds: list[int], meeting: list, waiting: list, loading: list):
-        import numpy as np
-
-        def columns(rows: list, width: int) -> list[Array]:
-            table = np.array(rows, dtype=np.int64).reshape(-1, width)
-            return [np.ascontiguousarray(column) for column in table.T]
-
-        self.first, self.latencies, self.kinds = first, latencies, np.array(kinds, dtype=np.int64)
-        self.meeting, self.waiting = columns(meeting, 2), columns(waiting, 3)  # name, rank; transfer, name, rank
-        self.loading = columns(loading, 5)  # transfer, load, capacity, each, stride
+    first: int  # the first member
+    latencies: int
+    kinds: Array
+    meeting: tuple[Array, Array]  # name, rank
+    waiting: tuple[Array, Array, Array]  # transfer, name, rank
+    loading: tuple[Array, Array, Array, Array, Array]  # transfer, load, capacity, how far it moves: each, stride
 
 
 class WorldTies:
@@ -65,7 +74,7 @@ class WorldTies:
 
         self._world, self._lowering = world, lowering
         self.numbering = Numbering(lowering.fabric)
-        self._numbers: dict[Key, tuple[int, int, int]] = {}
+        self._numbers = _Numbers(self.numbering)
         self._names: dict[object, int] = {}
         self._patterns: dict[tuple, list[_Pattern]] = defaultdict(list)
         self.first: dict[Exchange, int] = {}
@@ -115,14 +124,35 @@ class WorldTies:
         self._count += len(pattern.kinds)
 
     def _pattern(self, exchange: Exchange) -> _Pattern:
+        import numpy as np
+
         latencies, vertices = self._vertices(exchange)
-        members, waiting, loading = exchange[1], [], []
-        for number, vertex in enumerate(vertices):
-            waiting += [(number, name, rank) for name, rank in vertex.waiting]
-            loading += [(number, load, *self._number(key)) for key, load in vertex.loads]
-        meeting = list(zip(self._called(exchange, -1), members, strict=True))
-        kinds = [self._name("kind", *vertex.kind) for vertex in vertices]
-        return _Pattern(members[0], self._name("latencies", latencies), kinds, meeting, waiting, loading)
+        members, numbers = exchange[1], self._numbers
+
+        def column(values: Iterable[int]) -> Array:
+            return np.fromiter(values, dtype=np.int64)
+
+        waits = column(len(one.ranks) for one in vertices)
+        loads = column(len(one.loads) for one in vertices)
+        every = np.arange(len(vertices))
+        capacity = column(numbers[key] for one in vertices for key, _ in one.loads)
+        return _Pattern(
+            members[0],
+            self._name("latencies", latencies),
+            column(self._name("kind", *one.kind) for one in vertices),
+            (column(self._called(exchange, -1)), column(members)),
+            (
+                np.repeat(every, waits),
+                column(name for one in vertices for name in one.called),
+                column(rank for one in vertices for rank in one.ranks),
+            ),
+            (
+                np.repeat(every, loads),
+                column(load for one in vertices for _, load in one.loads),
+                capacity,
+                *self.numbering.steps(capacity),
+            ),
+        )
 
     def _vertices(self, exchange: Exchange) -> tuple[tuple[float, ...], list[_Vertex]]:
         """Latencies of its phases, and its transfers."""
@@ -134,8 +164,8 @@ class WorldTies:
         for number, phase in enumerate(phases):
             called = dict(zip(members, self._called(exchange, number), strict=True))
             for one in phase.transfers:
-                waiting = [(called[rank], rank) for rank in one.ranks]
-                vertices.append(_Vertex((one.size_bytes, one.weight), one.loads, waiting))
+                names = [called[rank] for rank in one.ranks]
+                vertices.append(_Vertex((one.size_bytes, one.weight), one.loads, names, one.ranks))
         return tuple(phase.latency_s for phase in phases), vertices
 
     def _ports(self, group: str, members: tuple[int, ...]) -> tuple[tuple[float, ...], list[_Vertex]]:
@@ -143,16 +173,8 @@ class WorldTies:
         fabric, vertices = self._lowering.fabric, []
         for rank in members:
             for end, keys in zip(("out", "in"), keys_of(fabric, members, rank), strict=True):
-                vertices.append(_Vertex((end,), keys, [(self._name(group, end), rank)]))
+                vertices.append(_Vertex((end,), keys, [self._name(group, end)], [rank]))
         return (latency_s(fabric, members), len(members)), vertices
-
-    def _number(self, key: Key) -> tuple[int, int, int]:
-        """Of a capacity, with the numbers that each rank, and how many ranks together, move it by."""
-        known = self._numbers.get(key)
-        if known is None:
-            number, family = self.numbering.of(key)
-            known = self._numbers[key] = number, family.each, family.stride
-        return known
 
     def _called(self, exchange: Exchange, phase: int) -> list[int]:
         """What every member calls a phase of an exchange; the ends of a message know it by the other one's place."""
