@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulator.scenario import Expected, Layout, Prompts, Scenario
+from simulator.scenario import Expected, Layout, Prompts, Scenario, Study
 from workloads.a2_prefill import PREFILL, Knobs
 
 SOURCE = "Huawei, DeepSeek V3/R1 inference deployment best practice on Ascend servers, 2025"
@@ -60,9 +60,23 @@ def all_reduce() -> Scenario:
 
 
 def micro_batch() -> Scenario:
-    """MLA data parallel, two micro-batches on two streams (the source's projection)."""
+    """MLA data parallel, two micro-batches on two streams (the source's projection): two prompts per card, as whole
+    prompts lie on a card and each micro-batch needs one."""
     return convert().variant(
         title="Atlas A2 prefill: two micro-batches, MLA DP",
+        batch=Prompts(requests=32, prompt_tokens=2048),
         knobs=Knobs(split="micro_batch"),
-        expected=(_expect("a2.prefill.microbatch", "throughput_tok_s_per_card", 3095, ": a projection of the source"),),
-    )
+        expected=(
+            _expect("a2.prefill.microbatch", "throughput_tok_s_per_card", 3095,
+                    ": a projection of the source, which gives no batch; the smallest one that has two micro-batches of"
+                    " whole 2K prompts"),
+        ),
+        studies=(
+            Study(
+                title="Atlas A2 prefill in two micro-batches, by the number of 2K prompts on 16 cards",
+                key="batch.requests",
+                values=("16", "24", "32", "64"),
+                metrics=("throughput_tok_s_per_card", "exposed_comm_ms"),
+            ),
+        ),
+    )  # fmt: skip

@@ -69,7 +69,7 @@ def _replicated(npu: Rank, case: Case) -> None:
                 continue
             launch(npu, moe.gate(s, total))
             launch(npu, [("gate.quantise", ops.quantise(total, s.hidden))])
-            own_experts(npu, case, layer, total)
+            own_experts(npu, case, layer, total, total)
             launch(npu, moe.shared_expert(s, _own(case)))
             _all_reduce(npu, case, "combine.all_reduce", total)
 
@@ -134,7 +134,7 @@ def moe_layer(npu: Rank, case: Case, layer: int) -> None:
     launch(npu, moe.gate(s, own))
     launch(npu, [("gate.quantise", ops.quantise(own, s.hidden))])
     gather_tokens(npu, case, own)
-    own_experts(npu, case, layer, _total(case))
+    own_experts(npu, case, layer, _total(case), _total(case))
     _scatter(npu, case, "combine.sums", 2 * own * s.hidden)
     launch(npu, moe.shared_expert(s, own))
     launch(npu, [("finalize.add_shared", ops.passes(4.0 * own * s.hidden, 2.0 * own * s.hidden))])
@@ -147,11 +147,12 @@ def gather_tokens(npu: Rank, case: Case, own: int) -> None:
     _gather(npu, case, "dispatch.choices", 8 * own * case.shapes.experts_per_token)
 
 
-def own_experts(npu: Rank, case: Case, layer: int, gathered: int) -> None:
-    """Rows of own experts among the gathered tokens, the experts, and their weighted sums per token (BF16)."""
+def own_experts(npu: Rank, case: Case, layer: int, gathered: int, routed: int) -> None:
+    """Rows of own experts among the gathered tokens (`routed` without padding), the experts, and their weighted sums
+    per token (BF16)."""
     s, ep = case.shapes, npu.group("ep")
     drawn = case.routing.skew is not None
-    tokens = (-(-gathered // ep.size),) * ep.size
+    tokens = (-(-routed // ep.size),) * ep.size
     routing = routing_of(tokens, s.routed_experts, s.experts_per_token, case.routing.skew, (case.seed, layer))
     rows = routing.rows(npu.rank if drawn else 0)
     kernels = dict(moe.experts(s, rows))
@@ -166,51 +167,66 @@ def own_experts(npu: Rank, case: Case, layer: int, gathered: int) -> None:
 
 
 def _two_streams(npu: Rank, case: Case) -> None:
-    """MLA data parallel; while one micro-batch exchanges, the other computes."""
-    s = case.shapes
-    prompts = deal(deal(case.batch.lengths, case.ranks)[0], 2) if len(case.batch.lengths) > case.ranks else None
-    lengths = prompts or _halves(case)
-    given: list[Event | None] = [None, None]
+    """MLA data parallel: every rank has prompts of its own; while one micro-batch exchanges, the other computes."""
+    s, halves = case.shapes, [Half(npu, case, number) for number in (0, 1)]
+    halves = [half for half in halves if half.padded]  # with a prompt per rank there is no second one
+    given: list[Event | None] = [None] * len(halves)
     for layer in range(s.layers):
         with npu.scope(layer=layer):
             ready: list[Event] = []
-            for number in (0, 1):
-                with npu.scope(micro_batch=number):
-                    _finish(npu, case, given[number], sum(lengths[number]))
-                    launch(npu, mla.prefill(s, lengths[number], f"flash_attention_{case.knobs.attention}"))
+            for half, back in zip(halves, given, strict=True):
+                with npu.scope(micro_batch=half.number):
+                    _finish(npu, case, back, half.own)
+                    half.launch(mla.prefill(s, half.prompts, f"flash_attention_{case.knobs.attention}"))
                     if layer < s.dense_layers:
-                        launch(npu, moe.dense(s, sum(lengths[number])))
+                        half.launch(moe.dense(s, half.own))
                         continue
-                    launch(npu, moe.gate(s, sum(lengths[number])))
-                    launch(npu, [("gate.quantise", ops.quantise(sum(lengths[number]), s.hidden))])
+                    half.launch(moe.gate(s, half.own))
+                    half.launch([("gate.quantise", ops.quantise(half.own, s.hidden))])
                     ready.append(npu.record())
             if layer >= s.dense_layers:
-                given = [*_exchange_both(npu, case, layer, lengths, ready)]
-    for number in (0, 1):
-        _finish(npu, case, given[number], sum(lengths[number]))
+                given = [*_exchange_all(npu, case, layer, halves, ready)]
+    for half, back in zip(halves, given, strict=True):
+        _finish(npu, case, back, half.own)
 
 
-def _exchange_both(
-    npu: Rank, case: Case, layer: int, lengths: list[tuple[int, ...]], ready: list[Event]
-) -> list[Event]:
-    """Both AllGathers, then each micro-batch's experts and ReduceScatter as its tokens have come."""
+class Half:
+    """A micro-batch: a rank's own prompts and their tokens; those of the fullest rank, to which others are padded in
+    AllGather and ReduceScatter; and those of all ranks."""
+
+    def __init__(self, npu: Rank, case: Case, number: int) -> None:
+        dealt = [deal(prompts, 2)[number] for prompts in deal(case.batch.lengths, case.ranks)]
+        own = npu.where("prompts")
+        assert isinstance(own, tuple)
+        self.npu, self.number = npu, number
+        self.prompts = deal(own, 2)[number]
+        self.own = sum(self.prompts)
+        self.padded, self.total = max(map(sum, dealt)), sum(map(sum, dealt))
+
+    def launch(self, kernels: Kernels) -> None:
+        """Kernels of own tokens, if there are any."""
+        if self.own:
+            launch(self.npu, kernels)
+
+
+def _exchange_all(npu: Rank, case: Case, layer: int, halves: list[Half], ready: list[Event]) -> list[Event]:
+    """The AllGathers, then each micro-batch's experts and ReduceScatter as its tokens have come."""
     s, gathered, given = case.shapes, [], []
     with npu.stream(COMM):
-        for number in (0, 1):
-            with npu.scope(micro_batch=number):
-                npu.wait(ready[number])
-                gather_tokens(npu, case, sum(lengths[number]))
+        for half, event in zip(halves, ready, strict=True):
+            with npu.scope(micro_batch=half.number):
+                npu.wait(event)
+                gather_tokens(npu, case, half.padded)
                 gathered.append(npu.record())
-    for number in (0, 1):
-        own = sum(lengths[number])
-        with npu.scope(micro_batch=number):
-            launch(npu, moe.shared_expert(s, own))
-            npu.wait(gathered[number])
-            own_experts(npu, case, layer, own * case.ranks)
+    for half, event in zip(halves, gathered, strict=True):
+        with npu.scope(micro_batch=half.number):
+            half.launch(moe.shared_expert(s, half.own))
+            npu.wait(event)
+            own_experts(npu, case, layer, half.padded * case.ranks, half.total)
             worked = npu.record()
             with npu.stream(COMM):
                 npu.wait(worked)
-                given.append(_scatter(npu, case, "combine.sums", 2 * own * s.hidden))
+                given.append(_scatter(npu, case, "combine.sums", 2 * half.padded * s.hidden))
     return given
 
 
@@ -220,12 +236,6 @@ def _finish(npu: Rank, case: Case, given: Event | None, own: int) -> None:
         npu.wait(given)
         size = 2.0 * own * case.shapes.hidden
         launch(npu, [("finalize.add_shared", ops.passes(2.0 * size, size))])
-
-
-def _halves(case: Case) -> list[tuple[int, ...]]:
-    """Fewer prompts than twice the ranks: one prompt of a rank's share of the tokens in each micro-batch."""
-    half = max(1, _own(case) // 2)
-    return [(half,), (half,)]
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------
@@ -289,8 +299,8 @@ def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
 
 
 def place(case: Case, rank: int) -> Mapping[str, object]:
-    """All ranks are alike."""
-    return {}
+    """The prompts of a rank where MLA is data parallel; otherwise all ranks are alike."""
+    return {"prompts": deal(case.batch.lengths, case.ranks)[rank]} if case.knobs.split == "micro_batch" else {}
 
 
 def memory(case: Case) -> list[MemoryItem]:
@@ -298,7 +308,9 @@ def memory(case: Case) -> list[MemoryItem]:
     s, total, own = case.shapes, _total(case), _own(case)
     up = s.heads * (s.q_lora * s.qk_dim + 2 * s.kv_lora * (s.nope_dim + s.v_dim))
     attention = s.mla_parameters + s.kv_lora * s.heads * (s.nope_dim + s.v_dim)
-    if case.knobs.split != "micro_batch":
+    if case.knobs.split == "micro_batch":
+        own = max(map(sum, deal(case.batch.lengths, case.ranks)))
+    else:
         attention = s.hidden * (s.q_lora + s.kv_values) + up / case.ranks + s.o_proj_parameters / 2
     local = s.routed_experts // case.layout.expert_parallel
     return [
