@@ -100,7 +100,7 @@ def iteration(npu: Rank, case: Case) -> None:
     """Verify, sample, draft."""
     npu.program.captured = True
     partition(npu, case)
-    halves = _halves(case)
+    halves = halves_of(case, case.knobs.micro_batches)
     with _main(npu, case):
         embed(npu, case, case.batch.queries)
     layers(npu, case, halves, range(case.shapes.layers), case.batch.queries)
@@ -293,10 +293,9 @@ def _main(npu: Rank, case: Case) -> AbstractContextManager[None]:
     return _stream(npu, case, ATTENTION)
 
 
-def _halves(case: Case) -> list[Half]:
+def halves_of(case: Case, parts: int) -> list[Half]:
     """A die's requests as micro-batches."""
-    parts, padded = case.knobs.micro_batches, _padded(case)
-    held = lengths_of(case)
+    padded, held = _padded(case), lengths_of(case)
     return [Half(number, parts, held, len(range(number, padded, parts))) for number in range(parts)]
 
 

@@ -7,26 +7,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
 from simulator.model import decode
 from simulator.model.layout import blocks
 from simulator.program.rank import Rank
 from simulator.scenario import Case, MemoryItem, Workload, decode_measures
-from workloads.cm384_decode import ATTENTION, DISPATCH_BYTES, copies, exchange, iteration, launch, lengths_of, partition
+from workloads.cm384_decode import (
+    ATTENTION,
+    DISPATCH_BYTES,
+    copies,
+    exchange,
+    halves_of,
+    iteration,
+    launch,
+    lengths_of,
+    own_rows,
+    partition,
+)
+from workloads.readings import span_us
 
 EXCHANGES = 20
 
 
 def exchange_only(npu: Rank, case: Case) -> None:
-    """Balanced dispatches and combines of whole iterations' tokens, one after the other."""
+    """Dispatches and combines of whole iterations' tokens, one after the other: balanced, or with drawn routing."""
     npu.program.captured = True
-    tokens = -(-case.batch.per_card * case.cards // case.ranks) * case.batch.queries
-    rows = copies(case, tokens)
+    whole, queries, drawn = halves_of(case, 1)[0], case.batch.queries, case.routing.skew is not None
+    away = copies(case, whole.padded * queries)
     for layer in range(EXCHANGES):
+        rows, uneven = own_rows(npu, case, layer, whole, queries)
         with npu.scope(layer=layer):
             for name, row_bytes in (("dispatch", DISPATCH_BYTES), ("combine", 2 * case.shapes.hidden)):
-                exchange(npu, case, name, False, lambda _, size=rows * row_bytes: (size, size))
+                exchange(npu, case, name, uneven, partial(_sizes, rows if drawn else None, away, row_bytes, name))
+
+
+def _sizes(
+    rows: Callable[[int], tuple[int, ...]] | None, away: int, row_bytes: int, name: str, rank: int
+) -> tuple[int, int]:
+    """Bytes that a die writes and gets; without drawn rows as many as it writes."""
+    out, into = away * row_bytes, (sum(rows(rank)) if rows else away) * row_bytes
+    return (out, into) if name == "dispatch" else (into, out)
 
 
 def attention_only(npu: Rank, case: Case) -> None:
@@ -86,11 +109,21 @@ def measures(case: Case, seconds: float) -> Mapping[str, float]:
     return decode_measures(case.batch, seconds)
 
 
+def exchange_memory(case: Case) -> list[MemoryItem]:
+    """Nothing but the buffers of dispatch and combine."""
+    return [item for item in memory(case) if item[1] == "communication"]
+
+
+def exchange_readings(_: Case, columns: Mapping[str, Any]) -> Mapping[str, float]:
+    """Each of the two, from its start to the last arrival."""
+    return {f"{name}_us": span_us(columns, f"{name}.write", f"{name}.arrive") for name in ("dispatch", "combine")}
+
+
 def exchange_measures(_: Case, seconds: float) -> Mapping[str, float]:
     """Latency of a dispatch and a combine together."""
     return {"dispatch_combine_us": seconds / EXCHANGES * 1e6}
 
 
 ITERATION = Workload(iteration, groups, place, memory, measures)
-EXCHANGE = Workload(exchange_only, groups, place, memory, exchange_measures)
+EXCHANGE = Workload(exchange_only, groups, place, exchange_memory, exchange_measures, readings=exchange_readings)
 BOUND = Workload(attention_only, groups, place, memory, measures)

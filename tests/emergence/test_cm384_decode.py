@@ -78,6 +78,36 @@ def test_writing_and_reading_at_once_helps_only_what_is_bound_by_the_copying_cor
     assert both > 0.97 * push  # start-up and latency are what is left
 
 
+def exchange_us(dies: int, **changes: str) -> dict[str, float]:
+    """Dispatch and combine of 128 tokens on each of so many dies."""
+    group = {"cards": str(dies // 2), "layout__expert_parallel": str(dies), "layout__head_parallel": "2"}
+    metrics = run("cm384_decode:exchange_push", batch__per_card="128", **group, **changes).metrics
+    return {name: metrics[f"{name}_us"] for name in ("dispatch", "combine")}
+
+
+def test_more_dies_send_more_of_their_rows_away_and_wait_longer_for_the_hottest() -> None:
+    few, many = exchange_us(18), exchange_us(288)
+    assert 100 < few["dispatch"] < many["dispatch"] < 120
+    assert few["combine"] < many["combine"] < 200
+    drawn_few, drawn_many = (exchange_us(dies, routing__skew="0")["combine"] for dies in (18, 288))
+    assert 5 < drawn_few - few["combine"] < drawn_many - many["combine"] < 20
+
+
+@pytest.mark.slow
+def test_two_micro_batches_pay_where_there_is_something_to_wait_for() -> None:
+    """The other micro-batch hides waiting for hot experts and long caches; without any it is not worth its cost."""
+
+    def layer_ms(micro_batches: str, **changes: str) -> float:
+        settings = {"knobs__micro_batches": micro_batches, "batch__draft_tokens": "1", **changes}
+        short, long = (drawn(**settings, model__shapes__layers=layers).metrics["iteration_ms"] for layers in "79")
+        return (long - short) / 2
+
+    even = {"routing__skew": "none", "batch__length_spread": "0"}
+    assert 1.03 < layer_ms("1") / layer_ms("2") < 1.12
+    assert layer_ms("1", **even) < layer_ms("2", **even)
+    assert layer_ms("1", batch__per_card="8", **even) < layer_ms("2", batch__per_card="8", **even)
+
+
 def test_a_deeper_draft_pays_only_while_it_is_accepted() -> None:
     def tpot_ms(depth: str, acceptance: str) -> float:
         changes = {"batch__draft_tokens": depth, "batch__acceptance": acceptance}
