@@ -8,7 +8,7 @@ from simulator.observe.trace import Flight
 from simulator.program.journal import Key, Label
 
 if TYPE_CHECKING:
-    from simulator.observe.timeline import Timeline
+    from simulator.observe.timeline import Timeline, Unrecorded
 
 CARD_KINDS = ("send", "receive")
 
@@ -16,7 +16,7 @@ CARD_KINDS = ("send", "receive")
 class LiveJournal:
     """The journal of one run. flights: what was on the wire, for the trace."""
 
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self, timeline: Timeline | Unrecorded) -> None:
         self.timeline = timeline
         self.flights: list[Flight] = []
 

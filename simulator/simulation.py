@@ -14,7 +14,7 @@ from simulator.machine.memory import Ledger
 from simulator.machine.spec import MachineSpec
 from simulator.observe.critical import CriticalPath, critical_path
 from simulator.observe.metrics import Metrics, busy_by_block, measure
-from simulator.observe.timeline import StaticTasks, Timeline
+from simulator.observe.timeline import StaticTasks, Timeline, Unrecorded
 from simulator.observe.trace import Flight
 from simulator.program.collectives import Lowering
 from simulator.program.live import LiveReplay
@@ -48,7 +48,10 @@ class Prepared:
 
 @dataclass
 class Result:
-    """What a run gave. header: how it was run. metrics: by name, in the unit that ends the name."""
+    """What a run gave. header: how it was run. metrics: by name, in the unit that ends the name.
+
+    recorded: whether its tasks were; if not, there are only makespan and metrics that follow from it or the programs.
+    """
 
     scenario: Scenario
     machine: MachineSpec
@@ -59,10 +62,13 @@ class Result:
     makespan_ps: int
     families: frozenset[str]
     flights: Sequence[Flight] = ()
+    recorded: bool = True
 
     @cached_property
     def columns(self) -> dict[str, Any]:
-        """The timeline as columns."""
+        """The timeline as columns; InputError if nothing was recorded."""
+        if not self.recorded:
+            raise InputError(f"{self.scenario.name} was run without recording: there is no timeline")
         return self.timeline.columns()
 
     @cached_property
@@ -140,11 +146,13 @@ def simulate(
     seed: int = 0,
     exchange: str = "auto",
     progress: Progress | None = None,
+    record: bool = True,
 ) -> Result:
     """Run a scenario once.
 
     ranks: "roles" simulates ranks that do the same thing once, "all" every rank. seed: of all draws. exchange: how
-    collectives are lowered ("auto", "classes" or "pairwise"). progress: told the share done, now and then.
+    collectives are lowered ("auto", "classes" or "pairwise"). progress: told the share done, now and then. record:
+    whether to keep a timeline; without one there are only the makespan and what follows from it.
     """
     if ranks not in RANK_MODES or exchange not in EXCHANGE_MODES:
         raise InputError(f"ranks is one of {', '.join(RANK_MODES)}; exchange is one of {', '.join(EXCHANGE_MODES)}")
@@ -155,13 +163,15 @@ def simulate(
     if ranks == "roles" and live is None:
         roles = find_roles(ready.world, lowering, lambda key: rate_of(key, ready.machine, ready.fabric))
     timeline = Timeline(scenario.name)
-    _add_ranks(timeline, ready, roles)
+    kept: Timeline | Unrecorded = timeline if record else Unrecorded()
+    if record:
+        _add_ranks(timeline, ready, roles)
     total = sum(len(ready.world.programs[rank].tasks) for rank in roles.leaders)
-    watch = timeline if progress is None else _Reporting(timeline, total, progress)
+    watch = kept if progress is None else _Reporting(kept, total, progress)
     replay = (LiveReplay if live else Replay)(
         ready.world, ready.machine, scenario.kernels, ready.fabric, lowering, roles, watch
     )
-    journal = LiveJournal(timeline)
+    journal = LiveJournal(kept)
     if isinstance(replay, LiveReplay):
         replay.attach(partial(_live, live, ready.case), getattr(scenario.knobs, "templates", True), journal)
     makespan_ps = replay.run()
@@ -178,7 +188,8 @@ def simulate(
         "changed": dict(scenario.changes),
     }
     families = frozenset(family for rank in roles.leaders for family in ready.world.programs[rank].families())
-    result = Result(scenario, ready.machine, header, {}, timeline, ready.ledger, makespan_ps, families, journal.flights)
+    result = Result(scenario, ready.machine, header, {}, timeline, ready.ledger, makespan_ps, families, journal.flights,
+                    record)
     result.metrics.update(_metrics(result, ready.case))
     sent = traffic(ready.world, roles, lowering, ready.fabric)
     result.metrics.update({f"sent_{level}_mb": size / 1e6 for level, size in sent.items()})
@@ -201,8 +212,10 @@ def _add_ranks(timeline: Timeline, ready: Prepared, roles: Roles) -> None:
 
 
 def _metrics(result: Result, case: Case) -> Mapping[str, float]:
-    """The workload's own metrics, then those that every run has."""
+    """The workload's own metrics, then those that every recorded run has."""
     seconds = result.makespan_ps / PS_PER_S
+    if not result.recorded:
+        return result.scenario.workload.measures(case, seconds)
     times = result.measured.all_communication
     metrics = {
         **result.scenario.workload.measures(case, seconds),
@@ -228,7 +241,7 @@ class _Reporting:
 
     EVERY = 4096
 
-    def __init__(self, timeline: Timeline, total: int, progress: Progress) -> None:
+    def __init__(self, timeline: Timeline | Unrecorded, total: int, progress: Progress) -> None:
         self._record, self._total, self._progress = timeline.record, max(total, 1), progress
         self._count = 0
 

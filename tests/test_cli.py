@@ -84,6 +84,17 @@ def test_run_prints_a_report(braid: Braid) -> None:
         assert wanted in done.out
 
 
+def test_run_without_recording_prints_what_follows_from_the_makespan(braid: Braid, tmp_path: Path) -> None:
+    kept, forgotten = (braid("run", DP, "--json", *SMALL, *more) for more in ((), ("--no-record",)))
+    assert forgotten.json["metrics"]["latency_ms"] == kept.json["metrics"]["latency_ms"]
+    assert "communication_ms" not in forgotten.json["metrics"]
+    assert forgotten.json["parameters"] == []
+    assert "not recorded" in braid("run", DP, "--no-record", *SMALL).out
+    refused = braid("run", DP, "--no-record", "--out", str(tmp_path / "out"), *SMALL)
+    assert (refused.code, "--no-record" in refused.err) == (2, True)
+    assert not (tmp_path / "out").exists()
+
+
 def test_run_json_is_one_object(braid: Braid) -> None:
     done = braid("run", DP, "--json", *SMALL)
     assert set(done.json) == {"scenario", "metrics", "expected", "parameters"}

@@ -15,13 +15,6 @@ KINDS = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce")
 EACH = 250
 
 
-class Nobody:
-    """Watches nothing."""
-
-    def record(self, *_: object) -> None:
-        """Nothing."""
-
-
 def _program(npu: Rank, each: int) -> None:
     world = npu.group("world")
     for kind in KINDS:
@@ -33,6 +26,7 @@ def prepared(ranks: int, each: int = EACH) -> Replay:
     """Every kind so many times, on one group of all ranks, ready to run."""
     from simulator.machine.graph import Fabric
     from simulator.machine.spec import load_machine, override
+    from simulator.observe.timeline import Unrecorded
     from simulator.program.collectives import Lowering
     from simulator.program.replay import Replay, rate_of
     from simulator.program.roles import find_roles
@@ -44,7 +38,7 @@ def prepared(ranks: int, each: int = EACH) -> Replay:
     groups = {"world": [tuple(range(ranks))]}
     world = record_world(partial(_program, each=each), ranks, groups, lambda rank: {})
     roles = find_roles(world, lowering, partial(rate_of, machine=machine, fabric=fabric))
-    return Replay(world, machine, next(iter(machine.kernels)), fabric, lowering, roles, Nobody())
+    return Replay(world, machine, next(iter(machine.kernels)), fabric, lowering, roles, Unrecorded())
 
 
 def simulation(ranks: int) -> Measurement:

@@ -49,6 +49,14 @@ def seed(command: F) -> F:
     return option(command)
 
 
+def record(command: F) -> F:
+    """`--no-record` -> record: bool."""
+    option = click.option(
+        "--no-record", "record", is_flag=True, default=True, flag_value=False,
+        help="Keep no timeline: print only what follows from the makespan and from the programs.")
+    return option(command)
+
+
 def as_json(command: F) -> F:
     """`--json` -> as_json: bool."""
     option = click.option("--json", "as_json", is_flag=True,

@@ -38,7 +38,7 @@ def result_object(result: Result) -> dict[str, Any]:
         "scenario": result.scenario.name,
         "metrics": plain(result.metrics),
         "expected": [expected_row(row) for row in result.expected],
-        "parameters": plain(result.parameters),
+        "parameters": plain(result.parameters) if result.recorded else [],
     }
 
 

@@ -26,12 +26,13 @@ def scenario_of(reference: str, settings: Mapping[str, str]) -> Scenario:
     return scenario.replace(dict(settings)) if settings else scenario
 
 
-def simulate(scenario: Scenario, ranks: str, seed: int) -> Result:
+def simulate(scenario: Scenario, ranks: str, seed: int, record: bool = True) -> Result:
     """Runs it, with a progress bar where a person watches; RunError if it does not fit or does not end."""
     from simulator import simulation
 
     with ProgressBar(scenario.name) as bar:
-        return simulation.simulate(scenario, ranks=ranks, seed=seed, progress=bar if bar.wanted else None)
+        progress = bar if bar.wanted else None
+        return simulation.simulate(scenario, ranks=ranks, seed=seed, progress=progress, record=record)
 
 
 def _text_of(error: Exception) -> str:

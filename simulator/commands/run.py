@@ -14,9 +14,12 @@ from simulator.commands import options
 @options.settings
 @options.ranks
 @options.seed
+@options.record
 @options.out
 @options.as_json
-def run(scenario: str, settings: dict[str, str], ranks: str, seed: int, out: Path | None, as_json: bool) -> None:
+def run(
+    scenario: str, settings: dict[str, str], ranks: str, seed: int, record: bool, out: Path | None, as_json: bool
+) -> None:
     """Simulate SCENARIO and print expected and simulated values, time by kind, one layer's streams.
 
     The report's header names what the command line changed. With --json the object has the keys scenario, metrics,
@@ -37,8 +40,10 @@ def run(scenario: str, settings: dict[str, str], ranks: str, seed: int, out: Pat
     from simulator.commands.output import result_object, to_json, write_result
     from simulator.commands.request import scenario_of, simulate
 
+    if out is not None and not record:
+        raise click.UsageError("--out writes what was recorded: leave out --no-record")
     folder = OutputFolder(out) if out is not None else None
-    result = simulate(scenario_of(scenario, settings), ranks, seed)
+    result = simulate(scenario_of(scenario, settings), ranks, seed, record)
     written = write_result(result, folder) if folder is not None else []
     if as_json:
         click.echo(to_json(result_object(result)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from simulator.observe.report import ExpectedRow, Footnote, ReportInput, number
@@ -32,6 +32,8 @@ def facts(result: Result) -> list[str]:
         f"simulated {how}; seed {header['seed']}",
         f"memory: {format_si(ledger.used_bytes, 'B')} of {format_si(ledger.usable_bytes, 'B')} on the fullest rank",
     ]
+    if not result.recorded:
+        lines.append("not recorded: only what follows from the makespan and from the programs")
     for key, text in header["changed"].items():
         assumed = " (assumed)" if key.startswith(("machine.", "model.")) else ""
         lines.append(f"changed on the command line: {key} = {text}{assumed}")
@@ -71,21 +73,20 @@ def band_text(band: tuple[float | None, float | None]) -> str:
 
 def headline(result: Result) -> dict[str, float]:
     """The metrics without the time of each kind, which has a table of its own."""
-    kinds = {f"{kind}_ms" for kind in result.measured.kind_ps}
+    kinds = {f"{kind}_ms" for kind in result.measured.kind_ps} if result.recorded else set()
     return {name: value for name, value in result.metrics.items() if name not in kinds}
 
 
 def report_of(result: Result) -> ReportInput:
     """The report of one run."""
-    notes = [Footnote(one["name"], f"{one['value']:g} {one['unit']}".removesuffix(" 1"), one["kind"], one["source"])
-             for one in result.parameters]
-    return ReportInput(
+    shown = ReportInput(
         title=f"{result.scenario.name}: {result.scenario.title}",
         facts=facts(result),
         numbers=[(name, number(value)) for name, value in headline(result).items() if not _in_tables(name)],
         expected=expected_rows(result),
-        metrics=result.measured,
-        path=result.critical,
-        columns=result.columns,
-        footnotes=notes,
     )
+    if not result.recorded:
+        return shown
+    notes = [Footnote(one["name"], f"{one['value']:g} {one['unit']}".removesuffix(" 1"), one["kind"], one["source"])
+             for one in result.parameters]
+    return replace(shown, metrics=result.measured, path=result.critical, columns=result.columns, footnotes=notes)

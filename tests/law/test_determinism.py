@@ -6,37 +6,36 @@ import hashlib
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from simulator.errors import InputError
 from simulator.library import load_scenario
 from simulator.machine.graph import Fabric
 from simulator.machine.spec import override
+from simulator.observe.arrow import write_parquet
+from simulator.observe.columns import select
+from simulator.observe.timeline import ROWS_PER_GROUP, Unrecorded
 from simulator.program.collectives import Lowering
-from simulator.program.replay import Replay
-from simulator.program.roles import unfolded
+from simulator.program.replay import Replay, rate_of
+from simulator.program.roles import find_roles, unfolded
 from simulator.simulation import prepare, simulate
 from tests.law.program.clusters import UNROUND, Cluster, clusters, crowds
 from tests.program.small import replay
 
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIOS = ("a3_prefill:dp_uneven", "contention:staging")
+LIVE = "pplx:efa_ep16"
 WRITE = """
 import sys
 from simulator.library import load_scenario
 from simulator.simulation import simulate
 simulate(load_scenario(sys.argv[1]), ranks=sys.argv[2]).timeline.write_parquet(sys.argv[3])
 """
-
-
-class Nobody:
-    """Watches nothing."""
-
-    def record(self, *_: object) -> None:
-        """Nothing."""
 
 
 class Table:
@@ -57,10 +56,22 @@ def digest(scenario: str, ranks: str, hash_seed: str, file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_another_process_with_another_hash_seed_writes_the_same_bytes(scenario: str, tmp_path: Path) -> None:
-    first = digest(scenario, "roles", "1", tmp_path / "first.parquet")
-    assert first == digest(scenario, "roles", "4242", tmp_path / "second.parquet")
+@pytest.mark.parametrize(("scenario", "ranks"), [
+    *((scenario, "roles") for scenario in SCENARIOS), ("contention:staging", "all"), (LIVE, "roles")])
+def test_another_process_with_another_hash_seed_writes_the_same_bytes(
+    scenario: str, ranks: str, tmp_path: Path
+) -> None:
+    first = digest(scenario, ranks, "1", tmp_path / "first.parquet")
+    assert first == digest(scenario, ranks, "4242", tmp_path / "second.parquet")
+
+
+def test_somebody_who_is_told_of_progress_changes_no_byte(tmp_path: Path) -> None:
+    told: list[float] = []
+    for name, progress in (("alone", None), ("told", told.append)):
+        result = simulate(load_scenario("contention:staging"), progress=progress)
+        result.timeline.write_parquet(tmp_path / name)
+    assert told[-1] == 1.0
+    assert (tmp_path / "alone").read_bytes() == (tmp_path / "told").read_bytes()
 
 
 @pytest.mark.parametrize("scenario", ["a3_prefill:dp", "contention:staging"])
@@ -74,12 +85,44 @@ def test_leaders_have_the_rows_of_the_unfolded_run(scenario: str) -> None:
     assert folded["multiplicity"].sum() == len(whole["rank"])
 
 
+@pytest.mark.parametrize("scenario", ["a3_prefill:dp", "a3_prefill:dp_long_prompt", "contention:staging"])
+def test_a_folded_run_written_out_for_every_rank_is_the_unfolded_file(scenario: str, tmp_path: Path) -> None:
+    settings = {"model.shapes.layers": "5"} if scenario.startswith("a3") else {}
+    chosen = load_scenario(scenario).replace(settings)
+    ready = prepare(chosen)
+    roles = find_roles(ready.world, Lowering(ready.fabric, ready.machine.collectives),
+                       partial(rate_of, machine=ready.machine, fabric=ready.fabric))
+    folded = simulate(chosen, ranks="roles").columns
+    first = dict(zip(*np.unique(folded["rank"], return_index=True), strict=True))
+    count = dict(zip(*np.unique(folded["rank"], return_counts=True), strict=True))
+    rows = np.concatenate([np.arange(first[leader], first[leader] + count[leader]) for leader in roles.leader])
+    whole = {name: column[rows] for name, column in folded.items()}
+    whole["rank"] = np.repeat(np.arange(len(roles.leader), dtype=np.int32), [count[one] for one in roles.leader])
+    whole["multiplicity"] = np.ones(len(rows), dtype=np.int32)
+    groups = (select(whole, np.arange(at, min(at + ROWS_PER_GROUP, len(rows))))
+              for at in range(0, len(rows), ROWS_PER_GROUP))  # fmt: skip
+    write_parquet(groups, tmp_path / "folded.parquet")
+    simulate(chosen, ranks="all").timeline.write_parquet(tmp_path / "whole.parquet")
+    assert len(roles.leaders) < ready.world.ranks
+    assert (tmp_path / "folded.parquet").read_bytes() == (tmp_path / "whole.parquet").read_bytes()
+
+
+@pytest.mark.parametrize("scenario", [*SCENARIOS, LIVE])
+def test_a_run_without_recording_has_the_same_makespan_and_metrics(scenario: str) -> None:
+    kept, forgotten = simulate(load_scenario(scenario)), simulate(load_scenario(scenario), record=False)
+    assert forgotten.makespan_ps == kept.makespan_ps
+    assert forgotten.metrics.items() <= kept.metrics.items()
+    assert len(forgotten.timeline) == 0
+    with pytest.raises(InputError, match="without recording"):
+        _ = forgotten.columns
+
+
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_run_that_nobody_watches_lasts_as_long(scenario: str) -> None:
     ready = prepare(load_scenario(scenario))
     lowering = Lowering(Fabric(ready.machine, ready.case.ranks), ready.machine.collectives)
     silent = Replay(ready.world, ready.machine, ready.scenario.kernels, ready.fabric, lowering, unfolded(ready.world),
-                    Nobody())
+                    Unrecorded())
     assert silent.run() == simulate(load_scenario(scenario), ranks="all").makespan_ps
 
 

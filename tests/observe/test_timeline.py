@@ -134,6 +134,23 @@ def test_a_row_costs_at_most_60_bytes() -> None:
     assert used / len(made) <= 60
 
 
+def test_writing_needs_little_beside_what_was_recorded(tmp_path) -> None:
+    """Row groups are written one by one: four times the rows, ten bytes for each more."""
+    peaks = []
+    for ranks in (50, 200):
+        made, static = Timeline("big"), static_of(PROGRAM * 1000)
+        for rank in range(ranks):
+            made.add_rank(rank, static)
+        for number in range(3000):
+            for rank in range(ranks):
+                made.record(rank, number, 0, 1, 2, 3, 4, "HBM")
+        tracemalloc.start()
+        made.write_parquet(tmp_path / f"{ranks}.parquet")
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] - peaks[0] <= 10 * 150 * 3000
+
+
 def test_helpers_find_rows_and_waits() -> None:
     columns = timeline(PROGRAM, PROGRAM).columns()
     assert find_rows(columns, np.array([1, 0, 5]), np.array([2, 7, 0])).tolist() == [5, -1, -1]
