@@ -17,6 +17,7 @@ SPAN = (": the gain moves by twenty points with CTAs, padding, routing and the p
 EXCHANGES = ": exchanges of all tokens grow with the batch, at a bus bandwidth that only the baseline fits"
 SCHEDULER = ": no time of the scheduler between steps is published, and none is simulated"
 CTAS = "machine.collectives.nccl_background.cores.sm"
+IN_NODE = "nccl_background"  # NCCL inside a node, whose rates are a table's; "nccl" is what 4 nodes reach
 RUN = ("throughput_tok_s_per_card", "tpot_ms", "prefetch_stall_ms")
 
 
@@ -199,3 +200,69 @@ def kimi_dp() -> Scenario:
 def kimi_flow() -> Scenario:
     """Kimi-K2 with FlowMLA: queries and o_proj sharded inside each node."""
     return kimi_dp().variant(title="Kimi-K2: 16 x H800, FP8, FlowMLA", knobs=Knobs(sharded=("q_b", "o")))
+
+
+def qwen3_tp() -> Scenario:
+    """Qwen3-235B in BF16 on 8 H800: 4 heads of keys and values, so that tensor parallelism keeps the cache twice."""
+    return h800_dp().variant(
+        title="Qwen3-235B: 8 x H800, BF16, TP8",
+        model="qwen3_235b",
+        cards=8,
+        batch=Batch(chunk_tokens=8192, samples=1),
+        layout=Layout(),
+        knobs=Knobs(dtype="bf16", captured=160, attention="tp", engine=IN_NODE, small_engine=IN_NODE),
+        expected=(),
+    )
+
+
+def qwen3_dp() -> Scenario:
+    """Data parallel attention: every request's cache once, all of attention on every card."""
+    return qwen3_tp().variant(
+        title="Qwen3-235B: 8 x H800, BF16, DP8",
+        batch=Batch(samples=1),
+        knobs=Knobs(dtype="bf16", captured=160, engine=IN_NODE),
+    )
+
+
+def qwen3_flow() -> Scenario:
+    """With FlowMLA: o_proj, almost half of attention, sharded over the node."""
+    return qwen3_dp().variant(
+        title="Qwen3-235B: 8 x H800, BF16, FlowMLA",
+        knobs=Knobs(dtype="bf16", captured=160, engine=IN_NODE, sharded=("o",)),
+    )
+
+
+def qwen3_flow_all() -> Scenario:
+    """All of attention sharded: twice the bytes in every gather, more than a layer hides on an H800's NVLink."""
+    return qwen3_dp().variant(
+        title="Qwen3-235B: 8 x H800, BF16, FlowMLA, all projections sharded",
+        knobs=Knobs(dtype="bf16", captured=160, engine=IN_NODE, sharded=("qkv", "o")),
+    )
+
+
+def glm_tp() -> Scenario:
+    """GLM-4.5 in BF16 on 16 H800: 8 heads of keys and values for 16 cards."""
+    return qwen3_tp().variant(
+        title="GLM-4.5: 16 x H800, BF16, TP16",
+        model="glm_4_5",
+        cards=16,
+        knobs=Knobs(dtype="bf16", captured=160, attention="tp", small_engine="nccl"),
+    )
+
+
+def glm_dp() -> Scenario:
+    """Data parallel attention, whole experts on every card."""
+    return glm_tp().variant(
+        title="GLM-4.5: 16 x H800, BF16, DP16",
+        batch=Batch(samples=1),
+        layout=Layout(expert_parallel=16),
+        knobs=Knobs(dtype="bf16", captured=160),
+    )
+
+
+def glm_flow() -> Scenario:
+    """With FlowMLA: all projections sharded inside each node."""
+    return glm_dp().variant(
+        title="GLM-4.5: 16 x H800, BF16, FlowMLA",
+        knobs=Knobs(dtype="bf16", captured=160, sharded=("qkv", "o")),
+    )

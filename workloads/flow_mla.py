@@ -19,7 +19,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from simulator.model import ops, serving
+from simulator.model import gqa, ops, serving
 from simulator.model.choices import blocks_of, chosen_rows
 from simulator.model.decode import in_l2
 from simulator.model.layout import blocks
@@ -50,7 +50,9 @@ class Knobs(BaseModel):
 
     dtype: Literal["fp8", "bf16"] = Field("fp8", description="weights of linear layers")
     attention: Literal["dp", "tp"] = Field("dp", description="data or tensor parallel attention")
-    sharded: tuple[Literal["qkv_a", "q_b", "o"], ...] = Field((), description="FlowMLA: modules of which 1/n is kept")
+    sharded: tuple[Literal["qkv_a", "q_b", "qkv", "o"], ...] = Field(
+        (), description="FlowMLA: modules of which 1/n is kept (qkv: of grouped-query attention)"
+    )
     shards: int = Field(8, gt=1, description="FlowMLA: over how many neighbours a module is sharded")
     buffers: int = Field(2, gt=0, description="FlowMLA: layers whose gathered weights there is room for")
     gather_engine: str = Field("nccl_background", description="FlowMLA: what drives the gather")
@@ -93,7 +95,7 @@ def step(npu: Rank, case: Case, iteration: Iteration, shards: Shards) -> None:
 def data_parallel_layer(npu: Rank, case: Case, iteration: Iteration, layer: int, shards: Shards) -> None:
     """All heads of own tokens; then the feed-forward of everybody's."""
     s, world, tokens = case.shapes, npu.group("world"), _tokens(case, iteration)
-    shards.before("qkv_a", "q_b")
+    shards.before("qkv_a", "q_b", "qkv")
     attend(npu, case, iteration, s.heads)
     *before, o = serving.output(s, tokens, s.heads, case.knobs.dtype)
     launch(npu, iteration, before)
@@ -121,13 +123,14 @@ def tensor_parallel_layer(npu: Rank, case: Case, iteration: Iteration, layer: in
 def attend(npu: Rank, case: Case, iteration: Iteration, heads: int) -> None:
     """Projections of all tokens, then attention of those that decode and of the prompts."""
     s, dtype = case.shapes, case.knobs.dtype
-    launch(npu, iteration, serving.projections(s, _tokens(case, iteration), heads, dtype))
+    kind = gqa if s.kv_heads else serving
+    launch(npu, iteration, kind.projections(s, _tokens(case, iteration), heads, dtype))
     if iteration.decoding:
         dummies = iteration.padded(case.knobs.pad_to_captured) - iteration.decoding
         contexts = ((1, iteration.cached),) * iteration.decoding + ((1, 1),) * dummies
-        launch(npu, iteration, serving.decode_attention(s, contexts, heads))
+        launch(npu, iteration, kind.decode_attention(s, contexts, heads))
     if iteration.prompts:
-        launch(npu, iteration, serving.prompt_attention(s, iteration.prompts, heads, dtype))
+        launch(npu, iteration, kind.prompt_attention(s, iteration.prompts, heads, dtype))
 
 
 def feed_forward(npu: Rank, case: Case, iteration: Iteration, layer: int, tokens: int) -> None:
@@ -141,9 +144,7 @@ def feed_forward(npu: Rank, case: Case, iteration: Iteration, layer: int, tokens
         sliced_experts(npu, case, iteration, layer, tokens)
     else:
         whole_experts(npu, case, iteration, layer, tokens)
-        shared = s.shared_experts * s.expert_intermediate // case.ranks
-        launch(npu, iteration, serving.ffn(s, "shared", tokens, shared, dtype))
-        launch(npu, iteration, [("shared.add", ops.passes(4.0 * tokens * s.hidden, 2.0 * tokens * s.hidden))])
+        shared_experts(npu, case, iteration, tokens)
 
 
 def sliced_experts(npu: Rank, case: Case, iteration: Iteration, layer: int, tokens: int) -> None:
@@ -165,6 +166,16 @@ def whole_experts(npu: Rank, case: Case, iteration: Iteration, layer: int, token
     of_rank = cache(lambda rank: _placed(iteration, of_place(rank * ep // case.ranks)))
     for number, (name, _) in enumerate(of_place(0)):
         npu.launch_by_rank(lambda rank, number=number: of_rank(rank)[number][1], name)  # type: ignore[misc]
+
+
+def shared_experts(npu: Rank, case: Case, iteration: Iteration, tokens: int) -> None:
+    """A slice of the shared experts, if there are any, added to what the routed ones give."""
+    s = case.shapes
+    if not s.shared_experts:
+        return
+    width = s.shared_experts * s.expert_intermediate // case.ranks
+    launch(npu, iteration, serving.ffn(s, "shared", tokens, width, case.knobs.dtype))
+    launch(npu, iteration, [("shared.add", ops.passes(4.0 * tokens * s.hidden, 2.0 * tokens * s.hidden))])
 
 
 def expert_rows(case: Case, layer: int, tokens: int) -> tuple[int, ...]:

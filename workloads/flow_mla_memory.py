@@ -14,19 +14,40 @@ libraries, communicators) is in the share of memory that the server leaves free.
 
 from __future__ import annotations
 
+from simulator.errors import InputError
 from simulator.scenario import Case, MemoryItem
 
 ELEMENT = {"fp8": 1.0 + 4.0 / 128**2, "bf16": 2.0}
 
 
 def module_parameters(case: Case) -> dict[str, int]:
-    """Of one layer's attention, by module that can be sharded."""
+    """Of one layer's attention, by module that can be sharded.
+
+    Raises:
+        InputError: `sharded` names a module that this model does not have.
+    """
     s = case.shapes
-    return {
-        "qkv_a": s.hidden * (s.q_lora + s.kv_values),
-        "q_b": s.q_lora * s.heads * s.qk_dim,
-        "o": s.o_proj_parameters,
-    }
+    latent = {"qkv_a": s.hidden * (s.q_lora + s.kv_values), "q_b": s.q_lora * s.heads * s.qk_dim}
+    sizes = {"qkv": s.hidden * (s.heads * s.qk_dim + s.kv_values)} if s.kv_heads else latent
+    sizes["o"] = s.o_proj_parameters
+    unknown = [name for name in case.knobs.sharded if name not in sizes]
+    if unknown:
+        raise InputError(f"knobs.sharded has {', '.join(unknown)}: attention of {s.name} has {', '.join(sizes)}")
+    return sizes
+
+
+def split_parameters(case: Case) -> dict[str, float]:
+    """The same on one of the ranks that split heads (all on a data parallel one). Down projections are whole on each,
+    and so is a head of keys and values where there are fewer than ranks."""
+    s, sizes, shards = case.shapes, module_parameters(case), _head_shards(case)
+    split: dict[str, float] = {name: size / shards for name, size in sizes.items()}
+    if s.kv_heads:
+        return split | {"qkv": s.hidden * (s.heads * s.qk_dim / shards + s.kv_values_of(shards))}
+    return split | {"qkv_a": sizes["qkv_a"]}
+
+
+def _head_shards(case: Case) -> int:
+    return case.ranks if case.knobs.attention == "tp" else 1
 
 
 def sharded_bytes(case: Case) -> float:
@@ -47,9 +68,9 @@ def fitting(case: Case) -> int:
 
 
 def request_bytes(case: Case) -> float:
-    """The latent cache of one request at its end, BF16 (70,272 B a token in DeepSeek-R1)."""
+    """The cache of one request at its end on one rank, BF16 (70,272 B a token in DeepSeek-R1, on every rank)."""
     tokens = case.batch.prompt_tokens + case.batch.output_tokens
-    return 2.0 * case.shapes.kv_values * case.shapes.layers * tokens
+    return 2.0 * case.shapes.kv_values_of(_head_shards(case)) * case.shapes.layers * tokens
 
 
 def items(case: Case, held: int) -> list[MemoryItem]:
@@ -65,7 +86,7 @@ def items(case: Case, held: int) -> list[MemoryItem]:
         ("LM head, a shard", "weights", 2.0 * s.embedding_parameters / case.ranks),
         ("activations of a step with prompts", "activations", prompt_step_bytes(case)),
         (f"logits of graphs for {case.knobs.captured} requests, twice", "activations", captured_bytes(case)),
-        (f"latent cache of {held} requests", "KV", held * request_bytes(case)),
+        (f"{'KV' if s.kv_heads else 'latent'} cache of {held} requests", "KV", held * request_bytes(case)),
     ]
 
 
@@ -88,19 +109,18 @@ def captured_bytes(case: Case) -> float:
 def attention(case: Case) -> list[MemoryItem]:
     """Attention, its absorbed copies, FlowMLA's shards and buffers, and the embedding."""
     s, knobs, element = case.shapes, case.knobs, ELEMENT[case.knobs.dtype]
-    share = case.ranks if knobs.attention == "tp" else 1
+    share = _head_shards(case)
     kv_b = s.kv_lora * s.heads * (s.nope_dim + s.v_dim)
-    sizes = {"qkv_a": 1, "q_b": share, "o": share}
     parts: list[MemoryItem] = [
         (f"attention: {name}" + (", a shard" if name in knobs.sharded else ""), "weights",
-         s.layers * element * size / sizes[name] / (knobs.shards if name in knobs.sharded else 1))
-        for name, size in module_parameters(case).items()
+         s.layers * element * size / (knobs.shards if name in knobs.sharded else 1))
+        for name, size in split_parameters(case).items()
     ]  # fmt: skip
-    parts += [
-        ("attention: kv_b", "weights", s.layers * element * kv_b / share),
-        ("attention: kv_b absorbed, BF16", "weights", s.layers * 2.0 * kv_b / share),
-        ("embedding" + (", a shard" if share > 1 else ", replicated"), "weights", 2.0 * s.embedding_parameters / share),
-    ]
+    if kv_b:
+        parts.append(("attention: kv_b", "weights", s.layers * element * kv_b / share))
+        parts.append(("attention: kv_b absorbed, BF16", "weights", s.layers * 2.0 * kv_b / share))
+    embedding = "embedding" + (", a shard" if share > 1 else ", replicated")
+    parts.append((embedding, "weights", 2.0 * s.embedding_parameters / share))
     if knobs.sharded:
         gathered = sharded_bytes(case) * (knobs.shards - 1) / knobs.shards
         parts.append((f"{knobs.buffers} buffers for gathered weights", "communication", knobs.buffers * gathered))

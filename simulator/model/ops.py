@@ -45,10 +45,12 @@ def flash_attention(
     v_dim: int,
     family: str = "flash_attention_ntd",
     dtype: str = "bf16",
+    kv_heads: int = 0,
 ) -> Work:
-    """Attention with its own keys per head; sequences: (queries, keys, causal)."""
+    """Attention with its own keys per head, or per `kv_heads` groups of heads; sequences: (queries, keys, causal)."""
     queries = sum(queries for queries, _, _ in sequences)
     keys = sum(keys for _, keys, _ in sequences)
+    kv_heads = kv_heads or heads
     element = ELEMENT_BYTES[dtype]
     return Work(
         family,
@@ -57,12 +59,44 @@ def flash_attention(
         out_dtype=dtype,
         scores=sequences,
         heads=heads,
-        kv_heads=heads,
+        kv_heads=kv_heads,
         kv_dim=qk_dim + v_dim,
         qk_dim=qk_dim,
         v_dim=v_dim,
-        read_bytes=heads * (queries * qk_dim + keys * (qk_dim + v_dim)) * element,
+        read_bytes=(heads * queries * qk_dim + kv_heads * keys * (qk_dim + v_dim)) * element,
         write_bytes=heads * queries * v_dim * element,
+    )
+
+
+def grouped_attention(
+    sequences: tuple[tuple[int, int], ...],
+    heads: int,
+    kv_heads: int,
+    qk_dim: int,
+    v_dim: int,
+    family: str,
+    dtype: str = "bf16",
+) -> Work:
+    """Grouped-query attention in decode: heads of a group share keys and values, which stream past L2 once.
+
+    sequences: (queries, cached tokens) of every request.
+    """
+    queries, keys = sum(queries for queries, _ in sequences), sum(keys for _, keys in sequences)
+    element = ELEMENT_BYTES[dtype]
+    return Work(
+        family,
+        kind="attention",
+        dtype=dtype,
+        out_dtype=dtype,
+        scores=tuple((queries, keys, False) for queries, keys in sequences),
+        heads=heads,
+        kv_heads=kv_heads,
+        kv_dim=qk_dim + v_dim,
+        qk_dim=qk_dim,
+        v_dim=v_dim,
+        read_bytes=queries * heads * qk_dim * element,
+        write_bytes=queries * heads * v_dim * element,
+        streamed_bytes=keys * kv_heads * (qk_dim + v_dim) * element,
     )
 
 

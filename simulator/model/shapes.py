@@ -8,23 +8,32 @@ from pathlib import Path
 from typing import Any
 
 from simulator import paths
+from simulator.errors import InputError
 from simulator.machine.typed_toml import SpecError, Table, line, overridden, read, validate
 from simulator.units import Count, PositiveCount, Quantity
 
+LATENT = ("q_lora", "kv_lora", "rope_dim", "nope_dim", "v_dim")
+GROUPED = ("kv_heads", "head_dim")
+
 
 class ShapesSpec(Table):
-    """The numbers of a model's file, each with its source; `Shapes` says what they mean."""
+    """The numbers of a model's file, each with its source; `Shapes` says what they mean.
+
+    A model has those of multi-head latent attention (LATENT) or those of grouped-query attention (GROUPED).
+    """
 
     layers: PositiveCount
     dense_layers: Count
     mtp_layers: Count
     hidden: PositiveCount
     heads: PositiveCount
-    q_lora: PositiveCount
-    kv_lora: PositiveCount
-    rope_dim: PositiveCount
-    nope_dim: PositiveCount
-    v_dim: PositiveCount
+    q_lora: PositiveCount | None = None
+    kv_lora: PositiveCount | None = None
+    rope_dim: PositiveCount | None = None
+    nope_dim: PositiveCount | None = None
+    v_dim: PositiveCount | None = None
+    kv_heads: PositiveCount | None = None
+    head_dim: PositiveCount | None = None
     routed_experts: PositiveCount
     experts_per_token: PositiveCount
     shared_experts: Count
@@ -34,7 +43,7 @@ class ShapesSpec(Table):
 
 
 class ModelSpec(Table):
-    """The typed file of a model with multi-head latent attention and a mixture of experts."""
+    """The typed file of a model with a mixture of experts, and latent or grouped-query attention."""
 
     name: str
     title: str
@@ -48,7 +57,9 @@ class Shapes:
 
     layers: all but the MTP layers; the first `dense_layers` of them have a dense feed-forward, the others experts.
     q_lora, kv_lora: ranks of the query and key-value down projections; rope_dim, nope_dim: parts of a query or key head
-    with and without rotary position; v_dim: size of a value head.
+    with and without rotary position; v_dim: size of a value head. kv_heads: heads with keys and values of their own,
+    each shared by as many queries (0: all share one latent, as in MLA); then ranks and rope_dim are 0, nope_dim is the
+    size of a whole head.
     """
 
     name: str
@@ -68,6 +79,7 @@ class Shapes:
     expert_intermediate: int
     dense_intermediate: int
     vocabulary: int
+    kv_heads: int = 0
 
     @property
     def moe_layers(self) -> int:
@@ -81,8 +93,18 @@ class Shapes:
 
     @property
     def kv_values(self) -> int:
-        """Values that the latent cache keeps per token and layer (576 in DeepSeek-R1)."""
-        return self.kv_lora + self.rope_dim
+        """Values that the cache keeps per token and layer: a latent (576 in DeepSeek-R1), or keys and values."""
+        return self.kv_values_of(1)
+
+    def kv_values_of(self, shards: int) -> int:
+        """Of them on one of so many ranks that split the heads: all share a latent, and a head is on one at least."""
+        if not self.kv_heads:
+            return self.kv_lora + self.rope_dim
+        return self.kv_heads_of(shards) * (self.qk_dim + self.v_dim)
+
+    def kv_heads_of(self, shards: int) -> int:
+        """Key and value heads on one of so many ranks: where there are fewer heads than ranks, copies of one."""
+        return max(self.kv_heads // shards, 1)
 
     @property
     def o_proj_parameters(self) -> int:
@@ -91,10 +113,23 @@ class Shapes:
 
     @property
     def mla_parameters(self) -> int:
-        """Of one layer's attention: down and up projections of queries and of keys and values, and o_proj."""
+        """Of one layer's attention: down and up projections of queries and of keys and values, and o_proj.
+
+        Raises:
+            InputError: this model's attention is another.
+        """
+        if self.kv_heads:
+            raise InputError(f"{self.name} has grouped-query attention, and this program is for latent attention")
         queries = self.hidden * self.q_lora + self.q_lora * self.heads * self.qk_dim
         keys_values = self.hidden * self.kv_values + self.kv_lora * self.heads * (self.nope_dim + self.v_dim)
         return queries + keys_values + self.o_proj_parameters
+
+    @property
+    def attention_parameters(self) -> int:
+        """Of one layer's attention, of either kind."""
+        if not self.kv_heads:
+            return self.mla_parameters
+        return self.hidden * (self.heads * self.qk_dim + self.kv_values) + self.o_proj_parameters
 
     @property
     def expert_parameters(self) -> int:
@@ -125,13 +160,13 @@ class Shapes:
     def mtp_parameters(self) -> int:
         """Of all MTP layers: a MoE layer each and the projection of two hidden states to one; embedding and LM head are
         the model's own."""
-        return self.mtp_layers * (self.mla_parameters + self.moe_parameters + 2 * self.hidden * self.hidden)
+        return self.mtp_layers * (self.attention_parameters + self.moe_parameters + 2 * self.hidden * self.hidden)
 
     @property
     def parameters(self) -> int:
         """Of the whole model without its MTP layers, which is how the published totals count."""
         feed_forward = self.dense_layers * self.dense_parameters + self.moe_layers * self.moe_parameters
-        return self.layers * self.mla_parameters + feed_forward + 2 * self.embedding_parameters
+        return self.layers * self.attention_parameters + feed_forward + 2 * self.embedding_parameters
 
 
 def load_model(name: str | Path) -> ModelSpec:
@@ -147,7 +182,12 @@ def override_model(spec: ModelSpec, changes: Mapping[str, str | Quantity]) -> Mo
 
 def shapes_of(spec: ModelSpec) -> Shapes:
     """The plain numbers of a model's file."""
-    return Shapes(spec.name, **{name: getattr(spec.shapes, name).count for name in ShapesSpec.model_fields})
+    given = {name: getattr(spec.shapes, name) for name in ShapesSpec.model_fields}
+    counts = {name: number.count if number is not None else 0 for name, number in given.items()}
+    head = counts.pop("head_dim")
+    if head:
+        counts |= {"nope_dim": head, "v_dim": head}
+    return Shapes(spec.name, **counts)
 
 
 def load_shapes(name: str | Path) -> Shapes:
@@ -163,6 +203,12 @@ def _checked(tables: dict[str, Any], label: str) -> ModelSpec:
         if getattr(shapes, part).count > getattr(shapes, whole).count:
             right = f"at most {whole}, which is {getattr(shapes, whole)}"
             mistakes.append(line(label, f"shapes.{part}", getattr(shapes, part), right))
+    given = [{name for name in names if getattr(shapes, name) is not None} for names in (LATENT, GROUPED)]
+    if given not in ([set(LATENT), set()], [set(), set(GROUPED)]):
+        right = f"either {', '.join(LATENT)} or {', '.join(GROUPED)}"
+        mistakes.append(line(label, "shapes", ", ".join(sorted(given[0] | given[1])) or "neither", right))
+    if not mistakes and shapes.kv_heads and shapes.heads.count % shapes.kv_heads.count:
+        mistakes.append(line(label, "shapes.kv_heads", shapes.kv_heads, f"a divisor of heads, which is {shapes.heads}"))
     if mistakes:
         raise SpecError(mistakes)
     return spec
