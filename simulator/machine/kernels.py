@@ -96,9 +96,9 @@ def score_elements(sequence: tuple[int, int, bool], tile: int = 1) -> float:
 class Cost:
     """What a kernel spends on one kind of chip. `need`: cores of each pool per unit; see the module's text.
 
-    prologue_s: the part of the latency that needs nothing from the kernel before. kept_bytes: how much of the block
-    `weights` lies in L2 when it has ended. latency_name, limit_name: what to call its latency and its limit where they
-    bound it.
+    prologue_s: the part of the latency that needs nothing from the kernel before. kept_bytes: how much of its weights
+    lies in L2 when it has ended (their name makes no difference to cost). latency_name, limit_name: what to call its
+    latency and its limit where they bound it.
     """
 
     latency_s: float
@@ -113,7 +113,6 @@ class Cost:
     unoverlapped: float = 0.0
     at_least: int = 1
     weight_bytes: float = 0.0
-    weights: str = ""
     kept_bytes: float = 0.0
     allocates_bytes: float = 0.0
     prologue_s: float = 0.0
@@ -266,7 +265,6 @@ def _common(work: Work, chip: ChipSpec, kernel: KernelSpec, want: int, tiles: in
         "hbm_rate_bytes_per_s": chip.hbm.peak.si * kernel.hbm_share.si if kernel.hbm_share else inf,
         "unoverlapped": kernel.unoverlapped.si / max(ceil(tiles / want), 1),
         "weight_bytes": work.weight_bytes + sum(part.weight_bytes for part in work.parts),
-        "weights": work.weights,
         "kept_bytes": work.weight_bytes + sum(part.weight_bytes for part in work.parts),
         "prologue_s": min(kernel.prologue.si, kernel.floor.si) if kernel.prologue else 0.0,
         "allocates_bytes": sum(one.read_bytes + one.write_bytes + one.cached_bytes for one in (work, *work.parts)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from simulator.machine.shape import Shape, Stage
@@ -55,21 +55,21 @@ class Mover:
         """The present one."""
         return self.shape.stages[self.number]
 
-    def spans(self) -> Iterator[Span]:
+    def spans(self) -> list[Span]:
         """What is still to be moved."""
-        at_ps, flow = self.at_ps, self.flow
+        at_ps, flow, spans = self.at_ps, self.flow, []
         for stage in self.shape.stages[self.number :]:
             begin_ps = at_ps + stage.wait_ps
             at_ps = begin_ps + stage.length_ps if flow is None else flow.finish_ps
             flow = None
-            yield begin_ps, at_ps, stage
+            spans.append((begin_ps, at_ps, stage))
+        return spans
 
     def end_ps(self) -> int:
         """When all is moved if nobody slows it."""
         if not self.number and self.flow is None:
             return self.at_ps + self.shape.alone_ps
-        *_, (_, end_ps, _) = self.spans()
-        return end_ps
+        return self.spans()[-1][1]
 
     def turn_ps(self) -> int:
         """When the bytes of the present stage begin or end, as things stand."""
@@ -77,11 +77,16 @@ class Mover:
 
     def catch_up(self, now_ps: int) -> None:
         """Be in the stage that it is in now."""
+        stages = self.shape.stages
         while True:
-            _, end_ps, _ = next(self.spans())
+            if self.flow is None:
+                stage = stages[self.number]
+                end_ps = self.at_ps + stage.wait_ps + stage.length_ps
+            else:
+                end_ps = self.flow.finish_ps
             if end_ps > now_ps:
                 return
-            if self.number + 1 == len(self.shape.stages):
+            if self.number + 1 == len(stages):
                 self.over = True
                 return
             self.number += 1

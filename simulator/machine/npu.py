@@ -46,6 +46,7 @@ class Npu:
     ) -> None:
         self.env: Any = env  # its times are whole picoseconds, which simpy's types do not know
         self.rank, self.tape, self.steps = rank, tape, tape.steps
+        self.costs, self.weights = tape.costs, tape.weights
         self.cache, self.cores, self.meet, self.shapes = cache, cores, meet, shapes
         self.onchip = OnChip(network, hbm, l2)
         self._record = watch.record

@@ -13,7 +13,7 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from simulator.machine.port import ROOM, Port, take_ports, taken
+from simulator.machine.port import ROOM, release_ports, take_ports, taken
 from simulator.machine.shape import Stage
 from simulator.physics.clock import NEVER, Alarm
 from simulator.physics.flows import Capacity, Flow, Network
@@ -104,9 +104,8 @@ class OnChip:
     def leave(self, mover: Mover) -> None:
         """He moves nothing any more, or not apart."""
         self.apart.remove(mover)
-        for capacity in mover.stage.ports:
-            if isinstance(capacity.guard, Port):
-                capacity.guard.release(mover)
+        if mover.stage.ports:
+            release_ports(mover)
 
     def _join_with(self, mover: Mover) -> None:
         self.apart.append(mover)
@@ -141,11 +140,16 @@ class OnChip:
                 over.append(mover)
             elif mover.begun(now_ps):
                 moving.append(mover)
-        shares = share_two(*self._rates, [mover.stage.ask for mover in moving])
         at_ease = True
-        for mover, (rate, stop) in zip(moving, shares, strict=True):
-            bound = mover.stage.own if stop == OWN else (self.hbm, self.l2)[stop]
-            at_ease &= mover.go_on(rate, bound, now_ps)
+        if len(moving) == 1:
+            flow = moving[0].flow
+            assert flow is not None
+            moving[0].go_on(flow.solo_rate, flow.solo_bound, now_ps)
+        elif moving:
+            shares = share_two(*self._rates, [mover.stage.ask for mover in moving])
+            for mover, (rate, stop) in zip(moving, shares, strict=True):
+                bound = mover.stage.own if stop == OWN else (self.hbm, self.l2)[stop]
+                at_ease &= mover.go_on(rate, bound, now_ps)
         clash_ps = self._first_clash_ps() if at_ease else now_ps
         self.crowded = NEVER < clash_ps <= now_ps
         if not self.crowded and clash_ps != NEVER:
@@ -166,7 +170,9 @@ class OnChip:
         NEVER if all of it fits.
         """
         network = taken(self.hbm), taken(self.l2)
-        their_spans = [list(other.spans()) for other in others]
+        if self._never_clash(network, [mover, *others]):
+            return NEVER
+        their_spans = [other.spans() for other in others]
         for begin_ps, end_ps, stage in mover.spans():
             (hbm, l2), first_ps = network, end_ps
             for spans in their_spans:
@@ -178,6 +184,14 @@ class OnChip:
             if not self._have_room(hbm, stage.hbm_rate, l2, stage.l2_rate):
                 return max(begin_ps, first_ps)
         return NEVER
+
+    def _never_clash(self, network: tuple[float, float], movers: list[Mover]) -> bool:
+        """Whether all would fit even if each always moved what it ever moves at most."""
+        hbm, l2 = network
+        for mover in movers:
+            hbm += mover.shape.hbm_rate
+            l2 += mover.shape.l2_rate
+        return hbm <= self._room[0] and l2 <= self._room[1]
 
     def _have_room(self, hbm: float, more_hbm: float, l2: float, more_l2: float) -> bool:
         """Whether HBM and L2 can move more than they do; one alone may fill them."""

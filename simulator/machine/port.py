@@ -64,15 +64,20 @@ class Port:
 
 def take_ports(mover: Mover) -> bool:
     """Whether somebody fits into all capacities that he crosses beside HBM and L2; if not, they are cleared."""
-    stage = mover.stage
-    pulls = dict(stage.flow.pulls)
-    for capacity in stage.ports:
+    for capacity, rate in mover.stage.ports:
         if capacity.guard is None:
             capacity.guard = Port(capacity)
         port = capacity.guard
         if not isinstance(port, Port):  # it belongs to another die
             return False
-        if not port.take(mover, pulls[capacity] * stage.flow.solo_rate):
+        if not port.take(mover, rate):
             port.clear()
             return False
     return True
+
+
+def release_ports(mover: Mover) -> None:
+    """He does not cross them any more, or not apart."""
+    for capacity, _ in mover.stage.ports:
+        if isinstance(capacity.guard, Port):
+            capacity.guard.release(mover)

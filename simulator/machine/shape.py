@@ -6,7 +6,7 @@ of its stages (see `onchip`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 
 from simulator.machine.kernels import Cost
@@ -21,7 +21,8 @@ class Stage:
 
     ask: what it asks of HBM and L2 (see `physics.two`), its limit being that of the ports that it crosses too, `own` of
     which bounds it. hbm_rate, l2_rate: the bytes/s that it moves there alone, and so the most that it ever does.
-    ports: what it crosses beside; a flow that has none is a pattern on the capacities of `Shapes`, for any die.
+    ports: what it crosses beside, and bytes/s likewise; a flow that has none is a pattern on the capacities of
+    `Shapes`, for any die.
     """
 
     wait_ps: int
@@ -31,7 +32,7 @@ class Stage:
     own: Bound
     hbm_rate: float
     l2_rate: float
-    ports: tuple[Capacity, ...]
+    ports: tuple[tuple[Capacity, float], ...]
 
 
 def stage_of(wait_ps: int, flow: Flow, hbm: Capacity, l2: Capacity) -> Stage:
@@ -45,8 +46,9 @@ def stage_of(wait_ps: int, flow: Flow, hbm: Capacity, l2: Capacity) -> Stage:
         if port.rate_bytes_per_s / pull <= limit:
             limit, own = port.rate_bytes_per_s / pull, port
     rate = flow.solo_rate
+    ports = tuple((port, pull * rate) for port, pull in pulls.items())
     return Stage(wait_ps, flow, to_ps(flow.solo_s()), (on_hbm, on_l2, limit, flow.weight), own,
-                 on_hbm and on_hbm * rate, on_l2 and on_l2 * rate, tuple(pulls))  # fmt: skip
+                 on_hbm and on_hbm * rate, on_l2 and on_l2 * rate, ports)  # fmt: skip
 
 
 @dataclass(slots=True, eq=False)
@@ -54,7 +56,8 @@ class Shape:
     """A kernel on so many units, its weights in L2 or not.
 
     alone_ps: from its start to its end, undisturbed, and alone_bound what limits it then. solo_ps: the same for the
-    books, from unrounded seconds. limit_name, latency_name: what to call its limit and its latency.
+    books, from unrounded seconds. limit_name, latency_name: what to call its limit and its latency. hbm_rate, l2_rate:
+    the most bytes/s that any of its stages moves.
     """
 
     stages: tuple[Stage, ...]
@@ -63,7 +66,15 @@ class Shape:
     solo_ps: int
     limit_name: str
     latency_name: str
-    alone_bound: str = ""
+    alone_bound: str = field(init=False)
+    hbm_rate: float = field(init=False)
+    l2_rate: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        last = self.stages[-1] if self.stages else None
+        self.alone_bound = self._word(last.flow.solo_bound, last.length_ps) if last else self.latency_name
+        self.hbm_rate = max([stage.hbm_rate for stage in self.stages], default=0.0)
+        self.l2_rate = max([stage.l2_rate for stage in self.stages], default=0.0)
 
     def bound_by(self, flow: Flow) -> str:
         """In words, what limited a kernel longest whose last flow was this."""
@@ -73,12 +84,6 @@ class Shape:
         if self.latency_ps > longest_ps:
             return self.latency_name
         return bound.name.partition(":")[0] if isinstance(bound, Capacity) else self.limit_name
-
-    def settle(self) -> Shape:
-        """Name what limits it alone."""
-        last = self.stages[-1] if self.stages else None
-        self.alone_bound = self._word(last.flow.solo_bound, last.length_ps) if last else self.latency_name
-        return self
 
 
 class Shapes:
@@ -101,7 +106,7 @@ class Shapes:
         names = cost.limit_name, cost.latency_name
         if not cost.onchip_bytes:
             solo_ps = to_ps(cost.latency_s + compute_s)
-            return Shape((), latency_ps, latency_ps + to_ps(compute_s), solo_ps, *names).settle()
+            return Shape((), latency_ps, latency_ps + to_ps(compute_s), solo_ps, *names)
         hbm = (cost.hbm_bytes - min(warm, cost.weight_bytes)) / cost.onchip_bytes
         limit = cost.limit_bytes_per_s(units, hbm)
         memory = min(self.l2.rate_bytes_per_s, self.hbm.rate_bytes_per_s / hbm if hbm > 0 else inf)
@@ -117,7 +122,7 @@ class Shapes:
         else:
             stages = (self._stage(latency_ps, size, hbm, limit),)
         alone_ps = sum(stage.wait_ps + stage.length_ps for stage in stages)
-        return Shape(stages, latency_ps, alone_ps, to_ps(solo_s), *names).settle()
+        return Shape(stages, latency_ps, alone_ps, to_ps(solo_s), *names)
 
     def _stage(self, wait_ps: int, size_bytes: float, hbm: float, limit: float) -> Stage:
         loads = ((self.l2, 1.0), (self.hbm, hbm)) if hbm > 0 else ((self.l2, 1.0),)

@@ -10,14 +10,14 @@ from simulator.machine.kernels import Cost
 
 @dataclass(slots=True)
 class Step:
-    """One task of a tape. `exchange` (a collective's index on this tape) or `cost` (a kernel) says what it does.
+    """One task of a tape; ranks that differ in what their kernels cost share it.
 
+    exchange: a collective's index on this tape, -1: a kernel or a flag.
     stream: index of its stream. waits: how many other steps must end first (its stream predecessor not counted).
     followers: the steps that wait for it. segment, offset_ps: when the host issues it. need: cores of an exchange.
     """
 
     stream: int
-    cost: Cost | None = None
     exchange: int = -1
     need: tuple[tuple[str, int], ...] = ()
     waits: int = 0
@@ -39,9 +39,14 @@ class Segment:
 
 @dataclass(slots=True)
 class Tape:
-    """What one NPU replays; NPUs with the same program share it."""
+    """What one NPU replays; NPUs with the same program share it.
+
+    costs, weights: of every step that is a kernel what it costs, and the name under which L2 knows its weights.
+    """
 
     steps: list[Step]
+    costs: list[Cost | None]
+    weights: list[str]
     streams: list[list[int]]
     segments: list[Segment]
 

@@ -46,7 +46,7 @@ class Stream:
         step, opened_ps = npu.steps[index], npu.opened_ps
         if step.segment >= len(opened_ps):
             return
-        at_ps, cost = npu.env._now, step.cost
+        at_ps, cost = npu.env._now, npu.costs[index]
         issued_ps = opened_ps[step.segment] + step.offset_ps
         if issued_ps > at_ps:
             if cost is None or self._in_company:
@@ -77,7 +77,7 @@ class Stream:
     def _start(self, units: int) -> None:
         """The head holds its cores."""
         npu = self.npu
-        cost = npu.steps[self.index].cost
+        cost = npu.costs[self.index]
         if cost is None:
             npu.meet(npu, self.index)
             return
@@ -86,15 +86,16 @@ class Stream:
     def _launch(self, cost: Cost, units: int, at_ps: int) -> None:
         self._units = units
         npu = self.npu
-        warm = npu.cache.resident_bytes(cost.weights) if cost.weights else 0.0
+        weights = npu.weights[self.index]
+        warm = npu.cache.resident_bytes(weights) if weights else 0.0
         self.kernel.start(npu.shapes.of(cost, units, warm), at_ps)
 
     def _ended(self, bound_by: str) -> None:
         """The kernel at the head has ended."""
         npu, kernel = self.npu, self.kernel
-        cost = npu.steps[self.index].cost
+        cost, weights = npu.costs[self.index], npu.weights[self.index]
         assert cost is not None
         npu.cache.passes(cost.allocates_bytes)
-        if cost.weights:
-            npu.cache.keep(cost.weights, cost.kept_bytes)
+        if weights:
+            npu.cache.keep(weights, cost.kept_bytes)
         npu.finish(self.index, kernel.start_ps, kernel.shape.solo_ps, bound_by, cost.need, self._units)

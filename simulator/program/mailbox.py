@@ -15,7 +15,7 @@ from simulator.machine.shape import Shape, stage_of
 from simulator.physics.clock import call_later
 from simulator.physics.flows import Capacity, Flow, Network
 from simulator.program.collectives import Lowering
-from simulator.program.one_sided import PUT, costs_of, latency_s, own_transfers, startup_s
+from simulator.program.one_sided import IN, OUT, PUT, costs_of, latency_s, own_transfer, startup_s
 from simulator.program.task import Collective
 from simulator.program.transfer import Key, Transfer
 from simulator.units import to_ps
@@ -51,13 +51,23 @@ class Mailboxes:
     ) -> None:
         self.env, self.network, self.capacity, self.lowering = env, network, capacity, lowering
         self._boxes: dict[object, Mailbox] = {}
+        self._transfers: dict[tuple, tuple[tuple[int, ...], Transfer | None]] = {}  # by identity of the members
+        self._shapes: dict[tuple, tuple[Transfer | None, Shape]] = {}  # by identity of the transfer
         self._costs = cache(lambda via: costs_of(lowering.engines[via]))
         self._startup_ps = cache(lambda via, members: to_ps(startup_s(lowering.engines[via], members)))
         self._rate = cache(self._rate_on)
 
     def own(self, collective: Collective, members: tuple[int, ...], rank: int) -> Both:
         """What leaves a rank and what arrives at it in a put, where ranks are not folded."""
-        return own_transfers(self.lowering.fabric, self._costs(collective.via), collective, members, rank)
+        sent, received, via = collective.sent_bytes, collective.received_bytes, collective.via
+        return self._own(rank, members, via, OUT, sent), self._own(rank, members, via, IN, received)
+
+    def _own(self, rank: int, members: tuple[int, ...], via: str, side: int, size: int) -> Transfer | None:
+        key = rank, id(members), via, side, size
+        if key not in self._transfers:
+            own = own_transfer(self.lowering.fabric, self._costs(via), members, rank, side, size)
+            self._transfers[key] = members, own
+        return self._transfers[key][1]
 
     def _rate_on(self, via: str, need: tuple[tuple[str, int], ...], per_peer: float) -> float:
         """Bytes/s of an engine on the cores that it got."""
@@ -100,13 +110,20 @@ class Mailboxes:
 
     def _shape(self, npu: Npu, transfer: Transfer | None, limit: float, startup_ps: int) -> Shape:
         """One end of a put on a die: its start-up, then its bytes, if there are any."""
+        known = self._shapes.get((id(transfer), limit, startup_ps))
+        if known is None:
+            known = transfer, self._make(npu, transfer, limit, startup_ps)
+            self._shapes[id(transfer), limit, startup_ps] = known
+        return known[1]
+
+    def _make(self, npu: Npu, transfer: Transfer | None, limit: float, startup_ps: int) -> Shape:
         if transfer is None:
-            return Shape((), startup_ps, startup_ps, startup_ps, *_WORDS).settle()
+            return Shape((), startup_ps, startup_ps, startup_ps, *_WORDS)
         size = transfer.size_bytes
         loads = [(self.capacity(key), load / size) for key, load in transfer.loads]
         stage = stage_of(startup_ps, Flow(size, loads, limit, transfer.weight), npu.onchip.hbm, npu.onchip.l2)
         alone_ps = startup_ps + stage.length_ps
-        return Shape((stage,), startup_ps, alone_ps, alone_ps, *_WORDS).settle()
+        return Shape((stage,), startup_ps, alone_ps, alone_ps, *_WORDS)
 
     def _landed(self, box: Mailbox, rank: int) -> None:
         box.landed.add(rank)

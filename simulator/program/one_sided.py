@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 PUT, COLLECT = "put", "collect"
 ONE_SIDED = (PUT, COLLECT)
+OUT, IN = 0, 1  # the two sides of a put at a die
 Port = tuple[tuple[str, str], tuple[str, str], int]  # edge out, edge in, peers behind it
 
 
@@ -39,23 +40,12 @@ def lowered(
     if collective.kind == COLLECT:
         return (Phase(latency_s(fabric, members), ()),)
     costs = costs_of(engine)
-    own = [own_transfers(fabric, costs, collective, members, rank) for rank in members]
-    return (
-        Phase(startup_s(engine, len(members)), tuple(sent for sent, _ in own if sent)),
-        Phase(0.0, tuple(arriving for _, arriving in own if arriving)),
+    sizes = {OUT: collective.sent_bytes, IN: collective.received_bytes}
+    leaving, arriving = (
+        tuple(one for rank in members if (one := own_transfer(fabric, costs, members, rank, side, size)))
+        for side, size in sizes.items()
     )
-
-
-def own_transfers(
-    fabric: Fabric, costs: tuple[float, float], collective: Collective, members: tuple[int, ...], rank: int
-) -> tuple[Transfer | None, Transfer | None]:
-    """What leaves a member and what arrives at it, on nothing but its own memory and ports."""
-    keys = keys_of(fabric, members, rank)
-    memory, weight = costs
-    return (
-        _own(collective.sent_bytes, keys[0], memory, weight, len(members) - 1, rank),
-        _own(collective.received_bytes, keys[1], memory, weight, len(members) - 1, rank),
-    )
+    return Phase(startup_s(engine, len(members)), leaving), Phase(0.0, arriving)
 
 
 def costs_of(engine: CollectiveSpec) -> tuple[float, float]:
@@ -63,12 +53,14 @@ def costs_of(engine: CollectiveSpec) -> tuple[float, float]:
     return engine.transfer_bytes.si / 2.0 + engine.copy_bytes.si, engine.weight.si
 
 
-def _own(
-    size: int, keys: tuple[tuple[Key, int], ...], memory: float, weight: float, peers: int, rank: int
+def own_transfer(
+    fabric: Fabric, costs: tuple[float, float], members: tuple[int, ...], rank: int, side: int, size: int
 ) -> Transfer | None:
+    """What leaves a member (`OUT`) or arrives at it (`IN`), on nothing but its own memory and ports."""
+    keys, (memory, weight) = keys_of(fabric, members, rank)[side], costs
     if not size or not keys:
         return None
-    moved = round(size * memory)
+    moved, peers = round(size * memory), len(members) - 1
     loads = [(key, moved if key[0] != "link" else size * count // peers) for key, count in keys]
     return Transfer(size, tuple(one for one in loads if one[1]), (rank,), weight)
 

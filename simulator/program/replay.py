@@ -167,8 +167,8 @@ def _pools(program: Program, machine: MachineSpec) -> dict[str, Cores]:
 
 def _check_cores(tape: Tape, tasks: list[Task], pools: dict[str, Cores]) -> None:
     """InputError if a task needs more cores than the streams that are confined leave to it."""
-    for step, task in zip(tape.steps, tasks, strict=True):
-        for pool, count in step.cost.need if step.cost else step.need:
+    for step, cost, task in zip(tape.steps, tape.costs, tasks, strict=True):
+        for pool, count in cost.need if cost else step.need:
             left = pools[step.partition].slots.get(pool, 0)
             if count > left:
                 what = f"task '{task.name}' of stream '{task.stream}' needs {count} '{pool}' cores"

@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from math import inf
 
-from simulator.errors import InputError
-from simulator.machine.kernels import Cost, Work, cost_of
+from simulator.machine.kernels import Cost, Work
 from simulator.machine.npu import Segment, Step, Tape
 from simulator.machine.spec import MachineSpec
 from simulator.program.collectives import engine_of
+from simulator.program.costs import Costs
 from simulator.program.flag import Flag
 from simulator.program.one_sided import ONE_SIDED
 from simulator.program.task import Collective, HostWait, Prefetch, Program
 from simulator.units import to_ps
 
 
-def tape_of(program: Program, machine: MachineSpec, generation: str) -> Tape:
-    """Compile a program for a machine and one software generation of its kernels.
+def tape_of(program: Program, costs: Costs) -> Tape:
+    """Compile a program for the machine and the software generation of these costs.
 
     Eager programs pay the host for every launch; a captured one pays once for each graph, and all its tasks are issued
     then. A graph ends where the host blocks.
     """
-    machine.kernels_of(generation)  # a wrong name is refused even where there is nothing to launch
-    cost = cache(lambda work: cost_in(work, machine, generation))
+    machine = costs.machine
     sooner = cache(lambda spent, head_start_s: replace(spent, latency_s=spent.latency_s - head_start_s))
     before_s: dict[int, float] = {}  # latency of the last launch of each stream
     launch_ps = 0 if program.captured else to_ps(machine.host.launch_eager.si)
     offset_ps = graph_ps = to_ps(machine.host.launch_graph.si) if program.captured else 0
     read_ps = launch_ps + to_ps(machine.host.device_read.si)  # the copy is launched too
-    tape = Tape([], [], [Segment()])
+    tape = Tape([], [], [], [], [Segment()])
     streams: dict[str, int] = {}
     exchanges = 0
     for item in program.items:
@@ -45,17 +42,18 @@ def tape_of(program: Program, machine: MachineSpec, generation: str) -> Tape:
         step = Step(
             stream, waits=len(item.after), segment=len(tape.segments) - 1, offset_ps=offset_ps, priority=item.priority
         )
+        spent: Cost | None = None
         if isinstance(item.work, Collective):
             step.exchange, exchanges = exchanges, exchanges + 1
             step.need = _engine_cores(item.work, machine, program.partitions.get(item.partition, {}))
         elif isinstance(item.work, Flag):
             step.need = item.work.cores
         else:
-            step.cost = spent = cost(item.work)
+            spent = costs.of(item.work)
             if program.programmatic and not item.after:
-                step.cost = sooner(spent, min(spent.prologue_s, before_s.get(stream, 0.0)))
-        before_s[stream] = _latency_s(item.work, step.cost, machine)
-        pools = [pool for pool, _ in (step.cost.need if step.cost else step.need)]
+                spent = sooner(spent, min(spent.prologue_s, before_s.get(stream, 0.0)))
+        before_s[stream] = _latency_s(item.work, spent, machine)
+        pools = [pool for pool, _ in (spent.need if spent else step.need)]
         if all(pool in program.partitions.get(item.partition, {}) for pool in pools):
             step.partition = item.partition
         if stream == len(tape.streams):
@@ -64,6 +62,8 @@ def tape_of(program: Program, machine: MachineSpec, generation: str) -> Tape:
         for task in item.after:
             tape.steps[task].followers.append(item.index)
         tape.steps.append(step)
+        tape.costs.append(spent)
+        tape.weights.append("" if spent is None else item.work.weights)  # type: ignore[union-attr]
     tape.segments[-1].length_ps = offset_ps
     return tape
 
@@ -88,32 +88,8 @@ def _engine_cores(collective: Collective, machine: MachineSpec, own: dict[str, i
     )
 
 
-def cost_in(work: Work | Prefetch, machine: MachineSpec, generation: str) -> Cost:
-    """What a kernel or prefetch costs with one generation's kernels; InputError if it has no such family."""
-    if isinstance(work, Prefetch):
-        rate = work.rate_bytes_per_s or inf
-        return Cost(
-            latency_s=0.0,
-            need=(("sdma", 1),),
-            want=1,
-            tiles=1,
-            tile_s=0.0,
-            onchip_bytes=work.size_bytes,
-            hbm_bytes=work.size_bytes,
-            unit_rate_bytes_per_s=rate,
-            kept_bytes=work.kept_bytes or work.size_bytes,
-            weights=work.weights,
-            limit_name="prefetch rate",
-        )
-    try:
-        return cost_of(work, machine.chip, machine.kernels_of(generation))
-    except KeyError as error:
-        raise InputError(f"{machine.name}, generation '{generation}': {error.args[0]}") from None
-
-
-def statics(program: Program, machine: MachineSpec, generation: str, groups: dict[str, int]) -> dict[str, list]:
+def statics(program: Program, costs: Costs, groups: dict[str, int]) -> dict[str, list]:
     """What is known of every task before the run, as columns; groups: size of each group of ranks."""
-    cost = cache(lambda work: cost_in(work, machine, generation))
     columns: dict[str, list] = {name: [] for name in _STATIC}
     last: dict[str, int] = {}
     host_after = -1
@@ -131,7 +107,7 @@ def statics(program: Program, machine: MachineSpec, generation: str, groups: dic
             item.micro_batch,
             (*before, *item.after),
             host_after,
-            *amounts(item.work, cost, machine, groups),
+            *amounts(item.work, costs, groups),
         )
         for name, value in zip(_STATIC, row, strict=True):
             columns[name].append(value)
@@ -145,14 +121,11 @@ _STATIC = (
 
 
 def amounts(
-    work: Work | Collective | Prefetch | Flag,
-    cost: Callable[[Work | Prefetch], Cost],
-    machine: MachineSpec,
-    groups: dict,
+    work: Work | Collective | Prefetch | Flag, costs: Costs, groups: dict[str, int]
 ) -> tuple[str, bool, float, float, float]:
     """Engine, whether it is communication, FLOPs, HBM bytes and wire bytes of one rank."""
     if isinstance(work, Collective):
-        engine = engine_of(work, machine.collectives)
+        engine = engine_of(work, costs.machine.collectives)
         if work.kind in ONE_SIDED:
             moved = (work.sent_bytes + work.received_bytes) * (engine.transfer_bytes.si / 2.0 + engine.copy_bytes.si)
             return "+".join(engine.cores), True, 0.0, moved, work.sent_bytes
@@ -170,6 +143,5 @@ def amounts(
         return "+".join(engine.cores), True, 0.0, memory, wire
     if isinstance(work, Flag):
         return "flag", True, 0.0, 0.0, 0.0
-    spent = cost(work)
-    flops = work.flops if isinstance(work, Work) else 0.0
-    return "+".join(pool for pool, _ in spent.need), False, flops, spent.hbm_bytes, 0.0
+    spent = costs.of(work)
+    return "+".join(pool for pool, _ in spent.need), False, costs.flops(work), spent.hbm_bytes, 0.0

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from simulator.program.tape import amounts, cost_in, statics, tape_of
+from simulator.machine.kernels import Work
+from simulator.program.costs import Costs
+from simulator.program.tape import amounts, statics, tape_of
 
 if TYPE_CHECKING:
-    from simulator.machine.kernels import Cost, Work
     from simulator.machine.npu import Tape
     from simulator.machine.spec import MachineSpec
-    from simulator.program.task import Prefetch, Program
+    from simulator.program.task import Program
+
+_AMOUNTS = ("flops", "hbm_bytes", "wire_bytes")
 
 
 class Compiler:
@@ -21,42 +24,35 @@ class Compiler:
     """
 
     def __init__(self, machine: MachineSpec, generation: str, groups: dict[str, int] | None = None) -> None:
-        self.machine, self.generation, self.groups = machine, generation, groups or {}
+        self.costs, self.groups = Costs(machine, generation), groups or {}
         self._tapes: dict[int, Tape] = {}
         self._columns: dict[int, dict[str, list]] = {}
-        self._costs: dict[int, tuple[Any, Cost]] = {}  # by the identity of the work, which is kept so that it stays
 
     def tape(self, program: Program) -> Tape:
         """As `tape_of`."""
         template = program.template
         if template is None:
-            return tape_of(program, self.machine, self.generation)
+            return tape_of(program, self.costs)
         if id(template) not in self._tapes:
-            self._tapes[id(template)] = tape_of(template, self.machine, self.generation)
+            self._tapes[id(template)] = tape_of(template, self.costs)
         base, tasks = self._tapes[id(template)], program.tasks
-        steps = list(base.steps)
+        costs, weights = list(base.costs), list(base.weights)
         for index in template.by_rank:
-            if steps[index].cost is not None:
-                steps[index] = replace(steps[index], cost=self._cost(tasks[index].work))  # type: ignore[arg-type]
-        return replace(base, steps=steps)
+            work = tasks[index].work
+            if isinstance(work, Work):
+                costs[index], weights[index] = self.costs.of(work), work.weights
+        return replace(base, costs=costs, weights=weights)
 
     def columns(self, program: Program) -> dict[str, list]:
         """As `statics`."""
         template = program.template
         if template is None:
-            return statics(program, self.machine, self.generation, self.groups)
+            return statics(program, self.costs, self.groups)
         if id(template) not in self._columns:
-            self._columns[id(template)] = statics(template, self.machine, self.generation, self.groups)
+            self._columns[id(template)] = statics(template, self.costs, self.groups)
         columns, tasks = dict(self._columns[id(template)]), program.tasks
-        names = ("flops", "hbm_bytes", "wire_bytes")
-        columns |= {name: list(columns[name]) for name in names}
+        flops, hbm_bytes, wire_bytes = (list(columns[name]) for name in _AMOUNTS)
         for index in template.by_rank:
-            values = amounts(tasks[index].work, self._cost, self.machine, self.groups)[2:]
-            for name, value in zip(names, values, strict=True):
-                columns[name][index] = value
-        return columns
-
-    def _cost(self, work: Work | Prefetch) -> Cost:
-        if id(work) not in self._costs:
-            self._costs[id(work)] = work, cost_in(work, self.machine, self.generation)
-        return self._costs[id(work)][1]
+            own = amounts(tasks[index].work, self.costs, self.groups)
+            _, _, flops[index], hbm_bytes[index], wire_bytes[index] = own
+        return columns | dict(zip(_AMOUNTS, (flops, hbm_bytes, wire_bytes), strict=True))

@@ -23,7 +23,7 @@ from simulator.program.collectives import Key, Lowering
 from simulator.program.rank import Rank
 from simulator.program.replay import Replay, rate_of
 from simulator.program.roles import Roles, find_roles, unfolded
-from simulator.program.tape import statics
+from simulator.program.variants import Compiler
 from simulator.program.world import Groups, World, record_world
 from simulator.units import PS_PER_S
 from tests.law.timeline_laws import check_timeline
@@ -143,8 +143,9 @@ def replay(
     roles = find_roles(world, lowering, lambda key: rate_of(key, machine, fabric)) if fold else unfolded(world)
     timeline = Timeline("small")
     sizes = {name: len(instances[0]) for name, instances in world.groups.items()}
+    compiler = Compiler(machine, generation, sizes)
     for rank, count in sorted(roles.multiplicity.items()):
-        timeline.add_rank(rank, StaticTasks(**statics(world.programs[rank], machine, generation, sizes)), count)
+        timeline.add_rank(rank, StaticTasks(**compiler.columns(world.programs[rank])), count)
     ready = Replay(world, machine, generation, fabric, lowering, roles, timeline)
     watched = Watched(ready)
     makespan_ps = ready.run()

@@ -45,8 +45,9 @@ def test_what_is_the_same_is_compiled_once() -> None:
     world = record_world(shared, 4, everybody(4), lambda _: {})
     compiler = Compiler(TINY, next(iter(TINY.kernels)), {"world": 4})
     tapes = [compiler.tape(program) for program in world.programs]
-    assert all(tape.steps[0] is tapes[0].steps[0] for tape in tapes)
-    assert len({id(tape.steps[1]) for tape in tapes}) == 4
+    assert all(tape.steps is tapes[0].steps for tape in tapes)
+    assert all(tape.costs[0] is tapes[0].costs[0] for tape in tapes)
+    assert len({id(tape.costs[1]) for tape in tapes}) == 4
     assert len({id(compiler.columns(program)["name"]) for program in world.programs}) == 1
 
 

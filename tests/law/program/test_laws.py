@@ -23,10 +23,10 @@ def wire_and_memory(done: Run) -> Counter[Key]:
     lowering = done.replay.meetings.lowering
     for rank, program in enumerate(done.world.programs):
         communication = {task.index for task, _ in program.collectives()}
-        for npu_task, step in zip(program.tasks, done.replay.npus[rank].tape.steps, strict=True):
-            if npu_task.index not in communication and step.cost:
-                asked["hbm", rank] += step.cost.hbm_bytes
-                asked["l2", rank] += step.cost.onchip_bytes
+        for npu_task, cost in zip(program.tasks, done.replay.npus[rank].tape.costs, strict=True):
+            if npu_task.index not in communication and cost:
+                asked["hbm", rank] += cost.hbm_bytes
+                asked["l2", rank] += cost.onchip_bytes
     for name, instances in done.world.groups.items():
         for members in instances:
             for _, collective in done.world.programs[members[0]].collectives():
