@@ -15,11 +15,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise, permutations
 from math import fsum
-
-import networkx as nx
+from typing import TYPE_CHECKING
 
 from simulator.errors import InputError
-from simulator.machine.spec import LevelSpec, MachineSpec
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+    from simulator.machine.spec import LevelSpec, MachineSpec
 
 Edge = tuple[str, str]
 DIE = "die"
@@ -64,6 +67,8 @@ class Fabric:
     def graph(self) -> nx.DiGraph:
         """All of it, made when it is first asked for: from then on it may be changed, and what it says counts."""
         if self._graph is None:
+            import networkx as nx  # only where somebody wants to look at links, or to change one
+
             self._graph = nx.DiGraph()
             for rank in range(self.ranks):
                 places = {name: rank // dies for name, dies in self._die_counts.items()}
@@ -188,6 +193,8 @@ class Fabric:
 
     def _search(self, source: int, target: int) -> Route:
         """The way around links that are missing; NetworkXNoPath if there is none."""
+        import networkx as nx
+
         # `order` grows faster than any way through inner levels, so the shortest way stays as far inside as it can
         edges = self.graph.edges
         path = nx.dijkstra_path(self.graph, die(source), die(target), weight="order")
