@@ -19,6 +19,7 @@ from simulator.machine.npu import Npu
 from simulator.physics.clock import call_later
 from simulator.physics.flows import Capacity, Flow, Network
 from simulator.program.collectives import Key, Lowering, Phase, Transfer, alone_ps, busy_ps
+from simulator.program.leading import Leading, leaders_of
 from simulator.program.mailbox import Both, Mailbox, Mailboxes
 from simulator.program.one_sided import ONE_SIDED, PUT
 from simulator.program.roles import Roles
@@ -83,6 +84,7 @@ class Meetings:
         self._phases: dict[tuple[Who, Collective], tuple[tuple[Phase, ...], dict[int, int]]] = {}
         self._agendas: dict[int, list[tuple[Who, int, tuple[int, ...]]]] = {}
         self._whos: dict[Who, tuple[Who, frozenset[int]]] = {}  # one object for all who are equal, and who is expected
+        self._leading = Leading(world, roles)
         self._flows: dict[Transfer, Flow] = {}
         self._puts: dict[tuple[int, Collective], Both] = {}
         self.mailboxes = Mailboxes(env, network, capacity, lowering)
@@ -173,11 +175,9 @@ class Meetings:
         what = _what(collective)
         known = self._phases.get((who, what))
         if known is None:
-            alike, folding = [members], self.roles.folding
-            if folding is not None:
-                alike = _alike(self.world, self.roles, collective, members)
+            folding = self.roles.folding
             alone: dict[int, int] = {}
-            for instance in alike:
+            for instance in [members] if folding is None else self._leading.instances(what, members):
                 leading = [rank for rank in instance if self.roles.leader[rank] == rank]
                 alone |= self._alone_ps((who.group, instance, what), leading) if leading else {}
             phases = self.lowering.lower(what, members)
@@ -271,7 +271,7 @@ def _what(collective: Collective) -> Collective:
 def _agenda_of(world: World, roles: Roles, rank: int) -> list[tuple[Who, int, tuple[int, ...]]]:
     counts: dict[object, int] = {}
     groups = {name: world.instance(name, rank) for name in world.groups}
-    everybody = {name: Who(name, _leaders(roles, members)) for name, members in groups.items()}
+    everybody = {name: Who(name, leaders_of(roles, members)) for name, members in groups.items()}
     agenda = []
     for _, collective in world.programs[rank].collectives():
         members, who, side = groups[collective.group], everybody[collective.group], ""
@@ -285,29 +285,6 @@ def _agenda_of(world: World, roles: Roles, rank: int) -> list[tuple[Who, int, tu
         number = counts[counted] = counts.get(counted, -1) + 1
         agenda.append((who, number, members))
     return agenda
-
-
-def _leaders(roles: Roles, members: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(sorted(roles.leader[member] for member in members))
-
-
-def _alike(world: World, roles: Roles, collective: Collective, members: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Every instance of the group whose members have the same leaders: they all meet at the same time."""
-    if collective.kind not in ("send", "recv"):
-        leaders = _leaders(roles, members)
-        return [alike for alike in world.groups[collective.group] if _leaders(roles, alike) == leaders]
-    ends = (roles.leader[members[0]], roles.leader[members[1]])
-    return [pair for pair in _messages(world, collective) if (roles.leader[pair[0]], roles.leader[pair[1]]) == ends]
-
-
-def _messages(world: World, collective: Collective) -> list[tuple[int, int]]:
-    """(sender, receiver) of every message of the world like this one."""
-    pairs: dict[tuple[int, int], None] = {}
-    for rank, program in enumerate(world.programs):
-        for _, other in program.collectives():
-            if other.kind == "send" and other.as_send() == collective.as_send():
-                pairs[rank, world.instance(other.group, rank)[other.peer]] = None
-    return list(pairs)
 
 
 def _disagreement(meeting: Meeting, rank: int, task: Task) -> str:
