@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from statistics import mean
+
 import pytest
 
-from simulator.model.choices import blocks_of, chosen_rows, even_rows
+from simulator.model.choices import blocks_of, chosen_rows, even_rows, power_law_rows
+
+WAYS = [chosen_rows, power_law_rows]
 
 
-@pytest.mark.parametrize("skew", [0.0, 1.01, 3.0])
-def test_a_token_never_chooses_an_expert_twice(skew: float) -> None:
+def touched(draw: Callable[..., tuple[int, ...]], tokens: int, skew: float, groups: int = 1) -> float:
+    """Experts with rows in the fullest group, the mean of 40 draws."""
+    return mean(max(sum(map(bool, block)) for block in blocks_of(draw(tokens, 256, 8, skew, (seed,)), groups))
+                for seed in range(40))  # fmt: skip
+
+
+@pytest.mark.parametrize("draw", WAYS)
+@pytest.mark.parametrize("skew", [0.0, 1.0, 1.01, 3.0])
+def test_a_token_never_chooses_an_expert_twice(draw: Callable[..., tuple[int, ...]], skew: float) -> None:
     for seed in range(20):
-        rows = chosen_rows(3, 32, 8, skew, (seed,))
+        rows = draw(3, 32, 8, skew, (seed,))
         assert sum(rows) == 24
         assert max(rows) <= 3
-        assert max(chosen_rows(1, 32, 8, skew, (seed,))) == 1
+        assert max(draw(1, 32, 8, skew, (seed,))) == 1
 
 
-def test_the_same_seed_draws_the_same_and_skew_touches_fewer() -> None:
-    assert chosen_rows(4, 256, 8, 1.01, (0, 7)) == chosen_rows(4, 256, 8, 1.01, (0, 7))
-    touched = [sum(sum(map(bool, chosen_rows(16, 256, 8, skew, (seed,)))) for seed in range(20)) for skew in (0, 1, 2)]
-    assert touched[0] > touched[1] > touched[2]
+@pytest.mark.parametrize("draw", WAYS)
+def test_the_same_seed_draws_the_same_and_skew_touches_fewer(draw: Callable[..., tuple[int, ...]]) -> None:
+    assert draw(4, 256, 8, 1.01, (0, 7)) == draw(4, 256, 8, 1.01, (0, 7))
+    assert touched(draw, 16, 0) > touched(draw, 16, 1) > touched(draw, 16, 2)
+
+
+@pytest.mark.parametrize(("tokens", "experts", "fullest"), [(4, 29, 6.3), (8, 61, 11.3), (16, 100, 17)])
+def test_a_power_law_touches_as_many_experts_as_the_measured_tables(tokens: int, experts: int, fullest: float) -> None:
+    assert touched(power_law_rows, tokens, 1.01) == pytest.approx(experts, rel=0.1)
+    assert touched(power_law_rows, tokens, 1.01, groups=8) == pytest.approx(fullest, rel=0.1)
 
 
 @pytest.mark.parametrize("tokens", [1, 4, 32, 40])
