@@ -22,8 +22,8 @@ REPORTED = {
     ("flow.h800.dp", "throughput_tok_s_per_card"): 0.002,
     ("flow.h800.flow", "requests_per_card"): 0.037,
     ("flow.h800.flow", "requests_per_card / flow_mla:h800_dp"): 0.037,
-    ("flow.h800.flow", "throughput_tok_s_per_card"): 0.094,
-    ("flow.h800.flow", "throughput_tok_s_per_card / flow_mla:h800_dp"): 0.094,
+    ("flow.h800.flow", "throughput_tok_s_per_card"): 0.065,
+    ("flow.h800.flow", "throughput_tok_s_per_card / flow_mla:h800_dp"): 0.066,
     ("flow.hidden", "prefetch_stall_ms"): 0.0,
 }
 CASES = [
