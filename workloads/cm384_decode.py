@@ -181,7 +181,7 @@ def moe(npu: Rank, case: Case, layer: int, half: Half, queries: int) -> None:
     rows, uneven = own_rows(npu, case, layer, half, queries)
     away = copies(case, tokens)
     launch(npu, decode.in_l2([("gate.norm", ops.add_rms_norm(tokens, s.hidden))]))
-    launch(npu, decode.gate(s, tokens))
+    launch(npu, decode.gate(s, tokens, f"layer{layer}"))
     exchange(npu, case, "dispatch", uneven, lambda rank: (away * DISPATCH_BYTES, sum(rows(rank)) * DISPATCH_BYTES))
     launch_own(npu, uneven, lambda rank: _experts(s, _fractals(rows(rank)), f"layer{layer}"))
     exchange(npu, case, "combine", uneven, lambda rank: (sum(rows(rank)) * 2 * s.hidden, away * 2 * s.hidden))

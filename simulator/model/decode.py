@@ -66,11 +66,11 @@ def output_projection(s: Shapes, tokens: int, shards: int = 1, weights: str = ""
     ])
 
 
-def gate(s: Shapes, tokens: int) -> Kernels:
+def gate(s: Shapes, tokens: int, weights: str = "") -> Kernels:
     """Router in FP32 and top-k."""
     scores = 4.0 * tokens * s.routed_experts
     return in_l2([
-        ("gate.router", ops.gemm(tokens, s.routed_experts, s.hidden, dtype="fp32", out="fp32")),
+        ("gate.router", ops.gemm(tokens, s.routed_experts, s.hidden, "fp32", "fp32", _named(weights, "router"))),
         ("gate.top_k", ops.passes(2.0 * scores, scores)),
     ])
 

@@ -23,11 +23,16 @@ def layer(fused: bool, cache_bytes: float = 0.0) -> decode.Kernels:
     return kernels + decode.output_projection(R1, 144, weights="layer")
 
 
+def weights_of(kernels: decode.Kernels) -> list[tuple[str, float]]:
+    """The block that every kernel looks for in L2, and its bytes."""
+    costs = [(work, cost_of(work, A2.chip, A2.kernels["cann_2025"])) for _, work in kernels]
+    return [(work.weights, cost.weight_bytes) for work, cost in costs if work.weights or cost.weight_bytes]
+
+
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("cache_bytes", [0.0, 50e6, 1e9])
 def test_blocks_are_what_the_kernels_look_for_in_their_order(fused: bool, cache_bytes: float) -> None:
-    costs = [cost_of(work, A2.chip, A2.kernels["cann_2025"]) for _, work in layer(fused, cache_bytes)]
-    looked_for = [(cost.weights, cost.weight_bytes) for cost in costs if cost.weights]
+    looked_for = weights_of(layer(fused, cache_bytes))
     blocks = decode.mla_blocks(R1, CONTEXTS, fused, cache_bytes)
     assert looked_for == [(f"layer.{name}", size) for name, size in blocks]
 
@@ -57,3 +62,11 @@ def test_no_query_token_is_padded_by_the_attention_kernel(name: str, queries: in
         work = decode.attention(R1, ((queries, 4096),) * 96, family)[0][1]
         cost = cost_of(work, machine.chip, families)
         assert cost.compute_s(24) == pytest.approx(work.flops / (share * machine.chip.peak["cube"]["bf16"].si))
+
+
+def test_all_weights_of_a_layer_have_names_so_that_a_second_micro_batch_finds_them() -> None:
+    kernels = layer(True) + decode.gate(R1, 48, "layer") + decode.experts(R1, (432,), "layer")
+    kernels += decode.ffn(R1, "dense", 48, 9216, "layer")
+    names = [name for name, _ in weights_of(kernels)]
+    assert all(names)
+    assert len(set(names)) == len(names) == 8
