@@ -237,8 +237,8 @@ class Scenario(Part):
         return changed
 
     def machine_spec(self) -> MachineSpec:
-        """The machine's file with the changes of this scenario."""
-        return override(load_machine(self.machine), self.machine_changes)
+        """The machine's file with the changes of this scenario and the collectives of its generation."""
+        return override(load_machine(self.machine), self.machine_changes).of_generation(self.kernels)
 
     def shapes(self) -> Shapes:
         """The model's sizes with the changes of this scenario."""

@@ -19,6 +19,10 @@ def disagreements(spec: MachineSpec) -> Iterator[tuple[str, Any, str]]:
         if derived.base not in spec.kernels:
             hint = did_you_mean(derived.base, spec.kernels)
             yield f"generations.{name}.base", derived.base, f"kernels has {', '.join(spec.kernels)}{hint}"
+        for engine in derived.collectives:
+            if engine not in spec.collectives:
+                hint = did_you_mean(engine, spec.collectives)
+                yield f"generations.{name}.collectives", engine, f"there are {', '.join(spec.collectives)}{hint}"
     for name, collective in spec.collectives.items():
         for kind, rungs in collective.ladder:
             sizes = [rung.bytes_per_peer for rung in rungs or []]

@@ -1,7 +1,8 @@
 """Software generations of kernels: a machine's own, and those that are another one with longer latencies.
 
 The tables of measured kernels are those of one release. An older release of the same library moves bytes as fast, but
-its kernels begin and end more slowly: every floor and every serial step along K takes `latency_factor` times as long.
+its kernels begin and end more slowly: every floor and every serial step along K takes `latency_factor` times as long,
+and so does the start-up of the library's own collectives.
 """
 
 from __future__ import annotations
@@ -9,18 +10,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
+from pydantic import Field
+
 from simulator.machine.typed_toml import Table
 from simulator.units import Quantity, Ratio
 
 Kernel = TypeVar("Kernel", bound=Table)
-LATENCIES = ("floor", "serial_per_k")
+LATENCIES = ("floor", "serial_per_k", "startup")
 
 
 class DerivedGeneration(Table):
-    """A generation whose kernels are those of `base`, but for their latencies."""
+    """A generation whose kernels are those of `base`, but for their latencies; collectives: engines of the library."""
 
     base: str
     latency_factor: Ratio
+    collectives: list[str] = Field(default_factory=list)
 
 
 def families_of(
@@ -31,6 +35,12 @@ def families_of(
         return kernels[name]
     older = derived[name]
     return {family: _slower(kernel, older.latency_factor.si) for family, kernel in kernels[older.base].items()}
+
+
+def engines_of(engines: Mapping[str, Kernel], older: DerivedGeneration) -> dict[str, Kernel]:
+    """What drives collectives in a derived generation."""
+    own, factor = older.collectives, older.latency_factor.si
+    return {name: _slower(engine, factor) if name in own else engine for name, engine in engines.items()}
 
 
 def base_of(name: str, derived: Mapping[str, DerivedGeneration]) -> str:

@@ -168,8 +168,9 @@ def _gemm(work: Work, chip: ChipSpec, kernel: GemmKernel) -> Cost:
     a_bytes = ELEMENT_BYTES[work.dtype]
     rereads = sum(work.rows) * work.k * columns * a_bytes + work.n * work.k * sum(strips) * a_bytes
     out_bytes = sum(work.rows) * work.n * ELEMENT_BYTES[work.out_dtype]
+    serial = min(work.k, kernel.split_k.count) if kernel.split_k else work.k
     return Cost(
-        latency_s=kernel.floor.si + kernel.serial_per_k.si * work.k + _bookkeeping_s(work, kernel),
+        latency_s=kernel.floor.si + kernel.serial_per_k.si * serial + _bookkeeping_s(work, kernel),
         tiles=tiles,
         tile_s=2.0 * tile_m * tile_n * depth / (_peak(chip, kernel, work.dtype) / units),
         onchip_bytes=rereads + out_bytes,
@@ -177,7 +178,7 @@ def _gemm(work: Work, chip: ChipSpec, kernel: GemmKernel) -> Cost:
     )
 
 
-def _bookkeeping_s(work: Work, kernel: GemmKernel) -> float:
+def _bookkeeping_s(work: Work, kernel: GemmKernel | VectorKernel) -> float:
     """Sorting rows by group before a grouped product and summing them after it, in seconds."""
     counts = ((kernel.per_row, sum(work.rows)), (kernel.per_group, sum(map(bool, work.rows))),
               (kernel.per_slot, len(work.rows)))  # fmt: skip
@@ -233,7 +234,7 @@ def _vector(work: Work, chip: ChipSpec, kernel: VectorKernel) -> Cost:
     onchip_bytes = work.hbm_bytes + work.cached_bytes
     tiles = max(1, ceil(onchip_bytes / kernel.tile_bytes.si))
     return Cost(
-        latency_s=kernel.floor.si,
+        latency_s=kernel.floor.si + _bookkeeping_s(work, kernel),
         tiles=tiles,
         tile_s=compute_s * units / tiles,
         onchip_bytes=onchip_bytes,

@@ -17,7 +17,7 @@ from pydantic import Field
 from simulator import paths
 from simulator.errors import InputError
 from simulator.machine.agreement import disagreements
-from simulator.machine.generation import DerivedGeneration, families_of
+from simulator.machine.generation import DerivedGeneration, engines_of, families_of
 from simulator.machine.nic_spec import NicSpec, ProxySpec
 from simulator.machine.typed_toml import SpecError, Table, line, overridden, quantities, read, validate
 from simulator.units import (
@@ -180,6 +180,7 @@ class GemmKernel(_Kernel):
 
     granule: tiles are cut to multiples of it where there are few rows or few tiles (left out: whole tiles only).
     tile_ramp: elements of K that filling and draining a tile's loop takes as long as (left out: none).
+    split_k: a tile's loop along K is never longer; what is left goes to other cores (left out: it does not).
     per_row, per_group, per_slot: latency for each row, each group that has rows, and each group at all, where a kernel
     also sorts rows by group and sums what comes back (left out: none).
     """
@@ -190,6 +191,7 @@ class GemmKernel(_Kernel):
     tile_n: PositiveCount
     granule: PositiveCount | None = None
     tile_ramp: PositiveCount | None = None
+    split_k: PositiveCount | None = None
     per_row: Seconds | None = None
     per_group: Seconds | None = None
     per_slot: Seconds | None = None
@@ -199,8 +201,8 @@ class AttentionKernel(_Kernel):
     """Attention in strips of tile_m rows (queries, or queries x heads that share their keys).
 
     score_bytes cross L2 per element of the score matrix. tile_keys: keys are split over cores in pieces of so many.
-    split_waves: instead, the keys of every strip are split in as many pieces as fit this many waves of all cores, one at
-    least, and a wave lasts as long as its longest piece.
+    split_waves: instead, the keys of every strip are split in as many pieces as fit this many waves of all cores, at
+    least one, and a wave lasts as long as its longest piece.
     """
 
     law: Literal["attention"]
@@ -211,10 +213,16 @@ class AttentionKernel(_Kernel):
 
 
 class VectorKernel(_Kernel):
-    """Element-wise work, norms, sorting: bytes, and arithmetic of the vector cores, in pieces of `tile_bytes`."""
+    """Element-wise work, norms, sorting: bytes, and arithmetic of the vector cores, in pieces of `tile_bytes`.
+
+    per_row, per_group, per_slot: as those of a GemmKernel, where it sorts rows by group.
+    """
 
     law: Literal["vector"]
     tile_bytes: Bytes
+    per_row: Seconds | None = None
+    per_group: Seconds | None = None
+    per_slot: Seconds | None = None
 
 
 class FusedKernel(_Kernel):
@@ -258,6 +266,13 @@ class MachineSpec(Table):
             known = ", ".join(sorted(self._families))
             raise InputError(f"{self.name} has no kernel generation '{generation}': it has {known}")
         return self._families[generation]
+
+    def of_generation(self, generation: str) -> MachineSpec:
+        """The same machine with that generation's collectives."""
+        older = self.generations.get(generation)
+        if older is None or not older.collectives:
+            return self
+        return self.model_copy(update={"collectives": engines_of(self.collectives, older)})
 
     @property
     def dies(self) -> int:

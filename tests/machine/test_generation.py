@@ -44,10 +44,10 @@ def test_wrong_generations_are_refused_with_the_right_ones() -> None:
 
 
 def test_few_tokens_pay_for_experts_held_and_for_experts_touched() -> None:
-    kernel = B200.kernels["trtllm_1_3"]["experts_cutlass"]
+    kernel = B200.kernels["trtllm_1_3"]["experts_sort"]
 
     def latency_us(rows: tuple[int, ...]) -> float:
-        work = sparse.experts(R1, rows, 2, "experts_cutlass")
+        work = sparse.sort(R1, rows, "experts_sort")
         return cost_of(work, B200.chip, B200.kernels["trtllm_1_3"]).latency_s * 1e6
 
     none, one, two = latency_us((0,) * 64), latency_us((1,) + (0,) * 63), latency_us((1, 3) + (0,) * 62)
@@ -56,7 +56,31 @@ def test_few_tokens_pay_for_experts_held_and_for_experts_touched() -> None:
     assert none - latency_us((0,) * 32) == pytest.approx(32 * kernel.per_slot.value)
 
 
+def test_only_the_librarys_own_collectives_start_more_slowly() -> None:
+    own, old = B200.collectives, B200.of_generation("trtllm_2025").collectives
+    assert old["one_shot"].startup.si == pytest.approx(FACTOR * own["one_shot"].startup.si)
+    assert old["nccl"] == own["nccl"]
+    assert B200.of_generation("trtllm_1_3") is B200
+    tables = B200.model_dump()
+    tables["generations"]["trtllm_2025"]["collectives"] = ["two_shot"]
+    from simulator.machine.spec import _checked
+
+    with pytest.raises(SpecError, match="one_shot, nccl"):
+        _checked(tables, "B200")
+
+
+def test_a_longer_loop_along_k_is_split_and_its_latency_is_not_longer() -> None:
+    family = B200.kernels["trtllm_1_3"]["gemm_bf16"]
+    longest = family.split_k.count
+
+    def latency_s(k: int) -> float:
+        return cost_of(ops.gemm(4, 256, k, "bf16"), B200.chip, {"gemm_bf16": family}).latency_s
+
+    assert latency_s(longest) == pytest.approx(family.floor.si + family.serial_per_k.si * longest)
+    assert latency_s(longest // 2) < latency_s(longest) == latency_s(4 * longest)
+
+
 def test_only_touched_experts_are_read() -> None:
-    work = sparse.experts(R1, (0, 2, 0, 1), 4, "experts_trtllm")
+    work = sparse.experts(R1, (0, 2, 0, 1), 4, "experts_bf16")
     assert work.weight_bytes == 2 * 3 * 7168 * 2048 / 4 * 0.5625
     assert work.flops == 3 * 2 * 3 * 7168 * 2048 / 4
