@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from math import inf
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from simulator.physics.maxmin import LIMIT
+
+if TYPE_CHECKING:
+    from simulator.physics.crowd import Crowd
 
 NEVER, DONE = -1, -2
 """Finish times of a flow that has no rate yet, and of one that has ended."""
@@ -23,9 +26,10 @@ class Capacity:
     """Something that moves at most `rate_bytes_per_s`, shared by the flows that cross it; rate inf never binds.
 
     guard: told of a flow before it begins here, so that whoever uses it off the network can join.
+    crowd: what moves all flows in flight here, if not the network one by one.
     """
 
-    __slots__ = ("flows", "guard", "name", "rate_bytes_per_s", "serial")
+    __slots__ = ("crowd", "flows", "guard", "name", "rate_bytes_per_s", "serial")
 
     def __init__(self, name: str, rate_bytes_per_s: float) -> None:
         if not rate_bytes_per_s >= 0:
@@ -34,6 +38,7 @@ class Capacity:
         self.rate_bytes_per_s = rate_bytes_per_s
         self.flows: dict[Flow, float] = {}  # those in flight here -> bytes moved here per byte of a member's own
         self.guard: Callable[[Flow], object] | None = None
+        self.crowd: Crowd | None = None
         self.serial = next(_serials)
 
     def __repr__(self) -> str:
@@ -41,6 +46,8 @@ class Capacity:
 
     def used_bytes_per_s(self) -> float:
         """How much moves here at this moment."""
+        if self.crowd is not None:
+            return self.crowd.used_bytes_per_s(self)
         return sum(coefficient * flow.rate_bytes_per_s for flow, coefficient in self.flows.items())
 
 
@@ -172,6 +179,11 @@ class Flow:
         if until_ps > self.bound_since_ps:
             times[self.bound] = times.get(self.bound, 0) + until_ps - self.bound_since_ps
         return times
+
+    def add_bound(self, bound: Bound, spent_ps: int) -> None:
+        """It was limited by this for so long, before what limits it now."""
+        times = self._bound_ps = dict(self._bound_ps or ())
+        times[bound] = times.get(bound, 0) + spent_ps
 
     def set_bound(self, bound: Bound, now_ps: int) -> None:
         if now_ps > self.bound_since_ps:

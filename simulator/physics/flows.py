@@ -15,16 +15,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heappush
 from math import ceil
+from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from simpy import Environment
 from simpy.events import Event
 
 from simulator.physics.clock import SOLVE, Timer, call_later
+from simulator.physics.crowds import MANY, Crowds
 from simulator.physics.ends import Ends
-from simulator.physics.flow import DONE, Bound, Capacity, Flow, StalledFlowError
+from simulator.physics.flow import DONE, NEVER, Bound, Capacity, Flow, StalledFlowError
 from simulator.physics.maxmin import LIMIT
 from simulator.physics.sharing import share
 from simulator.units import PS_PER_S, to_ps
+
+if TYPE_CHECKING:
+    from simulator.physics.crowd import Crowd
 
 __all__ = ["LIMIT", "Bound", "Capacity", "Flow", "Network", "StalledFlowError", "Stats"]
 
@@ -53,6 +59,7 @@ class Network:
         self.stats = Stats()
         self._ends = Ends()
         self._heap = self._ends.heap
+        self._crowds = Crowds()
         self._timer = Timer(env, self._finish)
         self._new: list[Flow] = []  # flows that are not alone and have no rate yet: solved at the end of this instant
         self._touched: dict[Capacity, None] = {}  # where flows came or went: whoever they hold back is solved as well
@@ -87,6 +94,8 @@ class Network:
         flow.done = done
         self.active[flow] = None
         for capacity, pull in flow.pulls:
+            if capacity.crowd is not None:
+                self._dissolve(capacity.crowd)
             capacity.flows[flow] = pull
         flow.queued_ps = flow.finish_ps
         heappush(self._heap, (flow.finish_ps, flow.serial, flow))
@@ -111,6 +120,8 @@ class Network:
                 capacity.guard(flow)
             flows = capacity.flows
             if flows:
+                if capacity.crowd is not None:
+                    self._dissolve(capacity.crowd)
                 alone = False
                 self._touched[capacity] = None
             flows[flow] = pull
@@ -139,6 +150,7 @@ class Network:
     def _solve(self, _: Event) -> None:
         self._solve_due = False
         flows, self._new = self._new, []
+        changes = len(flows) + len(self._touched)
         for capacity in self._touched:
             for flow in capacity.flows:
                 if flow.bound is capacity and not flow.chosen:
@@ -157,6 +169,8 @@ class Network:
                 old = flow.rate_bytes_per_s
                 if not old or abs(rate - old) > _SAME * rate:
                     self._set_rate(flow, rate, now_ps)
+            if len(flows) >= MANY and not self.watchers:
+                self._crowds.consider(flows, changes, now_ps)
         self._arm()
         for watcher in self.watchers:
             watcher(self.env._now, self)  # type: ignore[arg-type]
@@ -181,24 +195,69 @@ class Network:
 
     def _arm(self) -> None:
         """Set the timer to the first end."""
-        at_ps = self._ends.first_ps()
+        at_ps = self._first_ps()
         if at_ps is None:
             self._timer.disarm()
         else:
             self._timer.arm(at_ps)
 
+    def _first_ps(self) -> int | None:
+        """When the first flow ends."""
+        for crowd in self._crowds.here.copy():
+            if crowd.next_ps() == NEVER:
+                self._dissolve(crowd)
+        at_ps = self._ends.first_ps()
+        for crowd in self._crowds.here:
+            crowd_ps = crowd.next_ps()
+            if at_ps is None or crowd_ps < at_ps:
+                at_ps = crowd_ps
+        return at_ps
+
     def _finish(self) -> None:
-        ends, timer = self._ends, self._timer
+        ends, timer, crowds = self._ends, self._timer, self._crowds.here
         at_ps: int | None = self.env._now  # type: ignore[assignment]
         while at_ps is not None:
-            self._end(ends.take(at_ps))
+            batch = ends.take(at_ps)
+            for flow in batch:
+                for capacity, _ in flow.pulls:
+                    flows = capacity.flows
+                    del flows[flow]
+                    if flows:
+                        self._touched[capacity] = None
+            if crowds:
+                batch = self._take_from_crowds(batch)
+            self._end(batch)
             if self._solve_due:
                 return
-            at_ps = ends.first_ps()
+            at_ps = self._first_ps() if crowds else ends.first_ps()
             if at_ps is not None and not timer.skip_to(at_ps):
                 timer.arm(at_ps)
                 return
         timer.disarm()
+
+    def _take_from_crowds(self, batch: list[Flow]) -> list[Flow]:
+        """Add flows of crowds that end at this instant."""
+        now_ps: int = self.env._now  # type: ignore[assignment]
+        for crowd in self._crowds.here:
+            batch += crowd.take(now_ps)
+        for crowd in self._crowds.small():
+            self._dissolve(crowd)
+        self.stats.solves += 1
+        return sorted(batch, key=attrgetter("serial"))
+
+    def _dissolve(self, crowd: Crowd) -> None:
+        """Have the flows of a crowd back."""
+        now_ps: int = self.env._now  # type: ignore[assignment]
+        self._crowds.here.remove(crowd)
+        flows, settled = crowd.dissolve(now_ps)
+        for flow in flows:
+            if settled:
+                flow.finish_ps = flow.queued_ps = now_ps + to_ps(flow.left_bytes / flow.rate_bytes_per_s)
+                heappush(self._heap, (flow.finish_ps, flow.serial, flow))
+            else:
+                flow.chosen, flow.rate_bytes_per_s = True, 0.0
+                self._new.append(flow)
+                self._solve_later()
 
     def _end_empty(self, flow: Flow) -> None:
         flow.pulls, flow.finish_ps = (), DONE  # a flow without bytes has loaded nothing
@@ -208,16 +267,11 @@ class Network:
             self._arm()
 
     def _end(self, batch: list[Flow]) -> None:
-        """Take flows that end at this instant off their capacities, all of them before the first `done`."""
+        """Tell of flows that have ended at this instant, all of which are off their capacities."""
         now_ps: int = self.env._now  # type: ignore[assignment]
         for flow in batch:
             flow.since_ps = now_ps
             flow.rate_bytes_per_s = 0.0
-            for capacity, _ in flow.pulls:
-                flows = capacity.flows
-                del flows[flow]
-                if flows:
-                    self._touched[capacity] = None
             del self.active[flow]
         self._ending = True
         for flow in batch:
