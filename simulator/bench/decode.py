@@ -15,6 +15,8 @@ from simulator.bench.case import Measurement, cpu_s_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from simulator.model.mla import Kernels
+    from simulator.model.shapes import Shapes
     from simulator.program.rank import Rank
     from simulator.scenario import Case, Scenario
     from simulator.simulation import Result
@@ -33,6 +35,14 @@ def _rows(layer: int, half: int) -> Sequence[int]:
     random.shuffle(popularity)
     rows: list[int] = random.multinomial(TOKENS * 8 * EXPERT_PARALLEL, popularity / popularity.sum()).tolist()
     return rows
+
+
+@cache
+def _experts(shapes: Shapes, rows: int, weights: str) -> Kernels:
+    """What a die computes for so many rows of its expert."""
+    from simulator.model import decode
+
+    return decode.experts(shapes, (rows,), weights)
 
 
 def _attention(npu: Rank, case: Case, weights: str) -> None:
@@ -72,7 +82,7 @@ def _moe(npu: Rank, case: Case, layer: int, half: int, skewed: bool) -> None:
     for place in range(3):
         def expert(rank: int, place: int = place) -> object:
             rows = _rows(layer, half)[rank % EXPERT_PARALLEL] if skewed else away
-            return decode.experts(s, (rows,), f"layer{layer}")[place][1]
+            return _experts(s, rows, f"layer{layer}")[place][1]
 
         name = ("experts.gate_up", "experts.swiglu", "experts.down")[place]
         if skewed:

@@ -32,13 +32,14 @@ class Cache:
         before = self._blocks.pop(name, 0.0)
         self.held_bytes -= before
         size_bytes = max(before, size_bytes)
-        self._evict(self.capacity_bytes - size_bytes)
+        if self.held_bytes > self.capacity_bytes - size_bytes:
+            self._evict(self.capacity_bytes - size_bytes)
         self._blocks[name] = size_bytes
         self.held_bytes += size_bytes
 
     def passes(self, size_bytes: float) -> None:
         """Activations of this size went through: the oldest bytes that do not fit beside them are gone."""
-        if self._blocks:
+        if self.held_bytes > self.capacity_bytes - size_bytes:
             self._evict(max(self.capacity_bytes - size_bytes, 0.0))
 
     def _evict(self, room_bytes: float) -> None:

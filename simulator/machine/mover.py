@@ -23,37 +23,34 @@ Span = tuple[int, int, Stage]
 class Mover:
     """At work on one shape at a time, over and over. ended: told what bound it.
 
-    number, at_ps: its present stage, and when that one's wait began. flow: the bytes of the stage, once they needed
-    one. over: all bytes are moved, and its alarm will ring in this instant.
+    stage, number, at_ps: its present stage, its place, and when its wait began. flow: the bytes of the stage, once they
+    needed one. over: all bytes are moved, and its alarm will ring in this instant.
     """
 
-    __slots__ = ("_ended", "alarm", "at_ps", "flow", "number", "onchip", "over", "shape", "start_ps")
+    __slots__ = ("alarm", "at_ps", "ended", "flow", "number", "onchip", "over", "shape", "stage", "start_ps")
 
     def __init__(self, onchip: OnChip, ended: Callable[[str], object]) -> None:
-        self.onchip, self._ended = onchip, ended
+        self.onchip, self.ended = onchip, ended
         self.alarm = Alarm(onchip.env, self._ring)
         self.number = self.start_ps = self.at_ps = 0
         self.flow: Flow | None = None
         self.over = False
         self.shape: Shape
+        self.stage: Stage
 
     def start(self, shape: Shape, at_ps: int) -> None:
         """Spend the latency and move the bytes, from now or a later time on."""
         self.shape = shape
         self.start_ps = self.at_ps = at_ps
         self.number, self.flow = 0, None
-        self.over = not shape.stages
         if shape.stages:
+            self.over, self.stage = False, shape.stages[0]
             self.onchip.admit(self)
         else:
+            self.over = True
             self.alarm.set(at_ps + shape.alone_ps)
 
     # off the network ------------------------------------------------------------------------------------------------
-
-    @property
-    def stage(self) -> Stage:
-        """The present one."""
-        return self.shape.stages[self.number]
 
     def spans(self) -> list[Span]:
         """What is still to be moved."""
@@ -80,8 +77,7 @@ class Mover:
         stages = self.shape.stages
         while True:
             if self.flow is None:
-                stage = stages[self.number]
-                end_ps = self.at_ps + stage.wait_ps + stage.length_ps
+                end_ps = self.at_ps + self.stage.wait_ps + self.stage.length_ps
             else:
                 end_ps = self.flow.finish_ps
             if end_ps > now_ps:
@@ -90,7 +86,7 @@ class Mover:
                 self.over = True
                 return
             self.number += 1
-            self.at_ps, self.flow = end_ps, None
+            self.at_ps, self.flow, self.stage = end_ps, None, stages[self.number]
 
     def begun(self, now_ps: int) -> bool:
         """Whether the bytes of the present stage move; they have a flow from then on."""
@@ -121,20 +117,24 @@ class Mover:
 
     def _ring(self) -> None:
         """Bytes begin or end, where the die is crowded; else all is moved."""
+        onchip = self.onchip
         if self.over:
             self.finish()
-            return
-        for mover in self.onchip.ended(self):
-            mover.finish()
+        elif onchip.crowded:
+            onchip.turn()
+        else:
+            onchip.end(self)
 
     def finish(self) -> None:
         """All is moved: say what bound it."""
+        if self.flow is not None:
+            self.catch_up(self.onchip.env._now)
         flow = self.flow
         if flow is None:
-            self._ended(self.shape.alone_bound)
+            self.ended(self.shape.alone_bound)
         else:
             flow.since_ps, flow.finish_ps = self.onchip.env._now, DONE
-            self._ended(self.shape.bound_by(flow))
+            self.ended(self.shape.bound_by(flow))
 
     # on the network -------------------------------------------------------------------------------------------------
 
@@ -153,7 +153,7 @@ class Mover:
     def _moved(self, flow: Flow) -> None:
         self.number += 1
         if self.number < len(self.shape.stages):
-            self.at_ps, self.flow = self.onchip.env._now, None
+            self.at_ps, self.flow, self.stage = self.onchip.env._now, None, self.shape.stages[self.number]
             self.onchip.admit(self)
         else:
-            self._ended(self.shape.bound_by(flow))
+            self.ended(self.shape.bound_by(flow))

@@ -53,24 +53,29 @@ class OnChip:
 
     def admit(self, mover: Mover) -> None:
         """Somebody is going to move bytes: apart if that fits, or if nobody of the network is here; if not, there."""
+        apart = self.apart
         on_network = self.hbm.flows or self.l2.flows
         if self._watchers or (mover.stage.ports and not take_ports(mover)):
             self._join_with(mover)
-        elif not (self.apart or on_network):
-            self.apart.append(mover)
+        elif not (apart or on_network):
+            apart.append(mover)
             mover.alarm.set(mover.end_ps())
-        elif on_network and (self.crowded or self._clash_ps(mover, self.apart) != NEVER):
-            self._join_with(mover)
+        elif self.crowded:
+            apart.append(mover)
+            self.settle()
         else:
-            self._admit_beside(mover)
+            self._admit_beside(mover, bool(on_network))
         if mover.over:  # it had nothing to wait for
             mover.alarm.set(self.env._now)
 
-    def _admit_beside(self, mover: Mover) -> None:
-        """Somebody comes to others that run apart."""
-        clash_ps = NEVER if self.crowded else self._clash_ps(mover, self.apart)
+    def _admit_beside(self, mover: Mover, on_network: bool) -> None:
+        """Somebody comes to others that are at ease."""
+        clash_ps = self._clash_ps(mover, self.apart)
+        if on_network and clash_ps != NEVER:
+            self._join_with(mover)
+            return
         self.apart.append(mover)
-        if self.crowded or NEVER < clash_ps <= self.env._now:
+        if NEVER < clash_ps <= self.env._now:
             self._crowd()
             return
         mover.alarm.set(mover.end_ps())
@@ -82,24 +87,32 @@ class OnChip:
         self.crowded = True
         self.settle()
 
-    def ended(self, mover: Mover) -> list[Mover]:
-        """Those whose bytes are all moved in this instant, where this one's bytes begin or end, in order of start."""
-        if self.crowded:
-            over = self.settle()
-        elif len(self.apart) == 1 and mover.flow is None:
-            self.leave(mover)
-            return [mover]
+    def end(self, mover: Mover) -> None:
+        """At ease: all that he moves is moved, and all of those who end in the same instant, in order of start."""
+        now_ps = self.env._now
+        for other in self.apart:
+            if other.alarm.at_ps == now_ps:
+                break
         else:
-            now_ps = self.env._now
-            over = [one for one in self.apart if one is mover or one.alarm.at_ps == now_ps]
-            for one in over:
-                one.catch_up(now_ps)
-                self.leave(one)
-        if len(over) > 1:
-            over.sort(key=attrgetter("at_ps"))
-            for one in over:
-                one.alarm.stop()
-        return over
+            self.leave(mover)
+            mover.finish()
+            return
+        over = [one for one in self.apart if one is mover or one.alarm.at_ps == now_ps]
+        for one in over:
+            one.catch_up(now_ps)
+            self.leave(one)
+        self._finish(over)
+
+    def turn(self) -> None:
+        """Crowded: somebody's bytes begin or end."""
+        self._finish(self.settle())
+
+    def _finish(self, over: list[Mover]) -> None:
+        over.sort(key=attrgetter("at_ps"))
+        for one in over:
+            one.alarm.stop()
+        for one in over:
+            one.finish()
 
     def leave(self, mover: Mover) -> None:
         """He moves nothing any more, or not apart."""
@@ -133,13 +146,15 @@ class OnChip:
         now_ps: int = self.env._now
         moving: list[Mover] = []
         over: list[Mover] = []
-        for mover in self.apart.copy():
-            mover.catch_up(now_ps)
+        for mover in self.apart:
+            if mover.turn_ps() <= now_ps:
+                mover.catch_up(now_ps)
             if mover.over:
-                self.leave(mover)
                 over.append(mover)
-            elif mover.begun(now_ps):
+            elif mover.flow is not None or mover.begun(now_ps):
                 moving.append(mover)
+        for mover in over:
+            self.leave(mover)
         at_ease = True
         if len(moving) == 1:
             flow = moving[0].flow
@@ -169,9 +184,13 @@ class OnChip:
 
         NEVER if all of it fits.
         """
-        network = taken(self.hbm), taken(self.l2)
-        if self._never_clash(network, [mover, *others]):
-            return NEVER
+        shape = mover.shape
+        hbm, l2 = network = taken(self.hbm), taken(self.l2)
+        for other in others:
+            hbm += other.shape.hbm_rate
+            l2 += other.shape.l2_rate
+        if hbm + shape.hbm_rate <= self._room[0] and l2 + shape.l2_rate <= self._room[1]:
+            return NEVER  # all would fit even if each always moved what it ever moves at most
         their_spans = [other.spans() for other in others]
         for begin_ps, end_ps, stage in mover.spans():
             (hbm, l2), first_ps = network, end_ps
@@ -184,14 +203,6 @@ class OnChip:
             if not self._have_room(hbm, stage.hbm_rate, l2, stage.l2_rate):
                 return max(begin_ps, first_ps)
         return NEVER
-
-    def _never_clash(self, network: tuple[float, float], movers: list[Mover]) -> bool:
-        """Whether all would fit even if each always moved what it ever moves at most."""
-        hbm, l2 = network
-        for mover in movers:
-            hbm += mover.shape.hbm_rate
-            l2 += mover.shape.l2_rate
-        return hbm <= self._room[0] and l2 <= self._room[1]
 
     def _have_room(self, hbm: float, more_hbm: float, l2: float, more_l2: float) -> bool:
         """Whether HBM and L2 can move more than they do; one alone may fill them."""

@@ -43,7 +43,7 @@ class Port:
 
     def take(self, mover: Mover, rate: float) -> bool:
         """Whether somebody fits who moves at most so much; if so he is here until he is released."""
-        if not self._fits(rate, None):
+        if (self._users or self._capacity.flows) and not self._fits(rate, None):
             return False
         self._users[mover] = rate
         return True

@@ -66,7 +66,11 @@ class Stream:
             else:
                 cores.acquire(cost.need, cost.at_least, cost.want, step.priority, self._granted)
         elif step.need:
-            npu.cores[step.partition].acquire(step.need, 1, 1, step.priority, self._granted)
+            cores = npu.cores[step.partition]
+            if cores.take(step.need, 1, 1):
+                npu.meet(npu, index)
+            else:
+                cores.acquire(step.need, 1, 1, step.priority, self._granted)
         else:
             npu.meet(npu, index)
 

@@ -10,7 +10,7 @@ b at 3 (the second is full), a at 7.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import fsum
+from math import fsum, inf
 
 OWN, FIRST, SECOND = -1, 0, 1
 """What stops a flow: its own limit, or one of the two capacities."""
@@ -22,30 +22,47 @@ Ask = tuple[float, float, float, float]
 def share_two(first: float, second: float, asks: Sequence[Ask]) -> list[tuple[float, int]]:
     """(rate, what stops it) of every flow, with so many bytes/s of the first and the second capacity."""
     found: list[tuple[float, int]] = [(0.0, OWN)] * len(asks)
-    rising, wholes = list(range(len(asks))), (first, second)
-    left: Sequence[float] = wholes
+    rising = list(range(len(asks)))
+    left_first, left_second = first, second
     while rising:
-        level, stop = _next_stop(left, [asks[k] for k in rising])
-        if stop == OWN:
-            stopped = [k for k in rising if asks[k][2] / asks[k][3] <= level]
-        else:
-            stopped = [k for k in rising if asks[k][stop]]
-        for k in stopped:
-            found[k] = (asks[k][2] if stop == OWN else asks[k][3] * level), stop
-        rising = [k for k in rising if k not in stopped]
+        level, stop = _next_stop(left_first, left_second, [asks[k] for k in rising])
+        still = []
+        for k in rising:
+            ask = asks[k]
+            if stop == OWN:
+                if ask[2] / ask[3] <= level:
+                    found[k] = ask[2], OWN
+                else:
+                    still.append(k)
+            elif ask[stop]:
+                found[k] = ask[3] * level, stop
+            else:
+                still.append(k)
+        rising = still
         if rising:
             ended = [k for k in range(len(asks)) if k not in rising]
-            left = [whole - fsum([asks[k][side] * found[k][0] for k in ended]) for side, whole in enumerate(wholes)]
+            left_first = first - fsum([asks[k][0] * found[k][0] for k in ended])
+            left_second = second - fsum([asks[k][1] * found[k][0] for k in ended])
     return found
 
 
-def _next_stop(left: Sequence[float], rising: Sequence[Ask]) -> tuple[float, int]:
+def _next_stop(left_first: float, left_second: float, rising: Sequence[Ask]) -> tuple[float, int]:
     """The lowest level at which one of these stops; capacities come first, in their order, where it is the same."""
-    level, stop = min(limit / weight for _, _, limit, weight in rising), OWN
-    for side in (SECOND, FIRST):
-        pull = fsum([ask[side] * ask[3] for ask in rising])
-        if pull:
-            full = left[side] / pull if left[side] > 0.0 else 0.0
-            if full <= level:
-                level, stop = full, side
+    level, stop = inf, OWN
+    on_first, on_second = [], []
+    for first, second, limit, weight in rising:
+        if limit / weight < level:
+            level = limit / weight
+        on_first.append(first * weight)
+        on_second.append(second * weight)
+    pull = fsum(on_second)
+    if pull:
+        full = left_second / pull if left_second > 0.0 else 0.0
+        if full <= level:
+            level, stop = full, SECOND
+    pull = fsum(on_first)
+    if pull:
+        full = left_first / pull if left_first > 0.0 else 0.0
+        if full <= level:
+            level, stop = full, FIRST
     return level, stop

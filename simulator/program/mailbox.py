@@ -15,7 +15,7 @@ from simulator.machine.shape import Shape, stage_of
 from simulator.physics.clock import call_later
 from simulator.physics.flows import Capacity, Flow, Network
 from simulator.program.collectives import Lowering
-from simulator.program.one_sided import IN, OUT, PUT, costs_of, latency_s, own_transfer, startup_s
+from simulator.program.one_sided import IN, OUT, PUT, Keys, costs_of, keys_of, latency_s, own_transfer, startup_s
 from simulator.program.task import Collective
 from simulator.program.transfer import Key, Transfer
 from simulator.units import to_ps
@@ -52,6 +52,8 @@ class Mailboxes:
         self.env, self.network, self.capacity, self.lowering = env, network, capacity, lowering
         self._boxes: dict[object, Mailbox] = {}
         self._transfers: dict[tuple, tuple[tuple[int, ...], Transfer | None]] = {}  # by identity of the members
+        self._keys: dict[tuple[int, int], tuple[Keys, Keys]] = {}  # by rank and identity of the members
+        self._idle: dict[int, list[Mover]] = {}  # by rank
         self._shapes: dict[tuple, tuple[Transfer | None, Shape]] = {}  # by identity of the transfer
         self._costs = cache(lambda via: costs_of(lowering.engines[via]))
         self._startup_ps = cache(lambda via, members: to_ps(startup_s(lowering.engines[via], members)))
@@ -65,7 +67,9 @@ class Mailboxes:
     def _own(self, rank: int, members: tuple[int, ...], via: str, side: int, size: int) -> Transfer | None:
         key = rank, id(members), via, side, size
         if key not in self._transfers:
-            own = own_transfer(self.lowering.fabric, self._costs(via), members, rank, side, size)
+            keys = self._keys.get((rank, id(members))) or keys_of(self.lowering.fabric, members, rank)
+            self._keys[rank, id(members)] = keys
+            own = own_transfer(keys[side], self._costs(via), len(members) - 1, rank, size)
             self._transfers[key] = members, own
         return self._transfers[key][1]
 
@@ -105,8 +109,20 @@ class Mailboxes:
         if arriving is not None:
             box.draining.add(npu.rank)
             coming = self._shape(npu, arriving, inf, startup_ps)
-            Mover(npu.onchip, lambda _: self._drained(box, npu.rank)).start(coming, start_ps)
-        Mover(npu.onchip, left).start(leaving, start_ps)
+            self._send(npu, coming, lambda _: self._drained(box, npu.rank))
+        self._send(npu, leaving, left)
+
+    def _send(self, npu: Npu, shape: Shape, ended: Callable[[str], object]) -> None:
+        """Move one end's bytes; who moved those of an earlier one does it."""
+        idle = self._idle.setdefault(npu.rank, [])
+        mover = idle.pop() if idle else Mover(npu.onchip, ended)
+
+        def rest(bound: str) -> None:
+            idle.append(mover)
+            ended(bound)
+
+        mover.ended = rest
+        mover.start(shape, npu.env._now)
 
     def _shape(self, npu: Npu, transfer: Transfer | None, limit: float, startup_ps: int) -> Shape:
         """One end of a put on a die: its start-up, then its bytes, if there are any."""

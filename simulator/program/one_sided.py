@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 PUT, COLLECT = "put", "collect"
 ONE_SIDED = (PUT, COLLECT)
 OUT, IN = 0, 1  # the two sides of a put at a die
+Keys = tuple[tuple[Key, int], ...]  # capacities, and the peers behind each of them
 Port = tuple[tuple[str, str], tuple[str, str], int]  # edge out, edge in, peers behind it
 
 
@@ -42,7 +43,11 @@ def lowered(
     costs = costs_of(engine)
     sizes = {OUT: collective.sent_bytes, IN: collective.received_bytes}
     leaving, arriving = (
-        tuple(one for rank in members if (one := own_transfer(fabric, costs, members, rank, side, size)))
+        tuple(
+            one
+            for rank in members
+            if (one := own_transfer(keys_of(fabric, members, rank)[side], costs, len(members) - 1, rank, size))
+        )
         for side, size in sizes.items()
     )
     return Phase(startup_s(engine, len(members)), leaving), Phase(0.0, arriving)
@@ -53,20 +58,18 @@ def costs_of(engine: CollectiveSpec) -> tuple[float, float]:
     return engine.transfer_bytes.si / 2.0 + engine.copy_bytes.si, engine.weight.si
 
 
-def own_transfer(
-    fabric: Fabric, costs: tuple[float, float], members: tuple[int, ...], rank: int, side: int, size: int
-) -> Transfer | None:
-    """What leaves a member (`OUT`) or arrives at it (`IN`), on nothing but its own memory and ports."""
-    keys, (memory, weight) = keys_of(fabric, members, rank)[side], costs
+def own_transfer(keys: Keys, costs: tuple[float, float], peers: int, rank: int, size: int) -> Transfer | None:
+    """What leaves a member or arrives at it, on nothing but its own memory and ports: `keys`, from `keys_of`."""
     if not size or not keys:
         return None
-    moved, peers = round(size * memory), len(members) - 1
+    memory, weight = costs
+    moved = round(size * memory)
     loads = [(key, moved if key[0] != "link" else size * count // peers) for key, count in keys]
     return Transfer(size, tuple(one for one in loads if one[1]), (rank,), weight)
 
 
 @lru_cache(maxsize=4096)
-def keys_of(fabric: Fabric, members: tuple[int, ...], rank: int) -> tuple[tuple[tuple[Key, int], ...], ...]:
+def keys_of(fabric: Fabric, members: tuple[int, ...], rank: int) -> tuple[Keys, Keys]:
     """The capacities of a rank that its outgoing and its arriving bytes cross, with the peers behind every port."""
     memory: list[tuple[Key, int]] = [(("hbm", rank), 0), (("l2", rank), 0)]
     ports = ports_of(fabric, members, rank)
@@ -91,7 +94,7 @@ def ports_of(fabric: Fabric, members: tuple[int, ...], rank: int) -> tuple[Port,
     inside, dies, ported = {rank}, 1, 0
     for place, level in enumerate(levels):
         dies *= level.size.count
-        around = {peer for peer in members if fabric.instance(peer, level.name) == fabric.instance(rank, level.name)}
+        around = _together(fabric, members, level.name)[fabric.instance(rank, level.name)]
         new = sorted(around - inside)
         inside |= around
         own_port = level.kind == "switch" and (level.ports == "die" or not _switches(levels[:place]))
@@ -108,6 +111,15 @@ def ports_of(fabric: Fabric, members: tuple[int, ...], rank: int) -> tuple[Port,
             switch = f"{port.name} {fabric.instance(rank, port.name)}"
             ports.append(((here, switch), (switch, here), len(new)))
     return tuple(ports)
+
+
+@lru_cache(maxsize=64)
+def _together(fabric: Fabric, members: tuple[int, ...], level: str) -> dict[int, set[int]]:
+    """The members in each instance of a level."""
+    found: dict[int, set[int]] = {}
+    for member in members:
+        found.setdefault(fabric.instance(member, level), set()).add(member)
+    return found
 
 
 def _switches(levels: Sequence[LevelSpec]) -> bool:
