@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from simulator.machine.kernels import Work
 from simulator.model import decode, lengths, ops
@@ -49,6 +49,13 @@ class Dies(Layout):
     placement: Literal["in_order", "eplb"] = Field(
         "eplb", description="experts in order, or replicated and packed by their popularity"
     )
+
+    @model_validator(mode="after")
+    def _leaves_dies_for_routed_experts(self) -> Dies:
+        if self.shared >= self.expert_parallel:
+            what = f"{self.shared} of {self.expert_parallel} dies hold the shared expert"
+            raise ValueError(f"{what}: none are left for routed ones")
+        return self
 
     @property
     def shared(self) -> int:

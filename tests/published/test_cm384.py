@@ -74,3 +74,10 @@ def test_a_third_of_the_cards_cannot_hold_288_dies() -> None:
 
     with pytest.raises(InputError, match="groups of 288"):
         run("cm384_decode:decode_even", cards="48")
+
+
+def test_shared_experts_cannot_take_all_dies() -> None:
+    from simulator.errors import InputError
+
+    with pytest.raises(InputError, match="288 of 288 dies hold the shared expert: none are left"):
+        run("cm384_decode:decode_even", layout__shared_dies="288")
