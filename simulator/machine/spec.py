@@ -103,7 +103,10 @@ class Rung(Table):
 
 
 class LadderSpec(Table):
-    """Rungs by kind of collective, rising in size; kinds without a ladder of their own use `default`."""
+    """Rungs by kind of collective, rising in size; kinds without a ladder of their own use `default`.
+
+    all_reduce: of both its parts (left out: those of reduce_scatter and all_gather).
+    """
 
     default: list[Rung] = Field(min_length=1)
     all_to_all: list[Rung] | None = Field(default=None, min_length=1)
