@@ -13,14 +13,16 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import dataclass, replace
+from math import log
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from types import SimpleNamespace
 from typing import Any
 
 from simulator.machine.kernels import Work, cost_of
 from simulator.machine.spec import load_machine
 from simulator.model import ops, serving
+from simulator.model.choices import chosen_rows
 from simulator.model.decode import in_l2
 from simulator.model.layout import split
 from simulator.model.shapes import load_shapes
@@ -159,14 +161,14 @@ def absorbed(folder: Path) -> Table:
     """
     table = "h100_sxm.mla_bmm.trtllm.1.3.0rc20.mla_bmm_perf.parquet"
     return [
-        (_left_in_l2(ops.batched_gemm(
+        (left_in_l2(ops.batched_gemm(
             row["num_tokens"], 128, *((512, 128) if row["op_name"] == "mla_gen_pre" else (128, 512)))),
          row["latency"] / 1e3)
         for row in aiconfigurator(folder, table, bmm_dtype="bfloat16", num_heads=128) if row["num_tokens"] <= 2048
     ]  # fmt: skip
 
 
-def _left_in_l2(work: Work) -> Work:
+def left_in_l2(work: Work) -> Work:
     """A product that ran before, and left all that it reads and writes in L2 if there was room."""
     if work.hbm_bytes > 0.8 * L2_BYTES:
         return work
@@ -218,6 +220,31 @@ def moe_row_s(folder: Path) -> float:
     return median(beyond)
 
 
+def touched_experts(folder: Path) -> dict[int, float]:
+    """How many of 256 experts so many tokens touch in the table's power law of 1.01 (H100, FP8, TP8 slices), as time
+    tells: with even routing, tokens touch 8 experts each as long as there are that many left, and all take as long."""
+    table = "h100_sxm.moe.trtllm.1.3.0rc20.moe_perf.parquet"
+    us: dict[str, dict[int, float]] = {}
+    for row in aiconfigurator(folder, table, hidden_size=7168, inter_size=2048, num_experts=256, topk=8,
+                              moe_dtype="fp8_block", moe_ep_size=1, moe_tp_size=8):  # fmt: skip
+        us.setdefault(row["distribution"], {})[row["num_tokens"]] = row["latency"] * 1e3
+    even, drawn = us["balanced"], us["power_law_1.01"]
+    each = (even[32] - even[8]) / (256 - 64)
+    some = (16, 32, 48, 64, 96, 128, 192)
+    return {tokens: min(8 * tokens, 256) - (even[tokens] - drawn[tokens]) / each for tokens in some}
+
+
+def popularity_skew(touched: dict[int, float]) -> float:
+    """The power of places in `choices.chosen_rows` that touches as many, in steps of 0.05."""
+    def drawn(tokens: int, skew: float) -> float:
+        return mean(sum(map(bool, chosen_rows(tokens, 256, 8, skew, (seed,)))) for seed in range(10))
+
+    def off(skew: float) -> float:
+        return sum(abs(log(drawn(tokens, skew) / many)) for tokens, many in touched.items())
+
+    return min((step / 20 for step in range(30)), key=off)
+
+
 def main() -> None:
     """Fit everything and print it."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -236,6 +263,9 @@ def main() -> None:
     for name in ("nccl_all_gather", "nccl_reduce_scatter", "custom"):
         print(name, ", ".join(f"{size / 1024:.0f} KiB {rate / 1e9:.0f} GB/s" for size, rate in result[name]))
     print(f"an MoE layer takes {moe_row_s(given.folder) * 1e9:.0f} ns a row beyond its products and passes")
+    touched = touched_experts(given.folder)
+    shown = ", ".join(f"{tokens}: {many:.0f}" for tokens, many in touched.items())
+    print(f"experts touched by so many tokens: {shown}; as many as with skew {popularity_skew(touched):.2f}")
     if given.json:
         given.json.write_text(json.dumps(result, indent=1), encoding="utf-8")
 
