@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from simulator.ladder import scenarios_of
 from simulator.library import load_scenario
 from simulator.machine.spec import load_machine
 from simulator.simulation import simulate
@@ -47,13 +48,20 @@ def test_an_infinite_link_leaves_the_start_up_and_the_waiting_of_all_reduce() ->
     assert iteration_ms(BASE, knobs__engine="nccl") > 1.1 * iteration_ms(BASE)
 
 
-def test_programmatic_launch_saves_a_prologue_per_kernel_of_the_critical_stream() -> None:
+def test_programmatic_launch_saves_a_prologue_per_kernel_that_knows_it() -> None:
+    """PyTorch's kernels and products by cuBLAS do not; the rest gives the 3% that are published."""
     result = run(BASE)
     columns = result.columns
-    kernels = ((columns["rank"] == columns["rank"][0]) & ~columns["communication"]).sum()
+    kernels = (columns["rank"] == columns["rank"][0]) & ~columns["communication"]
+    foreign = ("attention.fuse_a", "attention.uq_qr", "attention.uk", "attention.uv", "attention.o", "gate.router",
+               "embedding.lookup", "head.logits", "head.to_fp32", "head.sample")  # fmt: skip
+    own = int(kernels.sum() - sum((kernels & (columns["name"] == name)).sum() for name in foreign))
     saved_us = 1e3 * (iteration_ms(BASE) - iteration_ms(BASE, knobs__programmatic_launch="true"))
-    prologue_us = FAMILIES["vector"].prologue.value
-    assert 0.9 * kernels * prologue_us < saved_us <= kernels * prologue_us
+    assert saved_us == pytest.approx(own * FAMILIES["vector"].prologue.value, rel=0.05)
+    states = dict(scenarios_of(load_scenario(BASE)))
+    after = simulate(states["programmatic dependent launch"]).metrics["iteration_ms"]
+    before = simulate(states["AllReduce with add, norm and quantise"]).metrics["iteration_ms"]
+    assert before / after == pytest.approx(1.03, abs=0.01)
 
 
 def test_the_shared_expert_hides_beside_the_routed_ones_because_it_leaves_them_cores() -> None:
