@@ -157,7 +157,7 @@ def simulate(
     if ranks not in RANK_MODES or exchange not in EXCHANGE_MODES:
         raise InputError(f"ranks is one of {', '.join(RANK_MODES)}; exchange is one of {', '.join(EXCHANGE_MODES)}")
     ready = prepare(scenario, seed)
-    lowering = Lowering(ready.fabric, ready.machine.collectives, exchange)
+    lowering = Lowering(ready.fabric, ready.machine.collectives, exchange, ready.world.groups)
     roles = unfolded(ready.world)
     live = scenario.workload.live
     if ranks == "roles" and live is None:

@@ -25,7 +25,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from simulator.errors import InputError
-from simulator.machine.crossings import Way, crossings
+from simulator.machine.crossings import Way, crossings, way_of
 from simulator.program.hierarchical import backwards, hierarchical
 from simulator.program.one_sided import ONE_SIDED, lowered
 from simulator.program.task import Collective
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from simulator.machine.graph import Edge, Fabric
     from simulator.machine.spec import CollectiveSpec
+    from simulator.program.world import Groups
 
 __all__ = ["Key", "Lowering", "Phase", "Transfer"]
 
@@ -47,12 +48,19 @@ class Lowering:
     """Lowers collectives on one fabric; results are cached by (collective, members).
 
     mode: "auto" (balanced exchanges as one class, uneven ones pair by pair), "classes" (uneven ones by sender) or
-    "pairwise" (everything pair by pair).
+    "pairwise" (everything pair by pair). groups: all there are, who may share links between dies.
     """
 
-    def __init__(self, fabric: Fabric, engines: dict[str, CollectiveSpec], mode: str = "auto") -> None:
+    def __init__(
+        self, fabric: Fabric, engines: dict[str, CollectiveSpec], mode: str = "auto", groups: Groups | None = None
+    ) -> None:
         self.fabric, self.engines, self.mode = fabric, engines, mode
-        self._crossings = cache(partial(crossings, fabric))
+        self.partitions = [
+            {rank: number for number, members in enumerate(instances) for rank in members}
+            for instances in (groups or {}).values()
+            if len(instances) > 1
+        ]
+        self._crossings = cache(partial(crossings, fabric, sharers=self._sharers))
         self._pools: dict[tuple, list[Key]] = {}
         self._links: dict[Edge, Key] = {}
         self.lower = cache(self._lower)
@@ -109,18 +117,23 @@ class Lowering:
         loads: list[tuple[Key, int]] = []
         ranks = [rank for rank in members if way.peers[rank]]
         out, hbm, l2 = self._pool("out", rate), self._pool("hbm"), self._pool("l2")
+        sizes = {count: size * count for count in {*way.peers.values(), *way.links.values()}}
+        moved = {peers: 2 * peers * ends for peers in sizes}
         for rank in ranks:
             peers = way.peers[rank]
-            moved = 2 * peers * ends
-            loads += [(out[rank], size * peers), (hbm[rank], moved), (l2[rank], moved)]
+            loads += [(out[rank], sizes[peers]), (hbm[rank], moved[peers]), (l2[rank], moved[peers])]
         links = self._links
         for edge, count in way.links.items():
             key = links.get(edge)
             if key is None:
                 key = links[edge] = ("link", *edge)
-            loads.append((key, size * count))
+            loads.append((key, sizes[count]))
         most = max(way.peers.values())
         return Transfer(size * most, tuple(loads), tuple(ranks), weight * (most / (len(members) - 1)))
+
+    def _sharers(self, source: int, target: int) -> tuple[int, ...]:
+        """The partitions of the ranks into groups that leave both together."""
+        return tuple(number for number, of in enumerate(self.partitions) if of[source] == of[target])
 
     def _pool(self, kind: str, *rate: float) -> list[Key]:
         """The capacity of this kind of every rank: one object for all that are equal, of whom there may be millions."""
@@ -156,9 +169,10 @@ class Lowering:
         """One transfer per way of each sender (end 0) or receiver (end 1): its messages move in proportion."""
         classes: dict[tuple, list[Transfer]] = {}
         whole: Counter[int] = Counter()
-        one_way = self.fabric.whole and len(set(self.fabric.ways)) == 1
+        fabric = self.fabric
+        one_way = fabric.whole and len(set(fabric.ways)) == 1 and fabric.spec.fabric[0].kind == "switch"
         for pair in pairs:
-            way = None if one_way else self.fabric.way(self.fabric.route(*pair.ranks))
+            way = None if one_way else way_of(fabric, fabric.route(*pair.ranks), self._sharers, *pair.ranks)
             classes.setdefault((pair.ranks[end], way), []).append(pair)
             whole[pair.ranks[end]] += pair.size_bytes
         merged = []

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from simulator.program.numbering import Numbering
@@ -75,6 +76,8 @@ class WorldTies:
         self._world, self._lowering = world, lowering
         self.numbering = Numbering(lowering.fabric)
         self._numbers = _Numbers(self.numbering)
+        meshed = lowering.fabric.spec.fabric[0].kind == "mesh"
+        self._partitions = lowering.partitions if meshed else []
         self._names: dict[object, int] = {}
         self._patterns: dict[tuple, list[_Pattern]] = defaultdict(list)
         self.first: dict[Exchange, int] = {}
@@ -93,7 +96,7 @@ class WorldTies:
         self._tie(world.ranks)
 
     def _add_instance(self, name: str, members: tuple[int, ...], own: Own) -> None:
-        relative = tuple([rank - members[0] for rank in members])
+        relative = tuple([rank - members[0] for rank in members]), *map(partial(_parted, members), self._partitions)
         for exchange in _exchanges(self._world, name, members, own):
             collective = exchange[2]
             if collective.kind == "send":
@@ -206,6 +209,12 @@ class WorldTies:
         self.capacities_of_transfer = Ties(self._count, transfer, load, capacity)
         self.transfers_of_capacity = Ties(len(self.used), capacity, load, transfer)
         del self._meeting, self._waiting, self._loading, self._patterns
+
+
+def _parted(members: tuple[int, ...], partition: dict[int, int]) -> tuple[int, ...]:
+    """Which of them a partition of the ranks leaves together, in numbers that do not depend on who they are."""
+    names: dict[int, int] = {}
+    return tuple([names.setdefault(partition[rank], len(names)) for rank in members])
 
 
 def _columns(parts: list[tuple[Array, ...]]) -> list[Array]:

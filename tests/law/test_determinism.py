@@ -90,7 +90,7 @@ def test_a_folded_run_written_out_for_every_rank_is_the_unfolded_file(scenario: 
     settings = {"model.shapes.layers": "5"} if scenario.startswith("a3") else {}
     chosen = load_scenario(scenario).replace(settings)
     ready = prepare(chosen)
-    roles = find_roles(ready.world, Lowering(ready.fabric, ready.machine.collectives),
+    roles = find_roles(ready.world, Lowering(ready.fabric, ready.machine.collectives, groups=ready.world.groups),
                        partial(rate_of, machine=ready.machine, fabric=ready.fabric))
     folded = simulate(chosen, ranks="roles").columns
     first = dict(zip(*np.unique(folded["rank"], return_index=True), strict=True))
@@ -120,7 +120,7 @@ def test_a_run_without_recording_has_the_same_makespan_and_metrics(scenario: str
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_run_that_nobody_watches_lasts_as_long(scenario: str) -> None:
     ready = prepare(load_scenario(scenario))
-    lowering = Lowering(Fabric(ready.machine, ready.case.ranks), ready.machine.collectives)
+    lowering = Lowering(ready.fabric, ready.machine.collectives, groups=ready.world.groups)
     silent = Replay(ready.world, ready.machine, ready.scenario.kernels, ready.fabric, lowering, unfolded(ready.world),
                     Unrecorded())
     assert silent.run() == simulate(load_scenario(scenario), ranks="all").makespan_ps
@@ -133,7 +133,7 @@ def test_what_runs_apart_ends_as_on_the_network(cluster: Cluster) -> None:
     world, machine = cluster.world(), override(cluster.machine, UNROUND)
     watched = replay(world, machine)  # the laws of small runs watch
     fabric = Fabric(machine, world.ranks)
-    lowering, table = Lowering(fabric, machine.collectives), Table()
+    lowering, table = Lowering(fabric, machine.collectives, groups=world.groups), Table()
     apart = Replay(world, machine, next(iter(machine.kernels)), fabric, lowering, unfolded(world), table)
     assert apart.run() == watched.makespan_ps
     assert table.times == watched.times()

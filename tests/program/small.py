@@ -139,7 +139,7 @@ def replay(
     """Replay a world with every law checked. fold: by roles. exchange: how collectives are lowered."""
     generation = next(iter(machine.kernels))
     fabric = fabric or Fabric(machine, world.ranks)
-    lowering = Lowering(fabric, machine.collectives, exchange)
+    lowering = Lowering(fabric, machine.collectives, exchange, world.groups)
     roles = find_roles(world, lowering, lambda key: rate_of(key, machine, fabric)) if fold else unfolded(world)
     timeline = Timeline("small")
     sizes = {name: len(instances[0]) for name, instances in world.groups.items()}

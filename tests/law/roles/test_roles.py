@@ -40,7 +40,7 @@ def assert_same(folded: Run, unfolded: Run) -> None:
 def assert_plain(world: World, machine: MachineSpec, mode: str, fabric: Fabric | None = None) -> None:
     """The classes are those that refinement with whole bags finds."""
     fabric = fabric or Fabric(machine, world.ranks)
-    lowering = Lowering(fabric, machine.collectives, mode)
+    lowering = Lowering(fabric, machine.collectives, mode, world.groups)
     rate = partial(rate_of, machine=machine, fabric=fabric)
     assert find_roles(world, lowering, rate).leader == plain_leaders(world, lowering, rate)
 
@@ -88,7 +88,7 @@ def test_groups_that_are_moved_copies_have_the_ties_that_they_have_one_by_one(
     world = record_world(program, ranks, {"group": instances}, lambda _: {})
     moved, one_by_one = Fabric(machine, ranks), Fabric(machine, ranks)
     assert one_by_one.graph.number_of_nodes() >= ranks  # now somebody could have changed a link
-    leaders = [find_roles(world, Lowering(fabric, machine.collectives), partial(
+    leaders = [find_roles(world, Lowering(fabric, machine.collectives, groups=world.groups), partial(
         rate_of, machine=machine, fabric=fabric)).leader for fabric in (moved, one_by_one)]
     assert leaders[0] == leaders[1]
 
