@@ -115,7 +115,7 @@ def low() -> Scenario:
     """4 requests per card."""
     row = _expect("a2.decode.low", "tpot_ms", 30,
                   note=": start-ups of collectives, assumed, are a fifth of it, floors and the bubble an eighth: 110 us"
-                  " instead of 70, or floors as measured eagerly, take it to 30.7 or 31.3 (see the studies)")  # fmt: skip
+                  " instead of 70, or floors as measured eagerly, make it 30.7 or 31.3 (see studies)")  # fmt: skip
     study = Study(
         title="Atlas A2 decode: floors of kernels, inside a graph or as measured on eager small kernels",
         key="kernels",
