@@ -12,7 +12,7 @@ from math import ceil, inf
 import numpy as np
 
 from simulator.physics.flow import DONE, NEVER, Bound, Capacity, Flow
-from simulator.physics.levels import Crowded, Ints, Levels
+from simulator.physics.levels import Crowded, Levels
 from simulator.physics.maxmin import LIMIT
 
 RENEWED = 512  # after so many ends the levels are worked out from scratch, without those who have ended
@@ -38,19 +38,8 @@ class Crowd:
         self._capacities = sorted(level, key=lambda capacity: (level[capacity], capacity.serial))
         for capacity in self._capacities:
             capacity.crowd = self
-        self._from_scratch()
-
-    def _from_scratch(self) -> None:
-        """Work out the levels of all flows on the capacities, which are in the order of their levels."""
-        self._number = {capacity: number for number, capacity in enumerate(self._capacities)}
-        rows = self._rows()
-        self._levels = Levels(np.array([c.rate_bytes_per_s for c in self._capacities]), rows, self._now_ps)
-        held, _, _ = self._levels.state(np.arange(len(self._flows)))
-        for row in (held != rows.held).nonzero()[0].tolist():  # of several that hold it back, another one
-            flow = self._flows[row]
-            flow.set_bound(_bound(flow, int(held[row])), self._now_ps)
-            self._levels.since_ps[row] = self._now_ps
-        self._ended = 0
+        self._levels = Levels(np.array([c.rate_bytes_per_s for c in self._capacities]), self._rows(), now_ps)
+        self._ended = 0  # since the levels were worked out from scratch
         self._next_ps = NEVER  # when the next flow ends, NEVER while the levels are not known
 
     def __len__(self) -> int:
@@ -58,7 +47,8 @@ class Crowd:
 
     def _rows(self) -> Crowded:
         """The flows as the levels want them."""
-        number, flows = self._number, self._flows
+        number = {capacity: number for number, capacity in enumerate(self._capacities)}
+        flows = self._flows
         depth = max(len(flow.pulls) for flow in flows)
         capacities = np.full((len(flows), depth), len(number))
         pulls = np.zeros((len(flows), depth))
@@ -71,7 +61,8 @@ class Crowd:
         limits = [inf if isinstance(f.solo_bound, Capacity) else f.limit_bytes_per_s / f.weight for f in flows]
         work = np.array([flow.left_bytes / flow.weight for flow in flows])
         since_ps = np.array([flow.bound_since_ps for flow in flows])
-        return Crowded(capacities, pulls, np.array(limits), work, held, since_ps)
+        spent_ps = np.zeros((len(flows), depth + 1), np.int64)
+        return Crowded(capacities, pulls, np.array(limits), work, held, since_ps, spent_ps)
 
     def next_ps(self) -> int:
         """When the next flow ends; NEVER if the levels cannot be found."""
@@ -82,7 +73,7 @@ class Crowd:
     def used_bytes_per_s(self, capacity: Capacity) -> float:
         """How much moves on one of its capacities."""
         self.next_ps()
-        return capacity.rate_bytes_per_s - self._levels.left(self._number[capacity])
+        return capacity.rate_bytes_per_s - self._levels.left(self._capacities.index(capacity))
 
     def take(self, now_ps: int) -> list[Flow]:
         """The flows that end now; they are marked as done and off their capacities."""
@@ -116,12 +107,6 @@ class Crowd:
         settled = not len(self) or self.next_ps() != NEVER
         self._pass(now_ps)
         rows = np.flatnonzero(self._levels.alive)
-        self._write(rows, now_ps)
-        for capacity in self._capacities:
-            self._release(capacity)
-        return [self._flows[row] for row in rows.tolist()], settled
-
-    def _write(self, rows: Ints, now_ps: int) -> None:
         held, level, work = self._levels.state(rows)
         every = zip(rows.tolist(), held.tolist(), level.tolist(), work.tolist(), strict=True)
         for row, load, its_level, its_work in every:
@@ -129,6 +114,9 @@ class Crowd:
             self._write_bound(flow, row, load)
             flow.left_bytes, flow.since_ps = its_work * flow.weight, now_ps
             flow.rate_bytes_per_s = its_level * flow.weight
+        for capacity in self._capacities:
+            self._release(capacity)
+        return [self._flows[row] for row in rows.tolist()], settled
 
     def _pass(self, now_ps: int) -> None:
         self._levels.advance((now_ps - self._now_ps) * _PS_S)
@@ -145,12 +133,10 @@ class Crowd:
     def _renew(self) -> None:
         """Work out the levels from scratch, for those who are left."""
         self.next_ps()
-        rows = np.flatnonzero(self._levels.alive)
-        self._write(rows, self._now_ps)
+        self._levels, rows, order = self._levels.renewed()
         self._flows = [self._flows[row] for row in rows.tolist()]
-        by_level = [self._capacities[number] for number in self._levels.by_level().tolist()]
-        self._capacities = [capacity for capacity in by_level if capacity.crowd is self]
-        self._from_scratch()
+        self._capacities = [self._capacities[number] for number in order.tolist()]
+        self._ended, self._next_ps = 0, NEVER
 
     def _release(self, capacity: Capacity) -> None:
         if capacity.crowd is self:

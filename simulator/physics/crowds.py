@@ -9,12 +9,13 @@ from simulator.physics.flow import Capacity, Flow
 if TYPE_CHECKING:
     from simulator.physics.crowd import Crowd
 
-MANY = 256  # flows solved at once, at least
+MANY = 96  # flows looked at and solved in one instant, at least
 _FEW = 64  # flows left: then the network moves them better one by one
 _CHANGES = 8  # capacities on which a flow came or went, and flows that came, at most: the flows end one by one
-_TOIL = 4000  # rates solved in such solves before it pays to work out levels
+_TOIL = 4000  # flows looked at and solved in such instants before it pays to work out levels
 _FLOWS_PER_CAPACITY = 4  # at least
 _MOST_CAPACITIES = 2000
+_LATEST_PS = 2**61  # a month: numpy's integers end some time
 
 
 class Crowds:
@@ -27,17 +28,18 @@ class Crowds:
         self._toil = 0
         self._patience = _TOIL
 
-    def consider(self, flows: list[Flow], changes: int, now_ps: int) -> None:
-        """These have been solved because of so many changes: perhaps all who share with them become a crowd."""
+    def consider(self, flow: Flow, effort: int, changes: int, now_ps: int) -> None:
+        """So much was done for so few changes: perhaps this flow and all who share with it become a crowd."""
         if changes > _CHANGES:
             return
-        self._toil += len(flows)
+        self._toil += effort
         if self._toil < self._patience:
             return
         self._toil = 0
         self._patience *= 2  # in case that it does not last
-        component, capacities = _component(flows[0])
-        if _FLOWS_PER_CAPACITY * len(capacities) <= len(component) and len(capacities) <= _MOST_CAPACITIES:
+        component, capacities = _component(flow)
+        dense = _FLOWS_PER_CAPACITY * len(capacities) <= len(component) and len(capacities) <= _MOST_CAPACITIES
+        if dense and max(one.finish_ps for one in component) < _LATEST_PS:
             from simulator.physics.crowd import Crowd  # numpy is imported only where it is needed
 
             self.here.append(Crowd(list(component), now_ps))

@@ -150,8 +150,9 @@ class Network:
     def _solve(self, _: Event) -> None:
         self._solve_due = False
         flows, self._new = self._new, []
-        changes = len(flows) + len(self._touched)
+        changes, effort = len(flows) + len(self._touched), 0
         for capacity in self._touched:
+            effort += len(capacity.flows)
             for flow in capacity.flows:
                 if flow.bound is capacity and not flow.chosen:
                     flow.chosen = True
@@ -169,8 +170,9 @@ class Network:
                 old = flow.rate_bytes_per_s
                 if not old or abs(rate - old) > _SAME * rate:
                     self._set_rate(flow, rate, now_ps)
-            if len(flows) >= MANY and not self.watchers:
-                self._crowds.consider(flows, changes, now_ps)
+            effort += len(flows)
+            if effort >= MANY and not self.watchers:
+                self._crowds.consider(flows[0], effort, changes, now_ps)
         self._arm()
         for watcher in self.watchers:
             watcher(self.env._now, self)  # type: ignore[arg-type]

@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 from simulator.physics.inverse import Floats, Inverse
 
 Ints = NDArray[np.intp]
+Picoseconds = NDArray[np.int64]
 Moves = tuple[Ints, Ints]  # flows, and by which of their loads each is held back from now on
 NOISE = 1e-12  # relative; levels that differ by less are equal
 ROUNDS = 60  # of objections, at most
@@ -47,8 +48,8 @@ class Crowded:
     """Flows by row. capacities: those that each loads, and the clock (the last number of all) where it loads fewer.
 
     pulls: bytes moved there per unit of level; limits: levels, inf where there is none; work: how much level times time
-    each has to do; held: the number of the load that holds it back, one behind the last for its limit; since_ps: how
-    long it has done so.
+    each has to do; held: the number of the load that holds it back, one behind the last for its limit; since_ps: since
+    when it has done so; spent_ps: for how long each load did so before.
     """
 
     capacities: Ints
@@ -56,12 +57,14 @@ class Crowded:
     limits: Floats
     work: Floats
     held: Ints
-    since_ps: NDArray[np.int64]
+    since_ps: Picoseconds
+    spent_ps: Picoseconds
 
 
 class Levels:
-    """rates: of the capacities, best in the order of their levels. level: of each capacity and the clock, 0 if it holds
-    back nobody. spent_ps: how long each load has held back each flow, up to since_ps."""
+    """rates: of the capacities, in the order of their levels. level: of each capacity and the clock, 0 if it holds back
+    nobody. spent_ps: how long each load has held back each flow, up to since_ps. capacities: of each load of each flow.
+    """
 
     def __init__(self, rates: Floats, flows: Crowded, now_ps: int) -> None:
         self.clock, self.depth = len(rates), flows.pulls.shape[1]
@@ -73,16 +76,30 @@ class Levels:
         self._scale[:, -1] = np.where(flows.limits < np.inf, flows.limits, 1.0)
         self._limited = np.flatnonzero(flows.limits < np.inf)
         self.alive = np.ones(count, bool)
-        self.spent_ps = np.zeros((count, self.depth + 1), np.int64)
+        self.spent_ps = flows.spent_ps
         self.since_ps = flows.since_ps
         self._now_ps = now_ps
         self._virtual = np.zeros(self.clock + 1)  # V
         self._filled: list[int] = []  # capacities that hold back flows regardless of the order, before it is looked at
         self._places()
         self._first_order()
+        self._spend(np.flatnonzero(self._held != flows.held), flows.held)
         self._first_ends(flows.work)
         self._solve()
         self.next_s()
+
+    def renewed(self) -> tuple[Levels, Ints, Ints]:
+        """The same from scratch, without those who have ended; which flows and which capacities are left."""
+        flows = np.flatnonzero(self.alive)
+        held, _, work = self.state(flows)
+        loads = self._capacities[flows, :-1]
+        used = np.bincount(loads.ravel(), minlength=self.clock + 1) > 0
+        order = self._order[used[self._order]]
+        number = np.full(self.clock + 1, len(order))
+        number[order] = np.arange(len(order))
+        left = Crowded(number[loads], self._pulls[flows], self._limits[flows], work, held, self.since_ps[flows],
+                       self.spent_ps[flows])
+        return Levels(self._rates[order], left, self._now_ps), flows, order
 
     # How it begins
 
@@ -173,10 +190,6 @@ class Levels:
         """What nobody uses of a capacity."""
         return 0.0 if self._full[capacity] else max(0.0, float(self._x[capacity]))
 
-    def by_level(self) -> Ints:
-        """The capacities in the order of their levels, those that hold back nobody last."""
-        return self._order
-
     # Changes
 
     def end(self, flows: Ints) -> None:
@@ -200,13 +213,17 @@ class Levels:
             ends = (self._ends[place] - self._virtual[old]) * scale / new_scale + self._virtual[new]
             self._ends[place] = np.inf
             self._ends[self._place[flows, to]] = ends
-            self.spent_ps[flows, held] += self._now_ps - self.since_ps[flows]
-            self.since_ps[flows] = self._now_ps
+            self._spend(flows, self._held)
             self._held[flows] = to
             by = np.zeros((len(number), self.clock + 1))
             np.add.at(by, (join[:, None], loads), self._pulls[flows] * new_scale[:, None])
         np.subtract.at(by, (leave[:, None], loads), self._pulls[flows] * scale[:, None])
         self._change(number, by)
+
+    def _spend(self, flows: Ints, held: Ints) -> None:
+        """Note how long these have been held back as they were."""
+        self.spent_ps[flows, held[flows]] += self._now_ps - self.since_ps[flows]
+        self.since_ps[flows] = self._now_ps
 
     def _column_of(self, capacities: Ints, number: dict[int, int], more: int) -> Ints:
         """The number of each capacity's column; counts whom the capacities hold back."""

@@ -56,7 +56,7 @@ def alone(network: Traffic, monkeypatch: pytest.MonkeyPatch) -> Outcome:
 
 def test_the_worked_example_of_the_module() -> None:
     rows = Crowded(np.array([[0, 2], [0, 1], [1, 2]]), np.array([[1.0, 0.0], [1.0, 1.0], [1.0, 0.0]]), np.full(3, inf),
-                   np.array([30.0, 2.0, 4.0]), np.array([0, 1, 0]), np.zeros(3, np.int64))
+                   np.array([30.0, 2.0, 4.0]), np.array([0, 1, 0]), np.zeros(3, np.int64), np.zeros((3, 3), np.int64))
     at = Levels(np.array([10.0, 4.0]), rows, 0)
     ends = []
     for _ in range(3):
