@@ -108,7 +108,10 @@ def gtc() -> Scenario:
                   metrics=("throughput_tok_s",), beside=(f"{HERE}:base", f"{HERE}:final"))  # fmt: skip
     precision = Study(title="Experts of the MTP module in BF16 or NVFP4", key="knobs.draft_dtype",
                       values=("bf16", "nvfp4"), metrics=("throughput_tok_s",), beside=(f"{HERE}:final",))  # fmt: skip
-    return state.variant(studies=(depth, older, precision))
+    routing = Study(title="Even routing, or experts drawn from a power law", key="routing.skew",
+                    values=("none", "1.01"), metrics=("throughput_tok_s", "waiting_comm_ms"),
+                    beside=(f"{HERE}:base", f"{HERE}:final"))  # fmt: skip
+    return state.variant(studies=(depth, older, precision, routing))
 
 
 def mtp_2() -> Scenario:

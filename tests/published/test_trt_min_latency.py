@@ -44,6 +44,25 @@ def test_the_gain_of_draft_tokens_flattens_after_three() -> None:
     assert speeds[5] < speeds[4] < 1.02 * speeds[3]
 
 
+def test_the_final_layer_launches_the_published_modules() -> None:
+    columns = run(f"{HERE}:final").columns
+    names = columns["name"][(columns["rank"] == columns["rank"][0]) & (columns["layer"] == 30)]
+    assert sorted(name for name in names if not name.startswith("prefetch")) == sorted([
+        *(f"attention.{part}" for part in ("fuse_a", "norms", "uq_qr", "uk", "concat_cache", "core", "uv", "o")),
+        "attention.all_reduce", "gate.router", "gate.top_k", "shared.gate_up", "shared.down", "experts.gate_up",
+        "experts.down", "ffn.all_reduce"])  # fmt: skip
+
+
+def test_every_draft_step_ends_with_logits_and_only_the_first_sees_the_verified_tokens() -> None:
+    columns = run(f"{HERE}:gtc").columns
+    one = columns["rank"] == columns["rank"][0]
+    logits = one & (columns["name"] == "head.logits")
+    assert logits.sum() == 1 + 3
+    steps = [columns["flops"][one & (columns["name"] == "attention.o") & (columns["layer"] == 61 + step)][0]
+             for step in range(3)]  # fmt: skip
+    assert steps[0] == 4 * steps[1] == 4 * steps[2]
+
+
 def test_without_a_graph_the_host_is_what_takes_the_time() -> None:
     result = run(f"{HERE}:eager")
     assert result.measured.host_bound_ps > 0.7 * result.makespan_ps
