@@ -8,8 +8,9 @@ No MTP layer is loaded. So SGLang lays out the model (0.4.9, `models/deepseek_v2
 
 What its steps need beside that is counted as its code allocates it: a step with prompts at its fullest, where the rows
 of experts wait for their sum (`fused_experts_impl`), and the logits of the largest captured batch of all ranks, once as
-they are gathered and once in order (`tensor_model_parallel_all_gather`). What is not counted (CUDA's context,
-libraries, communicators) is in the share of memory that the server leaves free.
+they are gathered and once in order (`GroupCoordinator.all_gather`). What is not counted (CUDA's context, libraries,
+communicators, what expert parallel kernels allocate beyond their own rows) is in the share of memory that the server
+leaves free.
 """
 
 from __future__ import annotations
