@@ -216,7 +216,8 @@ def _stretch(line: _Line) -> Stretch:
     beside = line.union(line.columns["communication"]).covered(start, end)
     alone = beside == 0
     apart = _ratio(wall[alone] @ weight[alone], solo[alone] @ weight[alone])
-    work = np.clip(solo - (wall - beside) / apart, 0, solo)
+    own = np.minimum(wall / np.maximum(solo, 1), apart)  # a task is stretched apart no more than it is as a whole
+    work = np.clip(solo - (wall - beside) / np.maximum(own, 1.0), 0, solo)
     under = float(beside @ weight)
     return Stretch(_ratio(wall @ weight, solo @ weight), apart, _ratio(under, float(work @ weight)) if under else None)
 

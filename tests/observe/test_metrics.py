@@ -65,6 +65,17 @@ def test_stretch_apart_from_communication_is_told_apart() -> None:
     assert measure(timeline([task("a", 0, 20, solo=10)]).columns()).stretch.beside_communication is None
 
 
+def test_a_task_that_nothing_stretches_is_not_faster_beside_communication() -> None:
+    """Others are stretched apart from it, by compute of another stream."""
+    stretch = measure(timeline([
+        task("a", 0, 20, solo=10),
+        comm("dispatch", 20, 40),
+        task("b", 20, 60),
+    ]).columns()).stretch
+    assert stretch.apart == 2.0
+    assert stretch.beside_communication == 1.0
+
+
 def test_ranks_are_averaged_by_multiplicity() -> None:
     seen = measure(timeline([task("a", 0, 10), comm("x", 10, 20)], [task("a", 0, 30)], multiplicity=(1, 3)).columns())
     assert seen.ranks == 4
