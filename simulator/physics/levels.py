@@ -157,6 +157,7 @@ class Levels:
         self._inverse = Inverse(matrix)
         self._x = self._inverse.solve(self._rates)
         self._x += self._inverse.solve(self._rates - matrix @ self._x)
+        self._rough = False  # on the way some numbers were so large that others have lost digits
 
     # Time
 
@@ -261,22 +262,26 @@ class Levels:
         with suppress(np.linalg.LinAlgError):
             for _ in range(ROUNDS):
                 moves = self._objections()
-                if moves is None:
+                if moves is None and not self._rough:
                     return True
-                if len(moves[0]):
+                if moves is None:
+                    self._solve()
+                elif len(moves[0]):
                     self._move(*moves)
         return False
 
     def _objections(self) -> Moves | None:
         level = np.where(self._full[:-1], self._x[:-1], np.inf)
         ranked = level[self._order]
+        lacking = np.flatnonzero(self._x < -10 * NOISE * self._rates)
+        if len(lacking) and np.count_nonzero(self._full[lacking] | (self._x[lacking] < -self._rates[lacking])):
+            self._rough = True
         movers, self._filled = self._filled, []
         if np.count_nonzero(ranked[1:] < ranked[:-1] * (1 - NOISE)):
             movers += self._reorder(level, ranked)
         if movers:
             return self._look_again(np.concatenate([self._on[c] for c in movers]), level)
-        lacking = np.flatnonzero(self._x < -10 * NOISE * self._rates).tolist()
-        over = [c for c in lacking if not self._full[c]]
+        over = [c for c in lacking.tolist() if not self._full[c]]
         if over:
             return self._hold_back(over, level)
         return self._limit(level) if len(self._limited) else None

@@ -18,7 +18,7 @@ from tests.law.physics.plain import Job, Outcome, plain_ends_s, simulate
 from tests.law.physics.test_flows import Traffic, crowd
 
 S = 10**12
-EAGER = settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+EAGER = settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture
