@@ -24,15 +24,16 @@ class Mover:
     """At work on one shape at a time, over and over. ended: told what bound it.
 
     stage, number, at_ps: its present stage, its place, and when its wait began. flow: the bytes of the stage, once they
-    needed one. over: all bytes are moved, and its alarm will ring in this instant.
+    needed one. end_ps: when all is moved if nobody slows it, while its die is at
+    ease. over: all bytes are moved, and its alarm will ring in this instant.
     """
 
-    __slots__ = ("alarm", "at_ps", "ended", "flow", "number", "onchip", "over", "shape", "stage", "start_ps")
+    __slots__ = ("alarm", "at_ps", "end_ps", "ended", "flow", "number", "onchip", "over", "shape", "stage", "start_ps")
 
     def __init__(self, onchip: OnChip, ended: Callable[[str], object]) -> None:
         self.onchip, self.ended = onchip, ended
         self.alarm = Alarm(onchip.env, self._ring)
-        self.number = self.start_ps = self.at_ps = 0
+        self.number = self.start_ps = self.at_ps = self.end_ps = 0
         self.flow: Flow | None = None
         self.over = False
         self.shape: Shape
@@ -45,6 +46,7 @@ class Mover:
         self.number, self.flow = 0, None
         if shape.stages:
             self.over, self.stage = False, shape.stages[0]
+            self.end_ps = at_ps + shape.alone_ps
             self.onchip.admit(self)
         else:
             self.over = True
@@ -61,12 +63,6 @@ class Mover:
             flow = None
             spans.append((begin_ps, at_ps, stage))
         return spans
-
-    def end_ps(self) -> int:
-        """When all is moved if nobody slows it."""
-        if not self.number and self.flow is None:
-            return self.at_ps + self.shape.alone_ps
-        return self.spans()[-1][1]
 
     def turn_ps(self) -> int:
         """When the bytes of the present stage begin or end, as things stand."""
@@ -154,6 +150,7 @@ class Mover:
         self.number += 1
         if self.number < len(self.shape.stages):
             self.at_ps, self.flow, self.stage = self.onchip.env._now, None, self.shape.stages[self.number]
+            self.end_ps = self.spans()[-1][1]
             self.onchip.admit(self)
         else:
             self.ended(self.shape.bound_by(flow))

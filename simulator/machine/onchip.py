@@ -57,16 +57,26 @@ class OnChip:
         on_network = self.hbm.flows or self.l2.flows
         if self._watchers or (mover.stage.ports and not take_ports(mover)):
             self._join_with(mover)
-        elif not (apart or on_network):
-            apart.append(mover)
-            mover.alarm.set(mover.end_ps())
         elif self.crowded:
             apart.append(mover)
             self.settle()
+        elif not on_network and (not apart or self._fits_anyhow(mover)):
+            apart.append(mover)
+            mover.alarm.set(mover.end_ps)
         else:
             self._admit_beside(mover, bool(on_network))
         if mover.over:  # it had nothing to wait for
             mover.alarm.set(self.env._now)
+
+    def _fits_anyhow(self, mover: Mover) -> bool:
+        """Whether all would fit even if each always moved what it ever moves at most."""
+        shape = mover.shape
+        hbm, l2 = shape.hbm_rate, shape.l2_rate
+        for other in self.apart:
+            shape = other.shape
+            hbm += shape.hbm_rate
+            l2 += shape.l2_rate
+        return hbm <= self._room[0] and l2 <= self._room[1]
 
     def _admit_beside(self, mover: Mover, on_network: bool) -> None:
         """Somebody comes to others that are at ease."""
@@ -78,7 +88,7 @@ class OnChip:
         if NEVER < clash_ps <= self.env._now:
             self._crowd()
             return
-        mover.alarm.set(mover.end_ps())
+        mover.alarm.set(mover.end_ps)
         if clash_ps != NEVER and not NEVER < self._clash.at_ps <= clash_ps:
             self._clash.set(clash_ps)
 
@@ -147,11 +157,13 @@ class OnChip:
         moving: list[Mover] = []
         over: list[Mover] = []
         for mover in self.apart:
-            if mover.turn_ps() <= now_ps:
+            flow = mover.flow
+            if (flow.finish_ps if flow is not None else mover.at_ps) <= now_ps:
                 mover.catch_up(now_ps)
-            if mover.over:
-                over.append(mover)
-            elif mover.flow is not None or mover.begun(now_ps):
+                if mover.over:
+                    over.append(mover)
+                    continue
+            if mover.flow is not None or mover.begun(now_ps):
                 moving.append(mover)
         for mover in over:
             self.leave(mover)
@@ -170,7 +182,11 @@ class OnChip:
         if not self.crowded and clash_ps != NEVER:
             self._clash.set(clash_ps)
         for mover in self.apart:
-            mover.alarm.set(mover.turn_ps() if self.crowded else mover.end_ps())
+            if self.crowded:
+                mover.alarm.set(mover.turn_ps())
+            else:
+                mover.end_ps = mover.spans()[-1][1]
+                mover.alarm.set(mover.end_ps)
         return over
 
     def _first_clash_ps(self) -> int:
@@ -184,13 +200,7 @@ class OnChip:
 
         NEVER if all of it fits.
         """
-        shape = mover.shape
-        hbm, l2 = network = taken(self.hbm), taken(self.l2)
-        for other in others:
-            hbm += other.shape.hbm_rate
-            l2 += other.shape.l2_rate
-        if hbm + shape.hbm_rate <= self._room[0] and l2 + shape.l2_rate <= self._room[1]:
-            return NEVER  # all would fit even if each always moved what it ever moves at most
+        network = taken(self.hbm), taken(self.l2)
         their_spans = [other.spans() for other in others]
         for begin_ps, end_ps, stage in mover.spans():
             (hbm, l2), first_ps = network, end_ps

@@ -60,14 +60,14 @@ class Stream:
         npu.ready_ps[index] = at_ps
         if cost is not None:
             cores = npu.cores[step.partition]
-            units = cores.take(cost.need, cost.at_least, cost.want)
+            units = 0 if cores.queue else cores.take(cost.need, cost.at_least, cost.want)
             if units:
                 self._launch(cost, units, at_ps)
             else:
                 cores.acquire(cost.need, cost.at_least, cost.want, step.priority, self._granted)
         elif step.need:
             cores = npu.cores[step.partition]
-            if cores.take(step.need, 1, 1):
+            if not cores.queue and cores.take(step.need, 1, 1):
                 npu.meet(npu, index)
             else:
                 cores.acquire(step.need, 1, 1, step.priority, self._granted)
@@ -99,7 +99,9 @@ class Stream:
         npu, kernel = self.npu, self.kernel
         cost, weights = npu.costs[self.index], npu.weights[self.index]
         assert cost is not None
-        npu.cache.passes(cost.allocates_bytes)
+        cache, passing = npu.cache, cost.allocates_bytes
+        if cache.held_bytes > cache.capacity_bytes - passing:
+            cache.passes(passing)
         if weights:
-            npu.cache.keep(weights, cost.kept_bytes)
+            cache.keep(weights, cost.kept_bytes)
         npu.finish(self.index, kernel.start_ps, kernel.shape.solo_ps, bound_by, cost.need, self._units)

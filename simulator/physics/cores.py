@@ -33,9 +33,9 @@ class _Request(NamedTuple):
 
 
 class Cores:
-    """Pools of slots with one queue. slots: how many each pool has."""
+    """Pools of slots with one queue. slots: how many each pool has. queue: who waits."""
 
-    __slots__ = ("_arrivals", "_queue", "free", "slots")
+    __slots__ = ("_arrivals", "free", "queue", "slots")
 
     def __init__(self, slots: Mapping[str, int]) -> None:
         for pool, count in slots.items():
@@ -43,7 +43,7 @@ class Cores:
                 raise ValueError(f"pool {pool!r} cannot have {count} slots: a whole number, 0 or more")
         self.slots: dict[str, int] = dict(slots)
         self.free: dict[str, int] = dict(slots)
-        self._queue: list[_Request] = []
+        self.queue: list[_Request] = []
         self._arrivals = 0
 
     @staticmethod
@@ -62,11 +62,22 @@ class Cores:
     @property
     def waiting(self) -> int:
         """How many requests are queued."""
-        return len(self._queue)
+        return len(self.queue)
 
     def take(self, need: Need, at_least: int, want: int) -> int:
-        """The units that a request gets at once, or 0 if it has to `acquire` them; the request is not checked."""
-        return 0 if self._queue else self._take(need, at_least, want)
+        """Book as many units as there are, between at_least and want; 0 if there are too few.
+
+        Not checked, and past the queue: while there is one, `acquire`.
+        """
+        free, units = self.free, want
+        for pool, per_unit in need:
+            if units * per_unit > free[pool]:
+                units = free[pool] // per_unit
+        if units < at_least:
+            return 0
+        for pool, per_unit in need:
+            free[pool] -= units * per_unit
+        return units
 
     def acquire(
         self, need: Need, at_least: int, want: int, priority: int, granted: Callable[[int], object]
@@ -78,9 +89,9 @@ class Cores:
         self._check(need, at_least, want)
         self._arrivals += 1
         request = _Request(priority, self._arrivals, need, at_least, want, granted)
-        queue = self._queue
+        queue = self.queue
         if not queue or not self._is_behind(request):
-            units = self._take(need, at_least, want)
+            units = self.take(need, at_least, want)
             if units:
                 granted(units)
                 return
@@ -93,41 +104,29 @@ class Cores:
             if self.free[pool] > self.slots[pool]:
                 self.free[pool] -= units * per_unit
                 raise ValueError(f"pool {pool!r} gets back {units * per_unit} slots, more than are held of it")
-        if self._queue:
+        if self.queue:
             self._regrant()
 
     def _regrant(self) -> None:
         blocked: set[str] = set()  # pools for which somebody ahead waits
         served: list[tuple[_Request, int]] = []
-        for request in self._queue:
+        for request in self.queue:
             pools = {pool for pool, _ in request.need}
             units = 0
             if blocked.isdisjoint(pools):
-                units = self._take(request.need, request.at_least, request.want)
+                units = self.take(request.need, request.at_least, request.want)
             if units:
                 served.append((request, units))
             else:
                 blocked |= pools
         for request, _ in served:
-            self._queue.remove(request)
+            self.queue.remove(request)
         for request, units in served:  # all are booked before the first callback, which may acquire or release again
             request.granted(units)
 
     def _is_behind(self, request: _Request) -> bool:
         pools = {pool for pool, _ in request.need}
-        return any(other < request and not pools.isdisjoint(pool for pool, _ in other.need) for other in self._queue)
-
-    def _take(self, need: Need, at_least: int, want: int) -> int:
-        """Book as many units as there are, between at_least and want; 0 if there are too few."""
-        free, units = self.free, want
-        for pool, per_unit in need:
-            if units * per_unit > free[pool]:
-                units = free[pool] // per_unit
-        if units < at_least:
-            return 0
-        for pool, per_unit in need:
-            free[pool] -= units * per_unit
-        return units
+        return any(other < request and not pools.isdisjoint(pool for pool, _ in other.need) for other in self.queue)
 
     def _check(self, need: Need, at_least: int, want: int) -> None:
         if not 1 <= at_least <= want:
