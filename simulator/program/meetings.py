@@ -30,10 +30,11 @@ from simulator.units import to_ps
 
 
 class Who(NamedTuple):
-    """A group's name and the leaders of those who meet, of whom there may be very many."""
+    """A group's name and the leaders of those who meet, of whom there may be very many; of a message its two ends."""
 
     group: str
     leaders: tuple[int, ...]
+    message: bool = False
 
     def __hash__(self) -> int:
         return hash((self.group, self.leaders[0], len(self.leaders)))
@@ -278,7 +279,7 @@ def _agenda_of(world: World, roles: Roles, rank: int) -> list[tuple[Who, int, tu
         if collective.kind in ("send", "recv"):
             peer, side = members[collective.peer], collective.kind
             members = (rank, peer) if side == "send" else (peer, rank)
-            who = Who(collective.group, (roles.leader[members[0]], roles.leader[members[1]]))
+            who = Who(collective.group, (roles.leader[members[0]], roles.leader[members[1]]), message=True)
         elif collective.kind in ONE_SIDED:
             side = collective.kind
         counted = (who, side) if side in ("send", "recv") else (collective.group, side)

@@ -83,6 +83,16 @@ def ends(npu: Rank) -> None:
         world.recv("message", 0, MB, "dma")
 
 
+def test_a_message_and_an_exchange_of_a_group_of_two_are_told_apart() -> None:
+    def program(npu: Rank) -> None:
+        ends(npu)
+        exchange(npu)
+
+    done = run(program, 2, place=lambda rank: {"side": "left" if rank == 0 else "right"})
+    assert done.us("exchange", 0) == done.us("exchange", 1)
+    assert done.us("exchange")[0] == done.us("message")[1]
+
+
 def test_the_bytes_of_a_message_are_counted_where_they_are_sent_and_in_both_memories() -> None:
     done = run(ends, 2, place=lambda rank: {"side": "left" if rank == 0 else "right"})
     assert [done.row("message", rank)["wire_bytes"] for rank in range(2)] == [MB, 0]

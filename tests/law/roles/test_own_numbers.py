@@ -63,7 +63,8 @@ class Differing:
         return fabric
 
     def world(self) -> World:
-        return record_world(self.program, len(self.kinds), self.groups, lambda _: {})
+        place = {rank: members.index(rank) for members in self.groups["near"] for rank in members}
+        return record_world(self.program, len(self.kinds), self.groups, lambda rank: {"place": place[rank]})
 
     def program(self, npu: Rank) -> None:
         events: list[Event] = []
@@ -81,6 +82,11 @@ class Differing:
                     events.append(npu.launch_by_rank(partial(exchange, group, size, engine), f"{what} {number}"))
                     if what == "put":
                         events.append(npu.group(group).collect(f"collect {number}", engine))
+                elif what == "message":
+                    pair, (size, engine) = npu.group("near"), how
+                    if pair.size == 2:
+                        post, peer = (pair.send, 1) if npu.where("place") == 0 else (pair.recv, 0)
+                        events.append(post(f"message {number}", peer, size * KB, engine))
                 else:
                     group, size, engine = how
                     events.append(getattr(npu.group(group), what)(f"{what} {number}", size * KB, engine))
@@ -106,13 +112,14 @@ size = st.sampled_from([1, 12, 60])
 kernel = st.tuples(st.just("kernel"), stream, st.sampled_from(["vector", "bf16", "int8"]), st.integers(1, 6))
 exchange = st.tuples(st.sampled_from(["put", "uneven", "all_to_all", "all_gather"]), stream, group, size, engine)
 two_sided = exchange.filter(lambda one: one[0] != "put")
+message = st.tuples(st.just("message"), stream, size, engine)
 wait = st.tuples(st.just("wait"), stream, st.integers(0, 20))
 kinds = st.sampled_from([2, 3, 4, 8]).flatmap(
     lambda ranks: st.lists(st.sampled_from([0, 0, 1, 2]), min_size=ranks, max_size=ranks).map(tuple))
 machines = st.builds(override, st.sampled_from([TINY, WIDE, MESH]), st.sampled_from([{}, SLOW_MEMORY]))
 slower = st.lists(st.tuples(st.integers(0, 99), st.sampled_from([0.5, 0.125])), max_size=2).map(tuple)
-scripts = st.lists(st.one_of(kernel, exchange, exchange, wait), min_size=1, max_size=8).map(tuple)
-without_puts = st.lists(st.one_of(kernel, two_sided, two_sided, wait), min_size=1, max_size=8).map(tuple)
+scripts = st.lists(st.one_of(kernel, exchange, exchange, message, wait), min_size=1, max_size=8).map(tuple)
+without_puts = st.lists(st.one_of(kernel, two_sided, two_sided, message, wait), min_size=1, max_size=8).map(tuple)
 differing = st.builds(Differing, machines, kinds, scripts, slower) | st.builds(
     Differing, machines, kinds, without_puts, slower, st.integers(0, 99))
 
