@@ -37,14 +37,17 @@ def traffic(world: World, roles: Roles, lowering: Lowering, fabric: Fabric) -> d
 
     total: dict[str, float] = defaultdict(float)
     for rank, count in roles.multiplicity.items():
+        ports: dict[str, list[tuple[str, int]]] = {}  # of each group: level and peers behind it
         for task, collective in world.programs[rank].collectives():
             if collective.kind == "recv":
                 continue  # its sender counts it
             instance = world.instance(collective.group, rank)
             if collective.kind in ONE_SIDED:
                 each = collective.sent_bytes / max(len(instance) - 1, 1)
-                for (source, target), _, peers in ports_of(fabric, instance, rank):
-                    level = fabric.link_level(source, target)
+                if collective.group not in ports:
+                    found = ports_of(fabric, instance, rank)
+                    ports[collective.group] = [(fabric.link_level(*out), peers) for out, _, peers in found]
+                for level, peers in ports[collective.group]:
                     for name in (level, f"{level}_{task.name.partition('.')[0]}"):
                         total[name] += count * each * peers
                 continue

@@ -143,7 +143,12 @@ def busy_by(columns: Columns, column: str, layers: range | None = None) -> dict[
     line = _Line(columns)
     chosen = np.isin(columns["layer"], layers) if layers is not None else np.ones(len(line.position), dtype=bool)
     number, texts = codes(columns[column])
-    busy = {text: line.mean(line.by_rank(line.union((number == code) & chosen))) for code, text in enumerate(texts)}
+    return _busy(line, np.where(chosen, number, -1), texts)
+
+
+def _busy(line: _Line, number: Array, texts: list[str]) -> dict[str, float]:
+    """Busy time of an average rank of the rows with each number, the longest first."""
+    busy = {text: line.mean(line.by_rank(line.union(number == code))) for code, text in enumerate(texts)}
     return dict(sorted(busy.items(), key=lambda item: -item[1]))
 
 
@@ -151,8 +156,11 @@ def busy_by_block(columns: Columns) -> dict[str, float]:
     """The same for every block: the first word of a task's name ("attention" of "attention.q_a")."""
     import numpy as np
 
-    names = [str(name).partition(".")[0].partition(" ")[0] for name in columns["name"].tolist()]
-    return busy_by({**columns, "block": np.array(names, dtype=object)}, "block")
+    number, names = codes(columns["name"])
+    block_of = [name.partition(".")[0].partition(" ")[0] for name in names]
+    blocks = sorted(set(block_of))
+    code = np.array([blocks.index(block) for block in block_of], dtype=np.int32)
+    return _busy(_Line(columns), code[number], blocks)
 
 
 def utilisation(columns: Columns, hbm_bytes_per_s: float | None = None, wire_bytes_per_s: float | None = None,
