@@ -53,6 +53,7 @@ def record_world(
     """
     sizes = {name: _size(name, instances, ranks) for name, instances in groups.items()}
     recorded: list[tuple[dict[str, object], _Variants]] = []
+    by_length: dict[int, list[Program]] = {}  # different answers may still lead to the same program
     programs = []
     for rank in range(ranks):
         if len(recorded) == 1 and not recorded[0][0]:  # it asked nothing: it is everybody's
@@ -63,7 +64,11 @@ def record_world(
         if variants is None:
             npu = Rank(place, sizes)
             program(npu)
-            variants = _Variants(npu.program)
+            alike = by_length.setdefault(len(npu.program.items), [])
+            known = next((one for one in alike if one == npu.program), npu.program)
+            if known is npu.program:
+                alike.append(known)
+            variants = _Variants(known)
             if "rank" not in npu.asked:  # else nobody else can share it
                 recorded.append((npu.asked, variants))
         programs.append(variants.of(rank))

@@ -182,13 +182,23 @@ def test_ranks_that_ask_nothing_share_one_recording() -> None:
 
 def test_ranks_with_the_same_answers_share_one_recording() -> None:
     def program(npu: Rank) -> None:
-        if npu.where("role") == "prefill" and npu.where("batch"):
+        if npu.where("role") == "decode":
+            npu.launch(passes_mb(1), "decode")
+        elif npu.where("batch"):
             npu.launch(passes_mb(1), "prefill")
 
     place = [{"role": "prefill", "batch": 0}, {"role": "decode", "batch": 0}, {"role": "decode", "batch": 1},
              {"role": "prefill", "batch": 1}, {"role": "prefill", "batch": 0}]
     programs = record_world(program, 5, everybody(5), lambda rank: place[rank]).programs
     assert [[other is one for other in programs].index(True) for one in programs] == [0, 1, 1, 3, 0]
+
+
+def test_equal_recordings_are_one() -> None:
+    def program(npu: Rank) -> None:
+        npu.launch(passes_mb(1 + npu.rank // 2), "work")
+
+    programs = record_world(program, 4, everybody(4), lambda _: {}).programs
+    assert [[other is one for other in programs].index(True) for one in programs] == [0, 0, 2, 2]
 
 
 def test_ranks_that_ask_who_they_are_record_their_own() -> None:
