@@ -56,7 +56,8 @@ def _attention(npu: Rank, case: Case, weights: str) -> None:
         npu.launch(work, name)
 
 
-def _moe(npu: Rank, case: Case, layer: int, half: int, skewed: bool) -> None:
+def _moe(npu: Rank, case: Case, layer: int, half: int, kinds: int) -> None:
+    """kinds: how many loads of experts there are, dealt out in turn; 0: balanced."""
     from simulator.model import decode
     from simulator.program.task import Collective
 
@@ -66,12 +67,12 @@ def _moe(npu: Rank, case: Case, layer: int, half: int, skewed: bool) -> None:
         npu.launch(work, name)
 
     def exchange(name: str, row_bytes: int, back: bool) -> None:
-        if not skewed:
+        if not kinds:
             ep.all_to_all(name, away * row_bytes // EXPERT_PARALLEL, "fused_push")
             return
 
         def put(rank: int) -> Collective:
-            ends = (away * row_bytes, _rows(layer, half)[rank % EXPERT_PARALLEL] * row_bytes)
+            ends = (away * row_bytes, _rows(layer, half)[rank % kinds] * row_bytes)
             out, into = ends[::-1] if back else ends
             return Collective("put", ep.name, "fused_push", sent_bytes=out, received_bytes=into)
 
@@ -81,18 +82,18 @@ def _moe(npu: Rank, case: Case, layer: int, half: int, skewed: bool) -> None:
     exchange("dispatch", s.hidden + 4, back=False)
     for place in range(3):
         def expert(rank: int, place: int = place) -> object:
-            rows = _rows(layer, half)[rank % EXPERT_PARALLEL] if skewed else away
+            rows = _rows(layer, half)[rank % kinds] if kinds else away
             return _experts(s, rows, f"layer{layer}")[place][1]
 
         name = ("experts.gate_up", "experts.swiglu", "experts.down")[place]
-        if skewed:
+        if kinds:
             npu.launch_by_rank(expert, name)  # type: ignore[arg-type]
         else:
             npu.launch(expert(0), name)  # type: ignore[arg-type]
     exchange("combine", 2 * s.hidden, back=True)
 
 
-def _iteration(npu: Rank, case: Case, layers: int, skewed: bool) -> None:
+def _iteration(npu: Rank, case: Case, layers: int, kinds: int) -> None:
     npu.program.captured = True
     for stream, cores in CORES.items():
         npu.confine(stream, cores)
@@ -106,17 +107,20 @@ def _iteration(npu: Rank, case: Case, layers: int, skewed: bool) -> None:
                     attended = npu.record()
                 with npu.stream("moe"):
                     npu.wait(attended)
-                    _moe(npu, case, layer, half, skewed)
+                    _moe(npu, case, layer, half, kinds)
                     done[half] = npu.record()
 
 
-def scenario(dies: int, layers: int = LAYERS, skewed: bool = False) -> Scenario:
-    """The iteration on so many dies, a multiple of 288; supernodes are as large as it takes."""
+def scenario(dies: int, layers: int = LAYERS, kinds: int = 0) -> Scenario:
+    """The iteration on so many dies, a multiple of 288; supernodes are as large as it takes.
+
+    kinds: of experts by their load, in every group (288: each has its own); 0: routing is balanced.
+    """
     from simulator.library import load_scenario
     from simulator.scenario import Workload
 
     workload = Workload(
-        program=lambda npu, case: _iteration(npu, case, layers, skewed),
+        program=lambda npu, case: _iteration(npu, case, layers, kinds),
         groups=lambda case: {"ep": [
             tuple(range(first, first + EXPERT_PARALLEL)) for first in range(0, case.ranks, EXPERT_PARALLEL)
         ]},
@@ -130,12 +134,12 @@ def scenario(dies: int, layers: int = LAYERS, skewed: bool = False) -> Scenario:
         machine_changes=changes)
 
 
-def run(dies: int, ranks: str, layers: int = LAYERS, skewed: bool = False) -> Measurement:
+def run(dies: int, ranks: str, layers: int = LAYERS, kinds: int = 0) -> Measurement:
     """CPU seconds of a whole run, recording of programs, replay and metrics included."""
     from simulator.simulation import simulate
 
     results: list[Result] = []
-    cpu_s = cpu_s_of(lambda: results.append(simulate(scenario(dies, layers, skewed), ranks=ranks)))
+    cpu_s = cpu_s_of(lambda: results.append(simulate(scenario(dies, layers, kinds), ranks=ranks)))
     return Measurement(cpu_s, cpu_s, {"tasks": len(results[0].timeline), "ranks": dies})
 
 
@@ -146,7 +150,12 @@ def unfolded() -> Measurement:
 
 def skewed() -> Measurement:
     """288 dies, each by itself, skewed."""
-    return run(EXPERT_PARALLEL, "all", skewed=True)
+    return run(EXPERT_PARALLEL, "all", kinds=EXPERT_PARALLEL)
+
+
+def two_kinds() -> Measurement:
+    """288 dies by roles, half of them with hotter experts."""
+    return run(EXPERT_PARALLEL, "roles", kinds=2)
 
 
 def by_roles() -> Measurement:

@@ -24,11 +24,11 @@ def steps() -> list[Step]:
     seconds(lambda: decode.run(288, "roles", 1))  # imports
     series: list[Step] = []
     series += [("ranks, each by itself (one layer of skewed decode, 288 a group)", n,
-                seconds(lambda n=n: decode.run(n, "all", 1, skewed=True))) for n in (288, 576, 1152)]  # type: ignore[misc]
+                seconds(lambda n=n: decode.run(n, "all", 1, kinds=288))) for n in (288, 576, 1152)]  # type: ignore[misc]
     series += [("ranks by roles (preparing four collectives of all)", n,
                 cpu_s_of(lambda n=n: collectives.prepared(n, 1))) for n in (1024, 4096, 16_384)]  # type: ignore[misc]
     series += [("layers (skewed decode, 288 dies)", n,
-                seconds(lambda n=n: decode.run(288, "all", n, skewed=True))) for n in (2, 4, 8)]  # type: ignore[misc]
+                seconds(lambda n=n: decode.run(288, "all", n, kinds=288))) for n in (2, 4, 8)]  # type: ignore[misc]
     series += [("tasks (collectives on 4,096 ranks by roles)", 4 * n,
                 cpu_s_of(collectives.prepared(4096, n).run)) for n in (250, 500, 1000, 2000)]
     series += [("flows that share nothing", n,
