@@ -7,7 +7,8 @@ until the next one. The first pass of the module catches up with what was verifi
 
 MoE layer: MLA -> norm -> quantise -> at the same time {AllGather of activations | of scales | gate, then AllGather of
 weights and indices | shared expert} -> own experts on what they got -> weighted sum -> ReduceScatter, under which the
-next layer's MLA weights are prefetched into L2.
+next layer's MLA weights are prefetched into L2. With All2All instead rows go only to their experts, and not before the
+gate has chosen them.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ def moe(npu: Rank, case: Case, layer: int, following: Blocks) -> None:
         shared = _send_rows(npu, case, layer, normed)
     else:
         shared = _gather_side_by_side(npu, case, normed) if case.knobs.streams else _gather_in_order(npu, case)
-        launch(npu, _sort(tokens * npu.group("ep").size * s.experts_per_token))
+        launch(npu, _sort("experts.sort", tokens * npu.group("ep").size * s.experts_per_token))
     launch(npu, decode.in_l2([("experts.select", ops.copy(sum(rows) * s.hidden, 1.0))]))
     launch(npu, decode.experts(s, rows))
     give_back(npu, case, layer, following)
@@ -170,7 +171,7 @@ def _send_rows(npu: Rank, case: Case, layer: int, normed: Event) -> Event:
         shared_expert(npu, case)
         shared = npu.record()
     launch(npu, decode.gate(s, tokens))
-    launch(npu, _sort(tokens * s.experts_per_token))
+    launch(npu, _sort("gate.sort", tokens * s.experts_per_token))
     launch(npu, decode.in_l2([("gate.copies", ops.passes(tokens * s.hidden, tokens * s.experts_per_token * s.hidden))]))
     ep.all_to_all("dispatch.counts", 4 * s.routed_experts // ep.size, case.knobs.engine)
     counted = npu.record()
@@ -192,9 +193,9 @@ def _exchange_rows(npu: Rank, case: Case, layer: int, name: str, row_bytes: int,
     return ep.all_to_all_uneven(name, sizes, case.knobs.engine)
 
 
-def _sort(choices: int) -> Kernels:
+def _sort(name: str, choices: int) -> Kernels:
     """Four passes of a radix sort."""
-    return decode.in_l2([("experts.sort", ops.copy(4 * choices, 4.0))])
+    return decode.in_l2([(name, ops.copy(4 * choices, 4.0))])
 
 
 def give_back(npu: Rank, case: Case, layer: int, following: Blocks) -> None:
