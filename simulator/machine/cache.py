@@ -7,8 +7,6 @@ counted.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
 
 class Cache:
     """L2 of `capacity_bytes`; of a block, as much stays as has room."""
@@ -16,14 +14,15 @@ class Cache:
     def __init__(self, capacity_bytes: float) -> None:
         self.capacity_bytes = capacity_bytes
         self.held_bytes = 0.0
-        self._blocks: OrderedDict[str, float] = OrderedDict()
+        self._blocks: dict[str, float] = {}  # the oldest first
 
     def resident_bytes(self, name: str) -> float:
         """How much of the block lies in L2; using it makes it the youngest."""
-        if name not in self._blocks:
+        size_bytes = self._blocks.pop(name, None)
+        if size_bytes is None:
             return 0.0
-        self._blocks.move_to_end(name)
-        return self._blocks[name]
+        self._blocks[name] = size_bytes
+        return size_bytes
 
     def keep(self, name: str, size_bytes: float) -> None:
         """Have at least so much of the block, as the youngest; a block larger than L2 is not kept."""

@@ -114,12 +114,16 @@ class Mover:
     def _ring(self) -> None:
         """Bytes begin or end, where the die is crowded; else all is moved."""
         onchip = self.onchip
-        if self.over:
-            self.finish()
-        elif onchip.crowded:
-            onchip.turn()
+        if not self.over:
+            if onchip.crowded:
+                onchip.turn()
+                return
+            if not onchip.end(self):
+                return
+        if self.flow is None:
+            self.ended(self.shape.alone_bound)
         else:
-            onchip.end(self)
+            self.finish()
 
     def finish(self) -> None:
         """All is moved: say what bound it."""

@@ -6,6 +6,7 @@ other at fixed offsets, so the issue time of every step of such a *segment* is k
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from typing import Any
 
@@ -51,8 +52,8 @@ class Npu:
         self.onchip = OnChip(network, hbm, l2)
         self._record = watch.record
         self.pending = [step.waits for step in tape.steps]
-        self.ended_ps = [-1] * len(tape.steps)
-        self.ready_ps = [-1] * len(tape.steps)
+        self.ended_ps = array("q", [-1]) * len(tape.steps)
+        self.ready_ps = array("q", [-1]) * len(tape.steps)
         self.opened_ps: list[int] = []  # start of every open host segment
         self.blocked_on = -1  # the step that the host waits for
         self.left = len(tape.steps)

@@ -97,21 +97,24 @@ class OnChip:
         self.crowded = True
         self.settle()
 
-    def end(self, mover: Mover) -> None:
-        """At ease: all that he moves is moved, and all of those who end in the same instant, in order of start."""
-        now_ps = self.env._now
-        for other in self.apart:
+    def end(self, mover: Mover) -> bool:
+        """At ease: all that he moves is moved. False if others end in the same instant: then all have been told so, in
+        order of start."""
+        now_ps, apart = self.env._now, self.apart
+        for other in apart:
             if other.alarm.at_ps == now_ps:
                 break
         else:
-            self.leave(mover)
-            mover.finish()
-            return
+            apart.remove(mover)
+            if mover.stage.ports:
+                release_ports(mover)
+            return True
         over = [one for one in self.apart if one is mover or one.alarm.at_ps == now_ps]
         for one in over:
             one.catch_up(now_ps)
             self.leave(one)
         self._finish(over)
+        return False
 
     def turn(self) -> None:
         """Crowded: somebody's bytes begin or end."""

@@ -41,7 +41,7 @@ class Cores:
         for pool, count in slots.items():
             if count < 0 or count != int(count):
                 raise ValueError(f"pool {pool!r} cannot have {count} slots: a whole number, 0 or more")
-        self.slots: dict[str, int] = dict(slots)
+        self.slots = slots  # not copied: all dies of a program look at one table
         self.free: dict[str, int] = dict(slots)
         self.queue: list[_Request] = []
         self._arrivals = 0

@@ -46,14 +46,15 @@ class Replay:
         self.meetings = Meetings(
             self.env, self.network, world, roles, lowering, self.capacity, self._rate_of, self.tasks
         )
-        compiler, checked = Compiler(machine, generation), set()
+        self._slots: dict[int, dict[str, dict[str, int]]] = {}  # by template: of each partition
+        compiler = Compiler(machine, generation)
         for rank in roles.leaders:
             program = world.programs[rank]
             if id(program) not in self._tapes:
                 tape, tasks = compiler.tape(program), program.tasks
-                if id(program.template or program) not in checked:
-                    _check_cores(tape, tasks, _pools(program, machine))
-                    checked.add(id(program.template or program))
+                if _alike(program) not in self._slots:
+                    self._slots[_alike(program)] = slots = _slots_of(program, machine)
+                    _check_cores(tape, tasks, slots)
                 self._tapes[id(program)] = tape, tasks
         self.npus = {rank: self._npu(rank, watch) for rank in roles.leaders}
         for rank in roles.leaders:
@@ -97,7 +98,7 @@ class Replay:
             l2=self.capacity(("l2", rank)),
             cache=Cache(chip.l2.capacity.si),
             shapes=self._shapes,
-            cores=_pools(program, self.machine),
+            cores={partition: Cores(slots) for partition, slots in self._slots[_alike(program)].items()},
             meet=self.meetings.arrive,
             watch=watch,
         )
@@ -152,7 +153,12 @@ def _name(key: Key, fabric: Fabric) -> str:
     return f"{words[key[0]]} {key[1]}"
 
 
-def _pools(program: Program, machine: MachineSpec) -> dict[str, Cores]:
+def _alike(program: Program) -> int:
+    """The same for all programs of one recording."""
+    return id(program.template or program)
+
+
+def _slots_of(program: Program, machine: MachineSpec) -> dict[str, dict[str, int]]:
     """The chip's cores by partition; "" has what no stream was confined to."""
     slots = {pool: count.count for pool, count in machine.chip.cores.items()}
     rest = dict(slots)
@@ -162,14 +168,14 @@ def _pools(program: Program, machine: MachineSpec) -> dict[str, Cores]:
             if rest[pool] < 0:
                 had = slots.get(pool, 0)
                 raise InputError(f"stream '{stream}' is confined to {count} '{pool}' cores: too many, there are {had}")
-    return {"": Cores(rest)} | {stream: Cores(shares) for stream, shares in program.partitions.items()}
+    return {"": rest, **program.partitions}
 
 
-def _check_cores(tape: Tape, tasks: list[Task], pools: dict[str, Cores]) -> None:
+def _check_cores(tape: Tape, tasks: list[Task], slots: dict[str, dict[str, int]]) -> None:
     """InputError if a task needs more cores than the streams that are confined leave to it."""
     for step, cost, task in zip(tape.steps, tape.costs, tasks, strict=True):
         for pool, count in cost.need if cost else step.need:
-            left = pools[step.partition].slots.get(pool, 0)
+            left = slots[step.partition].get(pool, 0)
             if count > left:
                 what = f"task '{task.name}' of stream '{task.stream}' needs {count} '{pool}' cores"
                 raise InputError(f"{what}, but only {left} are left for it")
