@@ -163,11 +163,16 @@ class Meetings:
     def _agenda(self, rank: int) -> list[tuple[Who, int, tuple[int, ...]]]:
         """(who, sequence number, members) of every exchange of a rank's program, in launch order."""
         if rank not in self._agendas:
-            self._agendas[rank] = [
-                (self._whos.setdefault(who, (who, frozenset(who.leaders)))[0], number, members)
-                for who, number, members in _agenda_of(self.world, self.roles, rank)
-            ]
+            agenda = _agenda_of(self.world, self.roles, rank)
+            one = {id(who): self._one_of(who) for who in {id(who): who for who, _, _ in agenda}.values()}
+            self._agendas[rank] = [(one[id(who)], number, members) for who, number, members in agenda]
         return self._agendas[rank]
+
+    def _one_of(self, who: Who) -> Who:
+        """The object that stands for all who are equal."""
+        if who not in self._whos:
+            self._whos[who] = who, frozenset(who.leaders)
+        return self._whos[who][0]
 
     def _phases_of(
         self, who: Who, collective: Collective, members: tuple[int, ...]

@@ -107,6 +107,7 @@ def statics(program: Program, costs: Costs, groups: dict[str, int]) -> dict[str,
             item.micro_batch,
             (*before, *item.after),
             host_after,
+            *driver(item.work, costs),
             *amounts(item.work, costs, groups),
         )
         for name, value in zip(_STATIC, row, strict=True):
@@ -120,28 +121,35 @@ _STATIC = (
 )  # fmt: skip
 
 
+def driver(work: Work | Collective | Prefetch | Flag, costs: Costs) -> tuple[str, bool]:
+    """Engine, and whether it is communication."""
+    if isinstance(work, Collective):
+        return "+".join(engine_of(work, costs.machine.collectives).cores), True
+    if isinstance(work, Flag):
+        return "flag", True
+    return "+".join(pool for pool, _ in costs.of(work).need), False
+
+
 def amounts(
     work: Work | Collective | Prefetch | Flag, costs: Costs, groups: dict[str, int]
-) -> tuple[str, bool, float, float, float]:
-    """Engine, whether it is communication, FLOPs, HBM bytes and wire bytes of one rank."""
-    if isinstance(work, Collective):
-        engine = engine_of(work, costs.machine.collectives)
-        if work.kind in ONE_SIDED:
-            moved = (work.sent_bytes + work.received_bytes) * (engine.transfer_bytes.si / 2.0 + engine.copy_bytes.si)
-            return "+".join(engine.cores), True, 0.0, moved, work.sent_bytes
-        if work.kind in ("send", "recv"):
-            moved = work.bytes_per_pair * (engine.transfer_bytes.si / 2.0 + engine.copy_bytes.si)
-            return "+".join(engine.cores), True, 0.0, moved, float(work.bytes_per_pair * (work.kind == "send"))
-        n = groups[work.group]
-        each: float = work.bytes_per_pair
-        if work.sizes:  # the mean of all ranks, without what stays at home
-            each = sum(sum(row) - row[rank] for rank, row in enumerate(work.sizes)) / n / max(n - 1, 1)
-        scattered = work.kind == "all_reduce" and work.algorithm != "one_shot"
-        wire = each * (n - 1) * (2.0 / n if scattered else 1.0)
-        copied = 2.0 if work.kind == "all_to_all" else (n + 1.0) / max(n - 1, 1)
-        memory = wire * (engine.transfer_bytes.si + copied * engine.copy_bytes.si)
-        return "+".join(engine.cores), True, 0.0, memory, wire
+) -> tuple[float, float, float]:
+    """FLOPs, HBM bytes and wire bytes of one rank."""
     if isinstance(work, Flag):
-        return "flag", True, 0.0, 0.0, 0.0
-    spent = costs.of(work)
-    return "+".join(pool for pool, _ in spent.need), False, costs.flops(work), spent.hbm_bytes, 0.0
+        return 0.0, 0.0, 0.0
+    if not isinstance(work, Collective):
+        return costs.flops(work), costs.of(work).hbm_bytes, 0.0
+    engine = engine_of(work, costs.machine.collectives)
+    if work.kind in ONE_SIDED:
+        moved = (work.sent_bytes + work.received_bytes) * (engine.transfer_bytes.si / 2.0 + engine.copy_bytes.si)
+        return 0.0, moved, work.sent_bytes
+    if work.kind in ("send", "recv"):
+        moved = work.bytes_per_pair * (engine.transfer_bytes.si / 2.0 + engine.copy_bytes.si)
+        return 0.0, moved, float(work.bytes_per_pair * (work.kind == "send"))
+    n = groups[work.group]
+    each: float = work.bytes_per_pair
+    if work.sizes:  # the mean of all ranks, without what stays at home
+        each = sum(sum(row) - row[rank] for rank, row in enumerate(work.sizes)) / n / max(n - 1, 1)
+    scattered = work.kind == "all_reduce" and work.algorithm != "one_shot"
+    wire = each * (n - 1) * (2.0 / n if scattered else 1.0)
+    copied = 2.0 if work.kind == "all_to_all" else (n + 1.0) / max(n - 1, 1)
+    return 0.0, wire * (engine.transfer_bytes.si + copied * engine.copy_bytes.si), wire

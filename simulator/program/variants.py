@@ -54,5 +54,5 @@ class Compiler:
         flops, hbm_bytes, wire_bytes = (list(columns[name]) for name in _AMOUNTS)
         for index in template.by_rank:
             own = amounts(tasks[index].work, self.costs, self.groups)
-            _, _, flops[index], hbm_bytes[index], wire_bytes[index] = own
+            flops[index], hbm_bytes[index], wire_bytes[index] = own
         return columns | dict(zip(_AMOUNTS, (flops, hbm_bytes, wire_bytes), strict=True))
