@@ -63,6 +63,7 @@ class Lowering:
         self._crossings = cache(partial(crossings, fabric, sharers=self._sharers))
         self._pools: dict[tuple, list[Key]] = {}
         self._links: dict[Edge, Key] = {}
+        self._balanced = cache(self._all_pairs)
         self.lower = cache(self._lower)
 
     def _lower(self, collective: Collective, members: tuple[int, ...], ladder: str = "") -> tuple[Phase, ...]:
@@ -92,23 +93,22 @@ class Lowering:
             latency_s = self._latency_s(engine, members)
             pieces = hierarchical(self.fabric, engine, ladder or kind, members, collective.bytes_per_pair, latency_s)
             return pieces if kind == "all_gather" else backwards(pieces)
-        copied = (2 * (n - 1) if kind == "all_to_all" else n + 1) * collective.bytes_per_pair
-        return (self._balanced(collective.bytes_per_pair, members, engine, copied, ladder or kind),)
-
-    def _balanced(
-        self, size: int, members: tuple[int, ...], engine: CollectiveSpec, copied: int, ladder: str
-    ) -> Phase:
-        """`size` bytes from each to each. copied: bytes of each rank between user memory and communication buffers."""
-        n, rate = len(members), engine.rate_bytes_per_s(ladder, size)
-        latency_s = self._latency_s(engine, members)
+        size = collective.bytes_per_pair
+        copied = (2 * (n - 1) if kind == "all_to_all" else n + 1) * size  # into and out of buffers
         # whole bytes at each end of each message, so that one class and its messages agree to the byte
         ends = round((size * engine.transfer_bytes.si + copied / (n - 1) * engine.copy_bytes.si) / 2.0)
-        weight = engine.weight.si
+        rate = engine.rate_bytes_per_s(ladder or kind, size)
+        transfers = self._balanced(members, size, ends, rate, engine.weight.si)
+        return (Phase(self._latency_s(engine, members), transfers),)
+
+    def _all_pairs(
+        self, members: tuple[int, ...], size: int, ends: int, rate: float, weight: float
+    ) -> tuple[Transfer, ...]:
+        """`size` bytes from each to each, which load the memory at both ends with `ends` bytes."""
         if self.mode == "pairwise":
-            pairs = ((a, b) for a in members for b in members if a != b)
-            return Phase(latency_s, tuple(self._pair(a, b, size, ends, rate, weight / (n - 1)) for a, b in pairs))
-        ways = self._crossings(members)[0]
-        return Phase(latency_s, tuple(self._together(members, way, size, ends, rate, weight) for way in ways))
+            pairs, each = ((a, b) for a in members for b in members if a != b), weight / (len(members) - 1)
+            return tuple(self._pair(a, b, size, ends, rate, each) for a, b in pairs)
+        return tuple(self._together(members, way, size, ends, rate, weight) for way in self._crossings(members)[0])
 
     def _together(
         self, members: tuple[int, ...], way: Way, size: int, ends: int, rate: float, weight: float

@@ -57,7 +57,8 @@ def digest(scenario: str, ranks: str, hash_seed: str, file: Path) -> str:
 
 
 @pytest.mark.parametrize(("scenario", "ranks"), [
-    *((scenario, "roles") for scenario in SCENARIOS), ("contention:staging", "all"), (LIVE, "roles")])
+    *((scenario, "roles") for scenario in SCENARIOS), ("contention:staging", "all"), (LIVE, "roles"),
+    ("cm384_decode:exchange_push", "roles")])
 def test_another_process_with_another_hash_seed_writes_the_same_bytes(
     scenario: str, ranks: str, tmp_path: Path
 ) -> None:
