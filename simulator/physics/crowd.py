@@ -7,15 +7,19 @@ of its flows back as they are at that moment.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import ceil, inf
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.physics.flow import DONE, NEVER, Bound, Capacity, Flow
-from simulator.physics.levels import Crowded, Levels
+from simulator.physics.levels import Crowded
 from simulator.physics.maxmin import LIMIT
+from simulator.physics.tight import Tight
 
-RENEWED = 512  # after so many ends the levels are worked out from scratch, without those who have ended
 _PS_S = 1e-12
 _FORGIVEN_PS = 2**-7  # see to_ps
 
@@ -26,24 +30,19 @@ class Crowd:
     def __init__(self, flows: list[Flow], now_ps: int) -> None:
         self._flows = flows
         self._now_ps = now_ps
-        level: dict[Capacity, float] = {}
+        self._capacities = sorted({c: None for flow in flows for c, _ in flow.pulls}, key=attrgetter("serial"))
         for flow in flows:
-            for capacity, _ in flow.pulls:
-                level.setdefault(capacity, inf)
-            if isinstance(flow.bound, Capacity):
-                level[flow.bound] = flow.rate_bytes_per_s / flow.weight
             flow.finish_ps = flow.queued_ps = NEVER
             flow.left_bytes -= flow.rate_bytes_per_s * ((now_ps - flow.since_ps) * _PS_S)
             flow.since_ps = now_ps
-        self._capacities = sorted(level, key=lambda capacity: (level[capacity], capacity.serial))
         for capacity in self._capacities:
             capacity.crowd = self
-        self._levels = Levels(np.array([c.rate_bytes_per_s for c in self._capacities]), self._rows(), now_ps)
-        self._ended = 0  # since the levels were worked out from scratch
+        level = np.array([flow.rate_bytes_per_s / flow.weight for flow in flows])
+        self._tight = Tight(np.array([c.rate_bytes_per_s for c in self._capacities]), self._rows(), level, now_ps)
         self._next_ps = NEVER  # when the next flow ends, NEVER while the levels are not known
 
     def __len__(self) -> int:
-        return len(self._flows) - self._ended
+        return len(self._tight)
 
     def _rows(self) -> Crowded:
         """The flows as the levels want them."""
@@ -66,37 +65,31 @@ class Crowd:
 
     def next_ps(self) -> int:
         """When the next flow ends; NEVER if the levels cannot be found."""
-        if self._next_ps == NEVER and self._levels.settle(self._now_ps):
-            self._next_ps = self._now_ps + max(0, ceil(self._levels.next_s() / _PS_S - _FORGIVEN_PS))
+        if self._next_ps == NEVER and self._tight.settle(self._now_ps):
+            self._next_ps = self._now_ps + max(0, ceil(self._tight.next_s() / _PS_S - _FORGIVEN_PS))
         return self._next_ps
 
     def used_bytes_per_s(self, capacity: Capacity) -> float:
         """How much moves on one of its capacities."""
         self.next_ps()
-        return capacity.rate_bytes_per_s - self._levels.left(self._capacities.index(capacity))
+        return float(self._tight.used()[self._capacities.index(capacity)])
 
     def take(self, now_ps: int) -> list[Flow]:
         """The flows that end now; they are marked as done and off their capacities."""
         if now_ps != self.next_ps():
             return []
         self._pass(now_ps)
-        rows = self._levels.due(2 * _FORGIVEN_PS * _PS_S)
-        held, _, _ = self._levels.state(rows)
         batch = []
-        for row, load in zip(rows.tolist(), held.tolist(), strict=True):
+        for row, *bound in _lists(*self._tight.take(2 * _FORGIVEN_PS * _PS_S)):
             flow = self._flows[row]
-            self._write_bound(flow, row, load)
+            _write_bound(flow, *bound)
             flow.finish_ps = DONE
             for capacity, _ in flow.pulls:
                 del capacity.flows[flow]
                 if not capacity.flows:
                     self._release(capacity)
             batch.append(flow)
-        self._levels.end(rows)
-        self._ended += len(rows)
         self._next_ps = NEVER
-        if self._ended >= RENEWED and len(self):
-            self._renew()
         return batch
 
     def dissolve(self, now_ps: int) -> tuple[list[Flow], bool]:
@@ -106,41 +99,36 @@ class Crowd:
         """
         settled = not len(self) or self.next_ps() != NEVER
         self._pass(now_ps)
-        rows = np.flatnonzero(self._levels.alive)
-        held, level, work = self._levels.state(rows)
-        every = zip(rows.tolist(), held.tolist(), level.tolist(), work.tolist(), strict=True)
-        for row, load, its_level, its_work in every:
+        flows = []
+        for row, load, since_ps, spent_ps, level, work in _lists(*self._tight.left()):
             flow = self._flows[row]
-            self._write_bound(flow, row, load)
-            flow.left_bytes, flow.since_ps = its_work * flow.weight, now_ps
-            flow.rate_bytes_per_s = its_level * flow.weight
+            _write_bound(flow, load, since_ps, spent_ps)
+            flow.left_bytes, flow.since_ps = work * flow.weight, now_ps
+            flow.rate_bytes_per_s = level * flow.weight
+            flows.append(flow)
         for capacity in self._capacities:
             self._release(capacity)
-        return [self._flows[row] for row in rows.tolist()], settled
+        return flows, settled
 
     def _pass(self, now_ps: int) -> None:
-        self._levels.advance((now_ps - self._now_ps) * _PS_S)
+        self._tight.advance((now_ps - self._now_ps) * _PS_S)
         self._now_ps = now_ps
-
-    def _write_bound(self, flow: Flow, row: int, load: int) -> None:
-        """What holds a flow back, and how long what has held it back before."""
-        for other, spent_ps in enumerate(self._levels.spent_ps[row].tolist()):
-            if spent_ps:
-                flow.add_bound(_bound(flow, other), spent_ps)
-        since_ps = int(self._levels.since_ps[row])
-        flow.bound, flow.bound_since_ps = _bound(flow, load), since_ps
-
-    def _renew(self) -> None:
-        """Work out the levels from scratch, for those who are left."""
-        self.next_ps()
-        self._levels, rows, order = self._levels.renewed()
-        self._flows = [self._flows[row] for row in rows.tolist()]
-        self._capacities = [self._capacities[number] for number in order.tolist()]
-        self._ended, self._next_ps = 0, NEVER
 
     def _release(self, capacity: Capacity) -> None:
         if capacity.crowd is self:
             capacity.crowd = None
+
+
+def _lists(*columns: NDArray[Any]) -> Iterator[tuple[Any, ...]]:
+    return zip(*(column.tolist() for column in columns), strict=True)
+
+
+def _write_bound(flow: Flow, load: int, since_ps: int, spent_ps: list[int]) -> None:
+    """What holds a flow back since when, and how long what has held it back before."""
+    for other, its_ps in enumerate(spent_ps):
+        if its_ps:
+            flow.add_bound(_bound(flow, other), its_ps)
+    flow.bound, flow.bound_since_ps = _bound(flow, load), since_ps
 
 
 def _bound(flow: Flow, load: int) -> Bound:

@@ -45,7 +45,7 @@ ROUNDS = 60  # of objections, at most
 
 @dataclass
 class Crowded:
-    """Flows by row. capacities: those that each loads, and the clock (the last number of all) where it loads fewer.
+    """Flows by row. capacities: those that each loads, and one number more than there are where it loads fewer.
 
     pulls: bytes moved there per unit of level; limits: levels, inf where there is none; work: how much level times time
     each has to do; held: the number of the load that holds it back, one behind the last for its limit; since_ps: since
@@ -63,7 +63,7 @@ class Crowded:
 
 class Levels:
     """rates: of the capacities, in the order of their levels. level: of each capacity and the clock, 0 if it holds back
-    nobody. spent_ps: how long each load has held back each flow, up to since_ps. capacities: of each load of each flow.
+    nobody. alive: flows that have not ended. since_ps and spent_ps as in Crowded.
     """
 
     def __init__(self, rates: Floats, flows: Crowded, now_ps: int) -> None:
@@ -76,8 +76,7 @@ class Levels:
         self._scale[:, -1] = np.where(flows.limits < np.inf, flows.limits, 1.0)
         self._limited = np.flatnonzero(flows.limits < np.inf)
         self.alive = np.ones(count, bool)
-        self.spent_ps = flows.spent_ps
-        self.since_ps = flows.since_ps
+        self.spent_ps, self.since_ps = flows.spent_ps.copy(), flows.since_ps.copy()
         self._now_ps = now_ps
         self._virtual = np.zeros(self.clock + 1)  # V
         self._filled: list[int] = []  # capacities that hold back flows regardless of the order, before it is looked at
@@ -87,19 +86,6 @@ class Levels:
         self._first_ends(flows.work)
         self._solve()
         self.next_s()
-
-    def renewed(self) -> tuple[Levels, Ints, Ints]:
-        """The same from scratch, without those who have ended; which flows and which capacities are left."""
-        flows = np.flatnonzero(self.alive)
-        held, _, work = self.state(flows)
-        loads = self._capacities[flows, :-1]
-        used = np.bincount(loads.ravel(), minlength=self.clock + 1) > 0
-        order = self._order[used[self._order]]
-        number = np.full(self.clock + 1, len(order))
-        number[order] = np.arange(len(order))
-        left = Crowded(number[loads], self._pulls[flows], self._limits[flows], work, held, self.since_ps[flows],
-                       self.spent_ps[flows])
-        return Levels(self._rates[order], left, self._now_ps), flows, order
 
     # How it begins
 
@@ -186,10 +172,6 @@ class Levels:
         holds, scale = self._capacities[flows, held], self._scale[flows, held]
         left = self._ends[self._place[flows, held]] - self._virtual[holds]
         return held, self.level[holds] * scale, left * scale
-
-    def left(self, capacity: int) -> float:
-        """What nobody uses of a capacity."""
-        return 0.0 if self._full[capacity] else max(0.0, float(self._x[capacity]))
 
     # Changes
 

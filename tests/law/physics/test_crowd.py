@@ -95,6 +95,18 @@ def test_an_all_to_all_equals_a_plain_global_solve_at_every_event(eager: list[in
     assert ends == pytest.approx(plain_ends_s(*network), rel=1e-9, abs=6e-11)
 
 
+@pytest.mark.parametrize("memory", [1.2e9, 2.2e9, 3e9, 1e11])
+def test_memory_with_room_to_spare_is_full_when_others_are_done(eager: list[int], memory: float) -> None:
+    """Each host's memory is crossed by all that leaves and arrives, and by a few long flows of its own."""
+    rates, jobs = star(8, 4)
+    for job in jobs:
+        source, target = job.loads
+        job.loads |= {16 + source: 1.0, 16 + target - 8: 1.0}
+    jobs += [Job(3e7, {16 + host: 1.0}, limit=4e8) for host in range(8)]
+    ends = [end * 1e-12 for end in simulate([*rates, *[memory] * 8], jobs).end_ps]
+    assert ends == pytest.approx(plain_ends_s([*rates, *[memory] * 8], jobs), rel=1e-9, abs=6e-11)
+
+
 @pytest.mark.parametrize("hosts", [24, 32])
 def test_a_large_all_to_all_becomes_a_crowd_and_ends_as_without(hosts: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """To the picosecond or the next one."""
@@ -108,15 +120,13 @@ def test_a_large_all_to_all_becomes_a_crowd_and_ends_as_without(hosts: int, monk
 def test_what_limited_a_flow_and_how_long_is_known_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
     network = star(24, 3)
     out, without = simulate(*network), alone(network, monkeypatch)
+    alike = 0
     for flow, other, end_ps in zip(out.flows, without.flows, out.end_ps, strict=True):
         assert sum(flow.bound_ps.values()) == end_ps
-        assert {getattr(bound, "name", bound) for bound in flow.bound_ps} <= {capacity for capacity, _ in names(flow)}
+        assert set(flow.bound_ps) <= {capacity for capacity, _ in flow.pulls}
         assert flow.bound_ps[flow.bound_by()] == max(flow.bound_ps.values())
-        del other
-
-
-def names(flow: Flow) -> list[tuple[object, float]]:
-    return [(capacity.name, pull) for capacity, pull in flow.pulls]
+        alike += flow.bound_by().name == other.bound_by().name  # type: ignore[union-attr]
+    assert alike > 0.9 * len(out.flows)  # where two limit it at once, either may be named
 
 
 def test_equal_flows_of_a_crowd_end_together(eager: list[int]) -> None:
