@@ -64,8 +64,11 @@ def rank_weights(columns: Columns) -> tuple[Array, Array, Array]:
     """(ranks ascending, their multiplicities, for every row the position of its rank in them)."""
     import numpy as np
 
-    ranks, first, position = np.unique(columns["rank"], return_index=True, return_inverse=True)
-    return ranks, columns["multiplicity"][first], position
+    rank = columns["rank"]
+    begins = np.ones(len(rank), dtype=bool)
+    begins[1:] = rank[1:] != rank[:-1]
+    first = np.flatnonzero(begins)
+    return rank[first], columns["multiplicity"][first], np.cumsum(begins) - 1
 
 
 def row_keys(rank: Array, task: Array) -> Array:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from simulator.observe.columns import codes, host_free_ps, last_wait_end, rank_weights
@@ -84,7 +85,16 @@ class _Line:
         self.columns = columns
         self.ranks, self.weights, self.position = rank_weights(columns)
         self.span = int(columns["end_ps"].max(initial=0)) + 1
-        self.compute = compute_rows(columns)
+        self._codes: dict[str, tuple[Array, list[str]]] = {}
+
+    @cached_property
+    def compute(self) -> Array:
+        return _compute_rows(self.columns, *self.codes("kind"))
+
+    def codes(self, column: str) -> tuple[Array, list[str]]:
+        if column not in self._codes:
+            self._codes[column] = codes(self.columns[column])
+        return self._codes[column]
 
     def at(self, time: Array, rows: Array) -> Array:
         return lay_out(self.position[rows], time[rows], self.span)
@@ -107,9 +117,12 @@ class _Line:
 
 def compute_rows(columns: Columns) -> Array:
     """Mask of the rows that compute: no communication, none of AUXILIARY_KINDS."""
+    return _compute_rows(columns, *codes(columns["kind"]))
+
+
+def _compute_rows(columns: Columns, number: Array, kinds: list[str]) -> Array:
     import numpy as np
 
-    number, kinds = codes(columns["kind"])
     auxiliary = np.array([kind in AUXILIARY_KINDS for kind in kinds] or [False])
     return ~columns["communication"] & ~auxiliary[number]
 
@@ -128,7 +141,7 @@ def measure(columns: Columns) -> Metrics:
         communication=_communications(line, compute, "name"),
         communication_by_kind=_communications(line, compute, "kind"),
         all_communication=_communication(line, compute, talking),
-        kind_ps=busy_by(columns, "kind"), engine_ps=busy_by(columns, "engine"),
+        kind_ps=_busy(line, *line.codes("kind")), engine_ps=_busy(line, *line.codes("engine")),
         stretch=_stretch(line), host_bound_ps=line.mean(host_ps),
         account_ps=_account(line, compute, host), per_rank=per_rank)
 
@@ -198,7 +211,7 @@ def _last_ends(line: _Line) -> Array:
 def _communications(line: _Line, compute: Intervals, column: str) -> dict[str, CommunicationTimes]:
     """Times of communication for every value of a text column, longest first."""
     rows = line.columns["communication"]
-    number, texts = codes(line.columns[column])
+    number, texts = line.codes(column)
     present = sorted(set(number[rows].tolist()))
     times = {texts[code]: _communication(line, compute, rows & (number == code)) for code in present}
     return dict(sorted(times.items(), key=lambda item: -item[1].busy_ps))
