@@ -36,7 +36,7 @@ class Crowds:
         if self._toil < self._patience:
             return
         self._toil = 0
-        self._patience *= 2  # in case that it does not last
+        self._patience *= 2  # unless it lasts
         component, capacities = _component(flow)
         dense = _FLOWS_PER_CAPACITY * len(capacities) <= len(component) and len(capacities) <= _MOST_CAPACITIES
         if dense and max(one.finish_ps for one in component) < _LATEST_PS:
@@ -45,8 +45,11 @@ class Crowds:
             self.here.append(Crowd(list(component), now_ps))
 
     def small(self) -> list[Crowd]:
-        """Those that are not worth it any more."""
-        return [crowd for crowd in self.here if len(crowd) < _FEW]
+        """Those that have lasted until they are not worth it any more."""
+        small = [crowd for crowd in self.here if len(crowd) < _FEW]
+        if small:
+            self._patience = _TOIL
+        return small
 
 
 def _component(flow: Flow) -> tuple[dict[Flow, None], dict[Capacity, None]]:

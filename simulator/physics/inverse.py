@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-HELD = 128  # so many columns gather before they are folded in
+HELD = 64  # so many columns gather before they are folded in
 GROWTH = 32.0  # of rounding errors in one change, at most
 
 
@@ -35,7 +35,7 @@ class Inverse:
         """x of A x = right; only before the first change."""
         return right @ self._inverse
 
-    def change(self, columns: list[int], rows: list[int], by: Floats) -> Floats | None:
+    def change(self, columns: list[int], rows: NDArray[np.intp], by: Floats) -> Floats | None:
         """Add `by[k, j]` at row `rows[j]` of column `columns[k]`; x becomes x - x[columns] @ (what is returned).
 
         None: nothing is changed, because rounding errors would grow too much; start again from the matrix.
@@ -44,12 +44,12 @@ class Inverse:
         if self._held + many > HELD:
             self._fold()
         held = self._held
-        below, right = self._inverse[rows], self._inverse[:, columns]
+        step = by @ self._inverse.take(rows, axis=0)
+        right = self._inverse.take(columns, axis=1)
         if held:
-            below -= self._left[rows, :held] @ self._right[:held]
-            right -= self._left[:, :held] @ self._right[:held, columns]
-        step = by @ below
-        small = step[:, columns]
+            step -= (by @ self._left.take(rows, axis=0)[:, :held]) @ self._right[:held]
+            right -= self._left[:, :held] @ self._right[:held].take(columns, axis=1)
+        small = step.take(columns, axis=1)
         small.flat[:: many + 1] += 1.0
         try:
             growth = 1.0 / small if many == 1 else np.linalg.inv(small)
