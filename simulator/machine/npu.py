@@ -97,9 +97,11 @@ class Npu:
         stream = self.streams[step.stream]
         stream.position += 1
         stream.running = False
-        pending = self.pending
-        for follower in step.followers:
-            pending[follower] -= 1
+        followers = step.followers
+        if followers:
+            pending = self.pending
+            for follower in followers:
+                pending[follower] -= 1
         if need:
             self.cores[step.partition].release(need, units)
         if self.blocked_on == index:
@@ -108,6 +110,7 @@ class Npu:
             self._open_segments(max(free_ps, now_ps) + segment.read_ps)
             return  # opening pokes every stream
         stream.poke()
-        for follower in step.followers:
-            if not pending[follower]:
-                self.streams[self.steps[follower].stream].poke()
+        if followers:
+            for follower in followers:
+                if not pending[follower]:
+                    self.streams[self.steps[follower].stream].poke()

@@ -86,19 +86,19 @@ class Shape:
         return bound.name.partition(":")[0] if isinstance(bound, Capacity) else self.limit_name
 
 
-class Shapes:
-    """All shapes of kernels on one kind of chip; hbm, l2: what it has of them, in bytes/s."""
+class Shapes(dict[tuple[Cost, int, float], Shape]):
+    """All shapes of kernels on one kind of chip: [cost, units, bytes of its weights that lie in L2].
+
+    hbm, l2: what the chip has of them, in bytes/s.
+    """
 
     def __init__(self, hbm: float, l2: float) -> None:
+        super().__init__()
         self.hbm, self.l2 = Capacity("HBM", hbm), Capacity("L2", l2)
-        self._known: dict[tuple[Cost, int, float], Shape] = {}
 
-    def of(self, cost: Cost, units: int, warm: float) -> Shape:
-        """What a kernel does on so many units, with so many bytes of its weights (`warm`) in L2."""
-        found = self._known.get((cost, units, warm))
-        if found is None:
-            found = self._known[cost, units, warm] = self._make(cost, units, warm)
-        return found
+    def __missing__(self, key: tuple[Cost, int, float]) -> Shape:
+        self[key] = shape = self._make(*key)
+        return shape
 
     def _make(self, cost: Cost, units: int, warm: float) -> Shape:
         compute_s = cost.compute_s(units)

@@ -92,7 +92,7 @@ class Stream:
         npu = self.npu
         weights = npu.weights[self.index]
         warm = npu.cache.resident_bytes(weights) if weights else 0.0
-        self.kernel.start(npu.shapes.of(cost, units, warm), at_ps)
+        self.kernel.start(npu.shapes[cost, units, warm], at_ps)
 
     def _ended(self, bound_by: str) -> None:
         """The kernel at the head has ended."""
