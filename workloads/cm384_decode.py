@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Literal
 
@@ -94,10 +94,14 @@ class Half:
     lengths: Sequence[tuple[int, ...]]  # cached tokens of every rank's requests
     padded: int  # requests with those that pad it to the fullest die's
     done: Event | None = None
+    _contexts: dict[tuple[int, int], decode.Contexts] = field(default_factory=dict, repr=False)
 
     def contexts(self, rank: int, queries: int) -> decode.Contexts:
-        """(queries, cached tokens) of a rank's requests: every other one."""
-        return tuple((queries, length) for length in self.lengths[rank][self.number :: self.parts])
+        """(queries, cached tokens) of a rank's requests: every other one. The same in every layer."""
+        if (rank, queries) not in self._contexts:
+            lengths = self.lengths[rank][self.number :: self.parts]
+            self._contexts[rank, queries] = tuple((queries, length) for length in lengths)
+        return self._contexts[rank, queries]
 
 
 # --- an iteration -----------------------------------------------------------------------------------------------------
