@@ -149,7 +149,8 @@ def amounts(
     each: float = work.bytes_per_pair
     if work.sizes:  # the mean of all ranks, without what stays at home
         each = sum(sum(row) - row[rank] for rank, row in enumerate(work.sizes)) / n / max(n - 1, 1)
-    scattered = work.kind == "all_reduce" and work.algorithm != "one_shot"
-    wire = each * (n - 1) * (2.0 / n if scattered else 1.0)
+    wire = each * (n - 1)
+    if work.kind == "all_reduce" and work.algorithm != "one_shot":
+        wire = 2.0 * -(-work.bytes_per_pair // n) * (n - 1)  # scattered and gathered in whole bytes
     copied = 2.0 if work.kind == "all_to_all" else (n + 1.0) / max(n - 1, 1)
     return 0.0, wire * (engine.transfer_bytes.si + copied * engine.copy_bytes.si), wire
