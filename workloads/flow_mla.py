@@ -20,7 +20,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from simulator.model import gqa, ops, serving
-from simulator.model.choices import blocks_of, chosen_rows
+from simulator.model.choices import blocks_of, chosen_rows, even_rows
 from simulator.model.decode import in_l2
 from simulator.model.layout import blocks
 from simulator.model.mla import Kernels
@@ -156,12 +156,12 @@ def sliced_experts(npu: Rank, case: Case, iteration: Iteration, layer: int, toke
 
 
 def whole_experts(npu: Rank, case: Case, iteration: Iteration, layer: int, tokens: int) -> None:
-    """Local experts, or slices of them; where routing is drawn, every rank has rows of its own."""
+    """Local experts, or slices of them; where routing is drawn, every rank has rows of its own (else the fullest's)."""
     s, ep = case.shapes, case.layout.expert_parallel
     rows, width = blocks_of(expert_rows(case, layer, tokens), ep), s.expert_intermediate * ep // case.ranks
     of_place = cache(lambda place: serving.experts(s, tokens, rows[place], width, case.knobs.dtype))
     if case.routing.skew is None:
-        launch(npu, iteration, of_place(0))
+        launch(npu, iteration, of_place(max(range(ep), key=lambda place: sum(rows[place]))))
         return
     of_rank = cache(lambda rank: _placed(iteration, of_place(rank * ep // case.ranks)))
     for number, (name, _) in enumerate(of_place(0)):
@@ -182,7 +182,7 @@ def expert_rows(case: Case, layer: int, tokens: int) -> tuple[int, ...]:
     """Rows of every expert: even, or each token's own choice. A sample of many tokens stands for all of them."""
     s, skew = case.shapes, case.routing.skew
     if skew is None:
-        return (-(-tokens * s.experts_per_token // s.routed_experts),) * s.routed_experts
+        return even_rows(tokens, s.routed_experts, s.experts_per_token)
     drawn = min(tokens, SAMPLE)
     rows = chosen_rows(drawn, s.routed_experts, s.experts_per_token, skew, (case.seed, layer))
     return tuple(round(count * tokens / drawn) for count in rows)

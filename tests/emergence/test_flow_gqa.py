@@ -9,6 +9,7 @@ from simulator.library import load_scenario
 from simulator.scenario import Case
 from simulator.simulation import simulate
 from tests.published.runs import run
+from workloads.flow_mla import expert_rows
 from workloads.flow_mla_memory import items, request_bytes, split_parameters
 
 
@@ -55,6 +56,13 @@ def test_a_gather_of_all_projections_outlasts_two_layers() -> None:
     assert metric("qwen3_flow", "prefetch_stall_ms") == 0.0
     assert metric("qwen3_flow_all", "prefetch_stall_ms") > 10.0
     assert metric("qwen3_flow_all", "throughput_tok_s_per_card") < metric("qwen3_flow", "throughput_tok_s_per_card")
+
+
+def test_a_token_alone_reads_its_own_experts_and_no_others() -> None:
+    """With even routing too, which spreads choices of many tokens over all experts."""
+    case = case_of("qwen3_tp")
+    assert [sum(map(bool, expert_rows(case, 0, tokens))) for tokens in (1, 4, 16, 17)] == [8, 32, 128, 128]
+    assert [sum(expert_rows(case, 0, tokens)) for tokens in (1, 17, 1000)] == [8, 136, 8000]
 
 
 @pytest.mark.parametrize("name", ["qwen3_tp", "qwen3_flow", "glm_flow"])
