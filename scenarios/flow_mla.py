@@ -192,14 +192,17 @@ def kimi_dp() -> Scenario:
         model="kimi_k2",
         cards=16,
         layout=Layout(expert_parallel=16),
-        knobs=Knobs(),
+        knobs=Knobs(captured=160),
         expected=(),
     )
 
 
 def kimi_flow() -> Scenario:
     """Kimi-K2 with FlowMLA: queries and o_proj sharded inside each node."""
-    return kimi_dp().variant(title="Kimi-K2: 16 x H800, FP8, FlowMLA", knobs=Knobs(sharded=("q_b", "o")))
+    return kimi_dp().variant(
+        title="Kimi-K2: 16 x H800, FP8, FlowMLA",
+        knobs=Knobs(captured=160, sharded=("q_b", "o")),
+    )
 
 
 def qwen3_tp() -> Scenario:
