@@ -34,7 +34,7 @@ def steps() -> list[Step]:
     series += [("flows that share nothing", n,
                 seconds(lambda n=n: flows.independent(n))) for n in (5000, 20_000, 80_000)]  # type: ignore[misc]
     series += [("flows all coupled, sizes all different", n * (n - 1),
-                seconds(lambda n=n: flows.coupled(n))) for n in (8, 16, 32)]  # type: ignore[misc]
+                seconds(lambda n=n: flows.coupled(n))) for n in (16, 32, 64)]  # type: ignore[misc]
     return series
 
 

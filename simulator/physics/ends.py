@@ -34,6 +34,8 @@ class Ends:
             line += heap
             line.sort(reverse=True)
             heap.clear()
+        if line and not heap and line[-1][2].finish_ps == line[-1][0]:
+            return line[-1][0]
         while heap or line:
             in_line = not heap or (line and line[-1] < heap[0])
             at_ps, _, flow = entry = line[-1] if in_line else heap[0]
@@ -51,14 +53,14 @@ class Ends:
         batch: list[Flow] = []
         heap, line = self.heap, self._line
         while heap or line:
-            in_line = not heap or (line and line[-1] < heap[0])
-            entry = line[-1] if in_line else heap[0]
-            if entry[0] > now_ps:
-                break
-            if in_line:
-                line.pop()
+            if line and (not heap or line[-1] < heap[0]):
+                if line[-1][0] > now_ps:
+                    break
+                entry = line.pop()
             else:
-                heappop(heap)
+                if heap[0][0] > now_ps:
+                    break
+                entry = heappop(heap)
             flow = entry[2]
             if flow.finish_ps == now_ps:
                 flow.finish_ps = DONE

@@ -271,10 +271,11 @@ class Network:
     def _end(self, batch: list[Flow]) -> None:
         """Tell of flows that have ended at this instant, all of which are off their capacities."""
         now_ps: int = self.env._now  # type: ignore[assignment]
+        active = self.active
         for flow in batch:
             flow.since_ps = now_ps
             flow.rate_bytes_per_s = 0.0
-            del self.active[flow]
+            del active[flow]
         self._ending = True
         for flow in batch:
             flow.done(flow)
