@@ -183,7 +183,7 @@ class GemmKernel(_Kernel):
 
     granule: tiles are cut to multiples of it where there are few rows or few tiles (left out: whole tiles only).
     tile_ramp: elements of K that filling and draining a tile's loop takes as long as (left out: none).
-    split_k: a tile's loop along K is never longer; what is left goes to other cores (left out: it does not).
+    split_k: elements of K that `serial_per_k` counts at most, as longer loops are split over cores (left out: all).
     per_row, per_group, per_slot: latency for each row, each group that has rows, and each group at all, where a kernel
     also sorts rows by group and sums what comes back (left out: none).
     """
