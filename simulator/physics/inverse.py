@@ -15,9 +15,9 @@ Worked example. A = (2 0; 1 1), x = (3, 1) for b = (6, 4). The first column beco
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from simulator.physics.places import Floats, Ints
+
 HELD = 64  # so many columns gather before they are folded in
 GROWTH = 32.0  # of rounding errors in one change, at most
 
@@ -35,7 +35,7 @@ class Inverse:
         """x of A x = right; only before the first change."""
         return right @ self._inverse
 
-    def change(self, columns: list[int], rows: NDArray[np.intp], by: Floats) -> Floats | None:
+    def change(self, columns: list[int], rows: Ints, by: Floats) -> Floats | None:
         """Add `by[k, j]` at row `rows[j]` of column `columns[k]`; x becomes x - x[columns] @ (what is returned).
 
         None: nothing is changed, because rounding errors would grow too much; start again from the matrix.

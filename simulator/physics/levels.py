@@ -27,16 +27,15 @@ A limit is like one more capacity, that of the clock, with level 1: a flow that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.physics.inverse import Floats, Inverse
+from simulator.physics.inverse import Inverse
+from simulator.physics.places import Floats, Ints, Places
 
-Ints = NDArray[np.intp]
 Picoseconds = NDArray[np.int64]
 Moves = tuple[Ints, Ints]  # flows, and by which of their loads each is held back from now on
 NOISE = 1e-12  # relative; levels that differ by less are equal
@@ -82,25 +81,16 @@ class Levels:
         self._least = -10 * NOISE * self._rates
         self._virtual = np.zeros(self.clock + 1)  # V
         self._filled: list[int] = []  # capacities that hold back flows regardless of the order, before it is looked at
-        self._places()
+        self._places = Places(self._capacities, self.clock)
         self._first_order()
         self._spend(np.flatnonzero(self._held != flows.held), flows.held)
-        self._first_ends(flows.work)
+        everyone = np.arange(count)
+        self._places.ends[self._places.of[everyone, self._held]] = flows.work / self._scale[everyone, self._held]
+        self._places.find_first(range(self.clock + 1))
         self._solve()
         self.next_s()
 
     # How it begins
-
-    def _places(self) -> None:
-        """Every load of every flow has a place in `_ends`; those of one capacity lie together."""
-        loads = self._capacities.ravel()
-        order = loads.argsort(kind="stable")
-        self._bounds: list[int] = np.searchsorted(loads[order], np.arange(self.clock + 2)).tolist()
-        place = np.empty(len(loads), np.intp)
-        place[order] = np.arange(len(loads))
-        self._place = place.reshape(-1, self.depth + 1)
-        self._flow_at, self._load_at = order // (self.depth + 1), order % (self.depth + 1)
-        self._on = [self._flow_at[a:b] for a, b in zip(self._bounds[:-1], self._bounds[1:], strict=True)]
 
     def _first_order(self) -> None:
         """As they are given; of all that hold back somebody the first one is it now."""
@@ -116,20 +106,6 @@ class Levels:
             self._rank[self._order] = self._range
             level = np.where(self._full, 0.0, np.inf)
             self._held = np.where(self._held == self.depth, self._held, self._first_of(np.arange(len(holds)), level))
-
-    def _first_ends(self, work: Floats) -> None:
-        flows = np.arange(len(work))
-        self._ends = np.full(self._place.size, np.inf)
-        self._ends[self._place[flows, self._held]] = work / self._scale[flows, self._held]
-        self._ends_on = [self._ends[a:b] for a, b in zip(self._bounds[:-1], self._bounds[1:], strict=True)]
-        self._first = np.full(self.clock + 1, np.inf)  # of the ends on a capacity
-        self._find_first(range(self.clock + 1))
-
-    def _find_first(self, capacities: Iterable[int]) -> None:
-        for c in capacities:
-            ends = self._ends_on[c]
-            if len(ends):
-                self._first[c] = ends[ends.argmin()]
 
     def _solve(self) -> None:
         """Everything from scratch; A as above, and the clock: x = 1."""
@@ -152,7 +128,7 @@ class Levels:
     def next_s(self) -> float:
         """When the next flow ends."""
         self.level = np.abs(self._x * self._full)
-        wait = (self._first - self._virtual) / self.level
+        wait = (self._places.first - self._virtual) / self.level
         return float(wait[wait.argmin()])
 
     def advance(self, seconds: float) -> None:
@@ -162,17 +138,13 @@ class Levels:
     def due(self, seconds: float) -> Ints:
         """The flows that end within this time."""
         near = self.level * seconds + 1e-15 * np.abs(self._virtual)  # and what rounding has done
-        found = []
-        for c in np.flatnonzero(self._first - self._virtual <= near).tolist():
-            hit = (self._ends_on[c] - self._virtual[c] <= near[c]).nonzero()[0]
-            found.append(self._flow_at[hit + self._bounds[c]])
-        return found[0] if len(found) == 1 else np.sort(np.concatenate(found))
+        return self._places.due(self._virtual, near)
 
     def state(self, flows: Ints) -> tuple[Ints, Floats, Floats]:
         """What holds back each, its level, and the work that is left for it."""
         held = self._held[flows]
         holds, scale = self._capacities[flows, held], self._scale[flows, held]
-        left = self._ends[self._place[flows, held]] - self._virtual[holds]
+        left = self._places.ends[self._places.of[flows, held]] - self._virtual[holds]
         return held, self.level[holds] * scale, left * scale
 
     # Changes
@@ -193,28 +165,28 @@ class Levels:
         if step is None:
             return False
         self._count[c] -= 1
-        self._ends[self._place[flow, held]] = np.inf
-        ends = self._ends_on[c]
-        self._first[c] = ends[ends.argmin()]
+        self._places.ends[self._places.of[flow, held]] = np.inf
+        self._places.find_first([c])
         self._x -= self._x[c] * step[0]
         return True
 
     def _move(self, flows: Ints, to: Ints | None) -> None:
         """Flows are held back by another of their loads from now on, or have ended."""
         held = self._held[flows]
-        old, place, scale = self._capacities[flows, held], self._place[flows, held], self._scale[flows, held]
+        places, ends = self._places.of, self._places.ends
+        old, place, scale = self._capacities[flows, held], places[flows, held], self._scale[flows, held]
         number: dict[int, int] = {}  # column -> which of those that change
         leave = self._column_of(old, number, -1)
         loads = self._capacities[flows, :-1]
         if to is None:
-            self._ends[place] = np.inf
+            ends[place] = np.inf
             by = np.zeros((len(number), self.clock + 1))
         else:
             new, new_scale = self._capacities[flows, to], self._scale[flows, to]
             join = self._column_of(new, number, 1)
-            ends = (self._ends[place] - self._virtual[old]) * scale / new_scale + self._virtual[new]
-            self._ends[place] = np.inf
-            self._ends[self._place[flows, to]] = ends
+            work = (ends[place] - self._virtual[old]) * scale
+            ends[place] = np.inf
+            ends[places[flows, to]] = work / new_scale + self._virtual[new]
             self._spend(flows, self._held)
             self._held[flows] = to
             by = np.zeros((len(number), self.clock + 1))
@@ -244,7 +216,7 @@ class Levels:
                 by[k, c] += 1.0 if full[c] else -1.0  # what is left of it instead of its level, or the other way round
                 full[c] = not full[c]
         by[:, clock] = 0.0
-        self._find_first(number)
+        self._places.find_first(number)
         columns = list(number)
         step = None
         if len(columns) <= clock // 2:
@@ -282,7 +254,7 @@ class Levels:
         if np.count_nonzero(ranked[1:] < ranked[:-1] * (1 - NOISE)):
             movers += self._reorder(level, ranked)
         if movers:
-            return self._look_again(np.concatenate([self._on[c] for c in movers]), level)
+            return self._look_again(np.concatenate([self._places.on[c] for c in movers]), level)
         over = [c for c in lacking.tolist() if not self._full[c]]
         if over:
             return self._hold_back(over, level)
@@ -334,9 +306,9 @@ class Levels:
         self._filled = over
         to: dict[int, int] = {}
         for c in over:
-            a, b = self._bounds[c], self._bounds[c + 1]
-            alive = self.alive[self._flow_at[a:b]]
-            flows, loads = self._flow_at[a:b][alive], self._load_at[a:b][alive]
+            flows, loads = self._places.on[c], self._places.load_on[c]
+            alive = self.alive[flows]
+            flows, loads = flows[alive], loads[alive]
             held = self._held[flows]
             speed = np.append(level, 1.0)[self._capacities[flows, held]] * self._scale[flows, held]
             fast = (-speed).argsort(kind="stable")

@@ -13,7 +13,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from simulator.physics.levels import Crowded, Floats, Ints, Levels, Picoseconds
+from simulator.physics.levels import Crowded, Levels, Picoseconds
+from simulator.physics.places import Floats, Ints
 
 ROOM = 1.5  # a capacity that has less room than that is tight
 RENEWED = 512  # after so many ends the levels are worked out from scratch, without those who have ended
