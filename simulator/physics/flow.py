@@ -93,8 +93,8 @@ class Flow:
                              "must be positive, and size and weight finite")
         if not loads and limit_bytes_per_s == inf:
             raise ValueError(f"{self!r} loads no capacity and has no finite limit: nothing bounds its rate")
-        self.rate_bytes_per_s = 0.0  # at this moment
-        self.bound: Bound = LIMIT  # what sets the rate at this moment
+        self.rate_bytes_per_s = 0.0  # at this moment; in a crowd, when it was formed: ask its capacities
+        self.bound: Bound = LIMIT  # what sets this rate
         self.chosen = False  # for the solver: among those whose rates are being solved, and the index there
         self.index = 0
         self._add_up(loads)

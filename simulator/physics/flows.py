@@ -3,7 +3,8 @@
 A flow moves `size_bytes` at a rate that depends on who else is there (`maxmin.py`: weighted max-min fairness), and a
 kernel is such a flow: its bytes on chip, its HBM bytes as a coefficient, its compute as a limit. Rates are solved once
 per instant, after everything that starts or ends in it, and only for flows that can notice (`sharing.py`). A flow whose
-rate stays as it is is not touched, so its finish time carries no rounding noise from what happens elsewhere.
+rate stays as it is is not touched, so its finish time carries no rounding noise from what happens elsewhere. Where
+many flows that all share end one by one, they are moved together (`crowd.py`) until another one comes.
 
 Worked example. Capacity X = 10 B/s; flow a (30 B) starts at 0 s, flow b (10 B) at 1 s. a moves 10 B in the first
 second; then both get 5 B/s: b ends at 3 s; a has 10 B left, gets 10 B/s again and ends at 4 s.
