@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from math import inf
+from typing import Any, TypeVar
 
 import simpy
 
@@ -21,6 +22,8 @@ from simulator.program.transfer import Key, Transfer
 from simulator.units import to_ps
 
 _WORDS = "engine", "latency"  # what limits a put that no capacity does: its engine's rate, its start-up
+RECENT = 8  # sizes of a rank's exchanges that are remembered: one end of many is the same in every layer
+Made = TypeVar("Made")
 Both = tuple[Transfer | None, Transfer | None]
 
 
@@ -51,10 +54,10 @@ class Mailboxes:
     ) -> None:
         self.env, self.network, self.capacity, self.lowering = env, network, capacity, lowering
         self._boxes: dict[object, Mailbox] = {}
-        self._transfers: dict[tuple, tuple[tuple[int, ...], Transfer | None]] = {}  # by identity of the members
+        self._transfers: dict[int, dict[tuple, Transfer | None]] = {}  # by rank
         self._keys: dict[tuple[int, int], tuple[Keys, Keys]] = {}  # by rank and identity of the members
         self._idle: dict[int, list[Mover]] = {}  # by rank
-        self._shapes: dict[tuple, tuple[Transfer | None, Shape]] = {}  # by identity of the transfer
+        self._shapes: dict[int, dict[tuple, tuple[Shape, Transfer | None]]] = {}  # by rank
         self._costs = cache(lambda via: costs_of(lowering.engines[via]))
         self._startup_ps = cache(lambda via, members: to_ps(startup_s(lowering.engines[via], members)))
         self._rate = cache(self._rate_on)
@@ -65,13 +68,12 @@ class Mailboxes:
         return self._own(rank, members, via, OUT, sent), self._own(rank, members, via, IN, received)
 
     def _own(self, rank: int, members: tuple[int, ...], via: str, side: int, size: int) -> Transfer | None:
-        key = rank, id(members), via, side, size
-        if key not in self._transfers:
+        def make() -> Transfer | None:
             keys = self._keys.get((rank, id(members))) or keys_of(self.lowering.fabric, members, rank)
             self._keys[rank, id(members)] = keys
-            own = own_transfer(keys[side], self._costs(via), len(members) - 1, rank, size)
-            self._transfers[key] = members, own
-        return self._transfers[key][1]
+            return own_transfer(keys[side], self._costs(via), len(members) - 1, rank, size)
+
+        return _recent(self._transfers.setdefault(rank, {}), (id(members), via, side, size), make)
 
     def _rate_on(self, via: str, need: tuple[tuple[str, int], ...], per_peer: float) -> float:
         """Bytes/s of an engine on the cores that it got."""
@@ -126,11 +128,9 @@ class Mailboxes:
 
     def _shape(self, npu: Npu, transfer: Transfer | None, limit: float, startup_ps: int) -> Shape:
         """One end of a put on a die: its start-up, then its bytes, if there are any."""
-        known = self._shapes.get((id(transfer), limit, startup_ps))
-        if known is None:
-            known = transfer, self._make(npu, transfer, limit, startup_ps)
-            self._shapes[id(transfer), limit, startup_ps] = known
-        return known[1]
+        recent = self._shapes.setdefault(npu.rank, {})
+        key = id(transfer), limit, startup_ps  # the transfer is kept with its shape, so that it stays who it is
+        return _recent(recent, key, lambda: (self._make(npu, transfer, limit, startup_ps), transfer))[0]
 
     def _make(self, npu: Npu, transfer: Transfer | None, limit: float, startup_ps: int) -> Shape:
         if transfer is None:
@@ -162,3 +162,15 @@ class Mailboxes:
             box.latency_ps,
             lambda _: npu.finish(index, start_ps, box.latency_ps, "latency", need, 1),
         )
+
+
+def _recent(known: dict[Any, Made], key: object, make: Callable[[], Made]) -> Made:
+    """What was made for this key, if that is not long ago."""
+    if key in known:
+        found = known.pop(key)
+    else:
+        found = make()
+        if len(known) == RECENT:
+            del known[next(iter(known))]
+    known[key] = found
+    return found
