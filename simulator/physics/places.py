@@ -30,8 +30,9 @@ class Places:
         self.of = of.reshape(-1, depth)
         self.ends = np.full(len(loads), np.inf)
         self.first = np.full(clock + 1, np.inf)
-        self.on = [(order // depth)[part] for part in parts]
-        self.load_on = [(order % depth)[part] for part in parts]
+        flows, numbers = order // depth, order % depth
+        self.on = [flows[part] for part in parts]
+        self.load_on = [numbers[part] for part in parts]
         self._ends_on = [self.ends[part] for part in parts]
 
     def find_first(self, capacities: Iterable[int]) -> None:
