@@ -50,7 +50,7 @@ class Npu:
         self.costs, self.weights = tape.costs, tape.weights
         self.cache, self.cores, self.meet, self.shapes = cache, cores, meet, shapes
         self.onchip = OnChip(network, hbm, l2)
-        self._record = watch.record
+        self._record, self.found = watch.record, watch.found
         self.pending = [step.waits for step in tape.steps]
         self.ended_ps = array("q", [-1]) * len(tape.steps)
         self.ready_ps = array("q", [-1]) * len(tape.steps)

@@ -65,3 +65,6 @@ class Watch(Protocol):
         solo_ps: int,
         bound_by: str,
     ) -> None: ...
+
+    def found(self, rank: int, task: int, in_l2_bytes: float) -> None:
+        """A kernel that starts finds so many bytes of its weights in L2."""

@@ -92,6 +92,8 @@ class Stream:
         npu = self.npu
         weights = npu.weights[self.index]
         warm = npu.cache.resident_bytes(weights) if weights else 0.0
+        if warm:
+            npu.found(npu.rank, self.index, min(warm, cost.weight_bytes))
         self.kernel.start(npu.shapes[cost, units, warm], at_ps)
 
     def _ended(self, bound_by: str) -> None:

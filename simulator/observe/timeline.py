@@ -23,13 +23,15 @@ _ROW = [
 ]  # fmt: skip
 _PACKER = struct.Struct("<iiqqqqqH")
 _PACK, _PACK_BYTES = _PACKER.pack, _PACKER.size
+_FOUND = [("key", "<i8"), ("in_l2_bytes", "<f8")]  # key: rank, then task
+_PACK_FOUND = struct.Struct("<iid").pack
 ROWS_PER_GROUP = 131_072
 
 
 class Timeline:
     """The rows of one run. `record` is the hot path: 50 bytes and a quarter of a microsecond per row."""
 
-    __slots__ = ("_bounds", "_causes", "_ranks", "_rows", "run")
+    __slots__ = ("_bounds", "_causes", "_found", "_ranks", "_rows", "run")
 
     def __init__(self, run: str = "") -> None:
         self.run = run
@@ -37,6 +39,7 @@ class Timeline:
         self._bounds: dict[str, int] = {}
         self._rows = bytearray()
         self._causes: dict[tuple[int, int], tuple[int, int]] = {}
+        self._found = bytearray()
 
     def __len__(self) -> int:
         return len(self._rows) // _PACK_BYTES
@@ -65,6 +68,10 @@ class Timeline:
         except KeyError:
             bound = self._bounds.setdefault(bound_by, len(self._bounds))
         self._rows += _PACK(rank, task, issued_ps, ready_ps, start_ps, end_ps, solo_ps, bound)
+
+    def found(self, rank: int, task: int, in_l2_bytes: float) -> None:
+        """Notes that a task found so many of its bytes in L2, and does not move them in HBM."""
+        self._found += _PACK_FOUND(task, rank, in_l2_bytes)
 
     def follow(self, rank: int, task: int, cause_rank: int, cause_task: int) -> None:
         """Notes that a task followed from another one, which its program does not say (columns cause_*)."""
@@ -160,6 +167,7 @@ class Timeline:
         row = task + tables["offset"][rank]
         taken["multiplicity"] = tables["multiplicity"][rank]
         taken |= {field.name: tables[field.name][row] for field in fields(StaticTasks)}
+        taken["hbm_bytes"] -= _in_l2(tables["found"], rank, task)
         return {name: taken[name] for name in COLUMNS}
 
     def _caused(self, rank: Array, task: Array) -> tuple[Array, Array]:
@@ -172,7 +180,9 @@ class Timeline:
         return causes[0], causes[1]
 
     def _tables(self) -> dict[str, Array]:
-        """offset, multiplicity: by rank; what was known before the run: of every task, program by program."""
+        """offset, multiplicity: by rank; found: what lay in L2, by (rank, task). The rest was known before the run: of
+        every task, program by program.
+        """
         import numpy as np
 
         programs = list({id(static): static for static, _ in self._ranks.values()}.values())
@@ -181,6 +191,7 @@ class Timeline:
         tables = {
             "offset": self._per_rank(lambda static, _: offsets[id(static)]),
             "multiplicity": self._per_rank(lambda _, multiplicity: multiplicity).astype(np.int32),
+            "found": np.sort(np.frombuffer(self._found, dtype=np.dtype(_FOUND)), order="key"),
         }
         for field in fields(StaticTasks):
             values = [value for program in programs for value in getattr(program, field.name)]
@@ -204,12 +215,28 @@ class Unrecorded:
     def record(self, *_: Any) -> None:
         """Forgets a finished task."""
 
+    def found(self, *_: Any) -> None:
+        """Forgets what lay in L2."""
+
     def add_task(self, *_: Any) -> int:
         """Forgets a task that was not known before the run."""
         return -1
 
     def follow(self, *_: Any) -> None:
         """Forgets what a task followed from."""
+
+
+def _in_l2(found: Array, rank: Array, task: Array) -> Array:
+    """How many bytes of each task lay in L2."""
+    import numpy as np
+
+    in_l2 = np.zeros(len(rank))
+    if len(found):
+        keys = (rank.astype(np.int64) << 32) + task
+        place = np.minimum(np.searchsorted(found["key"], keys), len(found) - 1)
+        hit = found["key"][place] == keys
+        in_l2[hit] = found["in_l2_bytes"][place[hit]]
+    return in_l2
 
 
 def _objects(values: list[Any]) -> Array:

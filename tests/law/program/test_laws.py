@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -53,6 +54,16 @@ def test_the_table_says_what_a_rank_moves_through_hbm(cluster: Cluster) -> None:
     whole_bytes = 4 * cluster.ranks * len(cluster.script)  # both ends of each message are rounded, by half a byte each
     for rank in range(cluster.ranks):
         assert done.hbm_asked(rank) == pytest.approx(done.moved.get(("hbm", rank), 0.0), rel=1e-6, abs=whole_bytes)
+
+
+def test_the_table_leaves_out_what_a_kernel_found_in_l2() -> None:
+    def program(npu: Rank) -> None:
+        for name in ("cold", "warm"):
+            npu.launch(replace(passes_mb(5), weight_bytes=3e6, weights="layer"), name)
+
+    done = run(program)
+    assert (done.row("cold")["hbm_bytes"], done.row("warm")["hbm_bytes"]) == (8e6, 5e6)
+    assert done.hbm_asked() == pytest.approx(done.moved["hbm", 0], rel=1e-6)
 
 
 @pytest.mark.parametrize("mode", ["auto", "classes", "pairwise"])
