@@ -24,8 +24,8 @@ class Mover:
     """At work on one shape at a time, over and over. ended: told what bound it.
 
     stage, number, at_ps: its present stage, its place, and when its wait began. flow: the bytes of the stage, once they
-    needed one. end_ps: when all is moved if nobody slows it, while its die is at
-    ease. over: all bytes are moved, and its alarm will ring in this instant.
+    needed one. end_ps: when all is moved if nobody slows it, while its die is at ease. over: all bytes are moved, and
+    its alarm will ring in this instant.
     """
 
     __slots__ = ("alarm", "at_ps", "end_ps", "ended", "flow", "number", "onchip", "over", "shape", "stage", "start_ps")

@@ -6,6 +6,7 @@ Every function of this package that takes `columns` takes this table, from a run
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -50,14 +51,14 @@ def select(columns: Columns, rows: Array) -> dict[str, Array]:
     return {name: column[rows] for name, column in columns.items()}
 
 
-def codes(column: Array) -> tuple[Array, list[str]]:
-    """A text column as small integers: (codes, sorted texts) with texts[codes[row]] == column[row]."""
+def codes(column: Array) -> tuple[Array, list[Any]]:
+    """A column of objects as small integers: (codes, sorted values) with values[codes[row]] == column[row]."""
     import numpy as np
 
     values = column.tolist()
-    texts = sorted(set(values))
-    number = {text: code for code, text in enumerate(texts)}
-    return np.fromiter(map(number.__getitem__, values), dtype=np.int32, count=len(values)), texts
+    distinct = sorted(set(values))
+    number = {value: code for code, value in enumerate(distinct)}
+    return np.fromiter(map(number.__getitem__, values), dtype=np.int32, count=len(values)), distinct
 
 
 def rank_weights(columns: Columns) -> tuple[Array, Array, Array]:
@@ -94,10 +95,13 @@ def waits(columns: Columns) -> tuple[Array, Array]:
     """Every (row, row it waits for) of the table as two arrays, ascending in the first; absent tasks are left out."""
     import numpy as np
 
-    after = columns["after"].tolist()
-    count = np.fromiter(map(len, after), dtype=np.int64, count=len(after))
-    waiting = np.repeat(np.arange(len(after)), count)
-    task = np.fromiter((number for tasks in after for number in tasks), dtype=np.int64, count=int(count.sum()))
+    number, distinct = codes(columns["after"])  # ranks with the same program wait for the same tasks
+    length = np.fromiter(map(len, distinct), dtype=np.int64, count=len(distinct))
+    tasks = np.fromiter(chain.from_iterable(distinct), dtype=np.int64, count=int(length.sum()))
+    count = length[number]
+    waiting = np.repeat(np.arange(len(number)), count)
+    place = np.arange(len(waiting)) - np.repeat(np.cumsum(count) - count, count)  # within what one row waits for
+    task = tasks[(np.cumsum(length) - length)[number[waiting]] + place]
     found = find_rows(columns, columns["rank"][waiting], task)
     return waiting[found >= 0], found[found >= 0]
 
