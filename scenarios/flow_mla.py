@@ -14,6 +14,7 @@ SOURCE = "FlowMLA, Ant Group"
 LONGER = (1.0, None)
 SPAN = (": the gain moves by twenty points with CTAs, padding, routing and the passes of MoE kernels, none of which is "
         "published")  # fmt: skip
+LACKING = ": counted, nothing was fitted on it; the 52nd lacks 0.12 GB of 98"
 EXCHANGES = ": exchanges of all tokens grow with the batch; how fast over 4 nodes only the baseline tells"
 SCHEDULER = ": no time of the scheduler between steps is published, and none is simulated"
 CTAS = "machine.collectives.nccl_background.cores.sm"
@@ -35,11 +36,11 @@ def h20_tp() -> Scenario:
         cards=8,
         batch=Batch(chunk_tokens=8192),
         layout=Layout(),
-        routing=RoutingSpec(skew=1.3),
+        routing=RoutingSpec(skew=1.35),
         knobs=Knobs(attention="tp"),
         workload=FLOW_MLA,
         expected=(
-            _expect("flow.h20.tp", "requests", 52, "fit", ": counted; nothing was fitted on it"),
+            _expect("flow.h20.tp", "requests", 52, "fit", LACKING),
             _expect("flow.h20.tp", "throughput_tok_s_per_card", 128, "fit", ": fits the skew of experts' popularity"),
         ),
         studies=(
@@ -47,7 +48,7 @@ def h20_tp() -> Scenario:
                 title="Popularity of experts is published nowhere; with more skew fewer are read (the power_law_1.01 "
                 "tables of aiconfigurator for H100 touch as many as 0.6 does)",
                 key="routing.skew",
-                values=("0.0", "0.6", "1.0", "1.3"),
+                values=("0.0", "0.6", "1.0", "1.35"),
                 metrics=("throughput_tok_s_per_card",),
                 beside=("flow_mla:h20_flow",),
             ),
@@ -67,7 +68,7 @@ def h20_flow() -> Scenario:
         knobs=Knobs(sharded=("o",)),
         expected=(
             _expect("flow.h20.dp", "fitting_requests_unsharded", 0, "predict", ": does not fit without FlowMLA"),
-            _expect("flow.h20.flow", "requests", 136),
+            _expect("flow.h20.flow", "requests", 136, note=": counted, 17.3 on each of 8 cards"),
             _expect("flow.h20.flow", "requests", 136 / 52, note=": 2.6 times", against="flow_mla:h20_tp"),
             _expect("flow.h20.flow", "throughput_tok_s_per_card", 181, note=SCHEDULER),
             _expect("flow.h20.flow", "throughput_tok_s_per_card", 1.41, note=SPAN, against="flow_mla:h20_tp"),

@@ -60,13 +60,14 @@ class Knobs(BaseModel):
     small_engine: str = Field("custom_all_reduce", description="what drives AllReduce up to `small_mb`")
     small_mb: float = Field(8.0, ge=0, description="largest AllReduce of `small_engine`")
     pad_to_captured: bool = Field(True, description="decode runs in graphs captured for a few batch sizes")
-    captured: int = Field(256, gt=0, description="the largest of them: SGLang's default is 256 above 90 GiB, else 160")
+    captured: int = Field(256, gt=0, description="the largest (SGLang: 256 above 90 GiB, else 160); beyond, eager")
 
 
 def run(npu: Rank, case: Case) -> None:
-    """The iterations that stand for the whole run, one captured graph each."""
-    npu.program.captured = True
+    """The iterations that stand for the whole run: one captured graph each, or launched kernel by kernel throughout
+    where the fullest batch is larger than the largest graph."""
     iterations = plan(case)
+    npu.program.captured = requests(case) <= case.knobs.captured
     shards = Shards(npu, case, len(iterations) * case.shapes.layers)
     for iteration in iterations:
         step(npu, case, iteration, shards)
@@ -126,7 +127,7 @@ def attend(npu: Rank, case: Case, iteration: Iteration, heads: int) -> None:
     kind = gqa if s.kv_heads else serving
     launch(npu, iteration, kind.projections(s, _tokens(case, iteration), heads, dtype))
     if iteration.decoding:
-        dummies = iteration.padded(case.knobs.pad_to_captured) - iteration.decoding
+        dummies = iteration.padded(case) - iteration.decoding
         contexts = ((1, iteration.cached),) * iteration.decoding + ((1, 1),) * dummies
         launch(npu, iteration, kind.decode_attention(s, contexts, heads))
     if iteration.prompts:
@@ -191,7 +192,7 @@ def expert_rows(case: Case, layer: int, tokens: int) -> tuple[int, ...]:
 def head(npu: Rank, case: Case, iteration: Iteration) -> None:
     """Last tokens of everybody, a shard of the vocabulary; logits come together again, then one token is drawn."""
     s, world = case.shapes, npu.group("world")
-    rows = max(iteration.padded(case.knobs.pad_to_captured) + len(iteration.prompts), 1)
+    rows = max(iteration.padded(case) + len(iteration.prompts), 1)
     launch(npu, iteration, [("head.norm", ops.add_rms_norm(rows, s.hidden))])
     everybody = rows
     if case.knobs.attention == "dp":
@@ -261,7 +262,7 @@ def _placed(iteration: Iteration, kernels: Kernels) -> Kernels:
 
 def _tokens(case: Case, iteration: Iteration) -> int:
     """Of one rank's attention: prompts, and requests that decode with what fills up their graph."""
-    return sum(iteration.prompts) + iteration.padded(case.knobs.pad_to_captured)
+    return sum(iteration.prompts) + iteration.padded(case)
 
 
 def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:

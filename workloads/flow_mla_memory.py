@@ -4,21 +4,23 @@ Tensor parallel attention splits everything but the down projections, which ever
 attention has all of MLA and the embedding on every rank. FlowMLA keeps 1/n of the sharded modules of every layer and as
 many buffers of a whole layer's as it works with, own shard not counted twice. The absorbed up-projection is a copy in
 BF16 beside the original, which prompts use. The router is BF16; FP8 weights have an FP32 scale per block of 128 x 128.
-No MTP layer is loaded. So SGLang lays out the model (0.4.9, `models/deepseek_v2.py`).
+No MTP layer is loaded. So SGLang lays out the model (0.4.10, `models/deepseek_v2.py`).
 
-What its steps need beside that is counted as its code allocates it: a step with prompts at its fullest, where the rows
-of experts wait for their sum (`fused_experts_impl`), and the logits of the largest captured batch of all ranks, once as
+What its steps need beside that is counted as its code allocates it: a step with prompts at its fullest, in the first
+product of sliced experts (`fused_experts_impl`), and the logits of the largest captured batch of all ranks, once as
 they are gathered and once in order (`GroupCoordinator.all_gather`). What is not counted (CUDA's context, libraries,
-communicators, what expert parallel kernels allocate beyond their own rows) is in the share of memory that the server
-leaves free.
+communicators, scores and choices of the router, what expert parallel kernels allocate beyond their own rows) is in the
+share of memory that the server leaves free.
 """
 
 from __future__ import annotations
 
 from simulator.errors import InputError
+from simulator.model.serving import BLOCK
 from simulator.scenario import Case, MemoryItem
 
 ELEMENT = {"fp8": 1.0 + 4.0 / 128**2, "bf16": 2.0}
+FUSED_CHUNK = 64 * 1024  # tokens that sliced experts take at once
 
 
 def module_parameters(case: Case) -> dict[str, int]:
@@ -92,13 +94,27 @@ def items(case: Case, held: int) -> list[MemoryItem]:
 
 
 def prompt_step_bytes(case: Case) -> float:
-    """BF16, all tokens of a step: residual (or what was gathered), result, and rows of local experts; own tokens too
-    where attention is data parallel."""
-    s, dp = case.shapes, case.knobs.attention == "dp"
-    everybody = case.batch.chunk_tokens * (case.ranks if dp else 1)
-    rows = everybody * s.experts_per_token // case.layout.expert_parallel
-    own = 2 * case.batch.chunk_tokens if dp else 0
-    return 2.0 * s.hidden * (rows + 2 * everybody + own)
+    """BF16, all tokens of a step: what experts read, the residual, buffers of experts. Where attention is data parallel
+    the residual is of own tokens, and so is what attention gave and the sum comes back to.
+
+    Sliced experts write their sum over what they read; whole ones need room for it, and for rows of local experts.
+    """
+    s, own = case.shapes, case.batch.chunk_tokens
+    dp, ep = case.knobs.attention == "dp", case.layout.expert_parallel
+    everybody = own * (case.ranks if dp else 1)
+    hidden = everybody + (2 * own if dp else own)
+    if ep == 1:
+        return 2.0 * s.hidden * hidden + sliced_experts_bytes(case, everybody)
+    return 2.0 * s.hidden * (hidden + everybody + everybody * s.experts_per_token // ep)
+
+
+def sliced_experts_bytes(case: Case, tokens: int) -> float:
+    """Buffers of SGLang's fused experts, of which the shared one is a choice more of every token: one for the results
+    of both products, one for what the activation gives, both BF16; in FP8, the quantised input of either product."""
+    s, tokens = case.shapes, min(tokens, FUSED_CHUNK)
+    rows, width = tokens * (s.experts_per_token + s.shared_experts), s.expert_intermediate // case.ranks
+    quantised = max(tokens * s.hidden, rows * width) * (1.0 + 4.0 / BLOCK) if case.knobs.dtype == "fp8" else 0.0
+    return 2.0 * rows * (max(2 * width, s.hidden) + width) + quantised
 
 
 def captured_bytes(case: Case) -> float:

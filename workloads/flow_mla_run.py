@@ -16,7 +16,7 @@ from typing import Any
 from simulator.scenario import Case
 from workloads.flow_mla_memory import fitting, items, requests
 
-CAPTURED = (1, 2, 4, *range(8, 161, 8))  # batch sizes for which graphs are captured; beyond, multiples of 8
+CAPTURED = (1, 2, 4)  # small batch sizes for which graphs are captured; beyond, multiples of 8
 LAST, GATHER = "head.sample", "attention.gather_shards"
 
 
@@ -32,11 +32,14 @@ class Iteration:
     steps: float
     labelled: bool = False
 
-    def padded(self, pad: bool) -> int:
-        """Decoding tokens in a captured graph, which has a size of its own; a step with prompts is not captured."""
-        if self.prompts or not pad:
+    def padded(self, case: Case) -> int:
+        """Decoding tokens in a captured graph, which has a size of its own; a step with prompts is not captured, nor is
+        one with more tokens than the largest graph. Data parallel ranks each fill up their own (SGLang 0.4.10; before,
+        to the sum of all)."""
+        if self.prompts or not case.knobs.pad_to_captured or self.decoding > case.knobs.captured:
             return self.decoding
-        return next((size for size in CAPTURED if size >= self.decoding), -(-self.decoding // 8) * 8)
+        size = next((size for size in CAPTURED if size >= self.decoding), -(-self.decoding // 8) * 8)
+        return min(size, case.knobs.captured)
 
 
 def plan(case: Case) -> list[Iteration]:

@@ -13,8 +13,8 @@ from workloads.flow_mla import expert_rows
 from workloads.flow_mla_memory import items, request_bytes, split_parameters
 
 
-def case_of(name: str) -> Case:
-    scenario = load_scenario(f"flow_mla:{name}")
+def case_of(name: str, **changes: str) -> Case:
+    scenario = load_scenario(f"flow_mla:{name}").replace(changes)
     return scenario.case(scenario.machine_spec(), 0)
 
 
@@ -22,11 +22,14 @@ def metric(name: str, key: str) -> float:
     return run(f"flow_mla:{name}").metrics[key]
 
 
-@pytest.mark.parametrize(("model", "copies"), [("qwen3", 2.0), ("glm", 2.0)])
-def test_tensor_parallelism_keeps_a_cache_of_few_heads_more_than_once(model: str, copies: float) -> None:
-    """4 heads on 8 cards, 8 on 16."""
-    split, whole = case_of(f"{model}_tp"), case_of(f"{model}_dp")
-    assert request_bytes(split) * split.ranks == copies * request_bytes(whole)
+@pytest.mark.parametrize(
+    ("model", "cards", "copies"), [("qwen3", 4, 1), ("qwen3", 8, 2), ("qwen3", 16, 4), ("glm", 8, 1), ("glm", 16, 2)]
+)
+def test_tensor_parallelism_keeps_a_cache_of_few_heads_more_than_once(model: str, cards: int, copies: int) -> None:
+    """As often as there are cards for each head of keys and values: 4 in Qwen3, 8 in GLM-4.5."""
+    split, whole = case_of(f"{model}_tp", cards=str(cards)), case_of(f"{model}_dp")
+    assert split.ranks == cards
+    assert request_bytes(split) * cards == copies * request_bytes(whole)
 
 
 def test_of_the_projections_only_a_copied_head_is_more_than_a_share() -> None:
