@@ -37,23 +37,23 @@ def traffic(world: World, roles: Roles, lowering: Lowering, fabric: Fabric) -> d
 
     total: dict[str, float] = defaultdict(float)
     for rank, count in roles.multiplicity.items():
-        ports: dict[str, list[tuple[str, int]]] = {}  # of each group: level and peers behind it
+        put: Counter[tuple[str, str]] = Counter()  # bytes by group and block
         for task, collective in world.programs[rank].collectives():
             if collective.kind == "recv":
                 continue  # its sender counts it
-            instance = world.instance(collective.group, rank)
             if collective.kind in ONE_SIDED:
-                each = collective.sent_bytes / max(len(instance) - 1, 1)
-                if collective.group not in ports:
-                    found = ports_of(fabric, instance, rank)
-                    ports[collective.group] = [(fabric.link_level(*out), peers) for out, _, peers in found]
-                for level, peers in ports[collective.group]:
-                    for name in (level, f"{level}_{task.name.partition('.')[0]}"):
-                        total[name] += count * each * peers
+                put[collective.group, task.name.partition(".")[0]] += collective.sent_bytes
                 continue
+            instance = world.instance(collective.group, rank)
             _, members, exchange = as_exchange(collective.group, instance, rank, collective)
             share = 1 if collective.kind == "send" else len(members)
             for level, size in of_exchange(exchange, members).items():
                 for name in (level, f"{level}_{task.name.partition('.')[0]}"):
                     total[name] += count * size / share
+        for (group, block), size in put.items():
+            instance = world.instance(group, rank)
+            for out, _, peers in ports_of(fabric, instance, rank):
+                level = fabric.link_level(*out)
+                for name in (level, f"{level}_{block}"):
+                    total[name] += count * size / max(len(instance) - 1, 1) * peers
     return {level: size / world.ranks for level, size in total.items()}

@@ -176,7 +176,7 @@ class OnChip:
             assert flow is not None
             moving[0].go_on(flow.solo_rate, flow.solo_bound, now_ps)
         elif moving:
-            shares = share_two(*self._rates, [mover.stage.ask for mover in moving])
+            shares = share_two(*self._rates, tuple(mover.stage.ask for mover in moving))
             for mover, (rate, stop) in zip(moving, shares, strict=True):
                 bound = mover.stage.own if stop == OWN else (self.hbm, self.l2)[stop]
                 at_ease &= mover.go_on(rate, bound, now_ps)

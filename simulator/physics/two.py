@@ -10,6 +10,7 @@ b at 3 (the second is full), a at 7.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import fsum, inf
 
 OWN, FIRST, SECOND = -1, 0, 1
@@ -19,7 +20,8 @@ Ask = tuple[float, float, float, float]
 """Bytes that a flow moves on the first and on the second capacity for each of its own, its limit, its weight."""
 
 
-def share_two(first: float, second: float, asks: Sequence[Ask]) -> list[tuple[float, int]]:
+@lru_cache(maxsize=2**14)  # the kernels of many dies meet in the same few pairs
+def share_two(first: float, second: float, asks: tuple[Ask, ...]) -> list[tuple[float, int]]:
     """(rate, what stops it) of every flow, with so many bytes/s of the first and the second capacity."""
     found: list[tuple[float, int]] = [(0.0, OWN)] * len(asks)
     rising = list(range(len(asks)))

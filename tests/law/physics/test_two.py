@@ -13,12 +13,12 @@ from simulator.physics.two import FIRST, OWN, SECOND, share_two
 
 pull = st.sampled_from([0.0, 0.25, 1.0, 1.5]) | st.floats(0.01, 4)
 ask = st.tuples(pull, pull, st.sampled_from([1.0, 3.0, inf]) | st.floats(0.1, 50), st.sampled_from([1.0, 1.0, 2.5]))
-Asks = list[tuple[float, float, float, float]]
-asks = st.lists(ask.filter(lambda one: one[2] < inf or one[0] or one[1]), max_size=5)
+Asks = tuple[tuple[float, float, float, float], ...]
+asks = st.lists(ask.filter(lambda one: one[2] < inf or one[0] or one[1]), max_size=5).map(tuple)
 
 
 def test_the_worked_example() -> None:
-    shares = share_two(10.0, 4.0, [(1, 0, inf, 1), (1, 1, inf, 1), (0, 1, 1.0, 1)])
+    shares = share_two(10.0, 4.0, ((1, 0, inf, 1), (1, 1, inf, 1), (0, 1, 1.0, 1)))
     assert shares == [(7.0, FIRST), (3.0, SECOND), (1.0, OWN)]
 
 
