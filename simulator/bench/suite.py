@@ -50,8 +50,8 @@ CASES = (
          "simulator.bench.decode:two_kinds", "s", 1.0),
     Case("decode_skewed", "decode_roles with skewed routing, every die by itself",
          "simulator.bench.decode:skewed", "s", 10.0,
-         limit="a task is a start and an end at best, about 12 us; a put is two, and where the halves of a die slow each "
-               "other its memory is shared out anew whenever bytes begin or end; the memory of 288 dies does not fit "
+         limit="a task is a start and an end at best, about 12 us; a put is two, and where the halves of a die slow "
+               "each other its memory is shared out anew whenever bytes begin or end; the memory of 288 dies does not fit "
                "the caches of a core"),
     Case("decode_100k", "decode_roles on 100,224 dies",
          "simulator.bench.decode:hundred_thousand", "s", 5.0),
