@@ -51,8 +51,8 @@ CASES = (
     Case("decode_skewed", "decode_roles with skewed routing, every die by itself",
          "simulator.bench.decode:skewed", "s", 10.0,
          limit="a task is a start and an end at best, about 12 us; a put is two, and where the halves of a die slow "
-               "each other its memory is shared out anew whenever bytes begin or end; the memory of 288 dies does not fit "
-               "the caches of a core"),
+               "each other its memory is shared out anew whenever bytes begin or end; the memory of 288 dies is more "
+               "than the caches of a core hold"),
     Case("decode_100k", "decode_roles on 100,224 dies",
          "simulator.bench.decode:hundred_thousand", "s", 5.0),
     Case("recording", "10,000,000 task rows recorded: memory a row",
