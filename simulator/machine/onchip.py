@@ -98,7 +98,7 @@ class OnChip:
         self.settle()
 
     def end(self, mover: Mover) -> bool:
-        """At ease: all that he moves is moved. False if others end in the same instant: then all have been told so, in
+        """At ease: all that it moves is moved. False if others end in the same instant: then all have been told so, in
         order of start."""
         now_ps, apart = self.env._now, self.apart
         for other in apart:
@@ -128,7 +128,7 @@ class OnChip:
             one.finish()
 
     def leave(self, mover: Mover) -> None:
-        """He moves nothing any more, or not apart."""
+        """It moves nothing any more, or not apart."""
         self.apart.remove(mover)
         if mover.stage.ports:
             release_ports(mover)
@@ -199,7 +199,7 @@ class OnChip:
         return min((at_ps for at_ps in clashes if at_ps != NEVER), default=NEVER)
 
     def _clash_ps(self, mover: Mover, others: list[Mover]) -> int:
-        """When something that he moves would no longer fit beside what others move, everybody at full speed, or before.
+        """When something that it moves would no longer fit beside what others move, everybody at full speed, or before.
 
         NEVER if all of it fits.
         """

@@ -42,14 +42,14 @@ class Port:
             self.clear()
 
     def take(self, mover: Mover, rate: float) -> bool:
-        """Whether somebody fits who moves at most so much; if so he is here until he is released."""
+        """Whether a mover fits that moves at most so much; if so it is here until it is released."""
         if (self._users or self._capacity.flows) and not self._fits(rate, None):
             return False
         self._users[mover] = rate
         return True
 
     def release(self, mover: Mover) -> None:
-        """He does not cross it any more, or not apart."""
+        """It does not cross this port any more, or not apart."""
         self._users.pop(mover, None)
 
     def clear(self) -> None:
@@ -63,7 +63,7 @@ class Port:
 
 
 def take_ports(mover: Mover) -> bool:
-    """Whether somebody fits into all capacities that he crosses beside HBM and L2; if not, they are cleared."""
+    """Whether it fits into all capacities that it crosses beside HBM and L2; where it does not, the others join."""
     for capacity, rate in mover.stage.ports:
         if capacity.guard is None:
             capacity.guard = Port(capacity)
@@ -77,7 +77,7 @@ def take_ports(mover: Mover) -> bool:
 
 
 def release_ports(mover: Mover) -> None:
-    """He does not cross them any more, or not apart."""
+    """It does not cross them any more, or not apart."""
     for capacity, _ in mover.stage.ports:
         if isinstance(capacity.guard, Port):
             capacity.guard.release(mover)
