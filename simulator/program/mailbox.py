@@ -29,13 +29,18 @@ Both = tuple[Transfer | None, Transfer | None]
 
 @dataclass(slots=True, eq=False)
 class Mailbox:
-    """One exchange: whose puts are expected, whose have left, who still drains, who is there to collect."""
+    """One exchange: whose puts are expected, whose have left, who still drains, who is there to collect.
 
+    key: what it is known by. collected: how many ranks have everything that is meant for them.
+    """
+
+    key: object
     expected: frozenset[int]
     latency_ps: int
     landed: set[int] = field(default_factory=set)
     draining: set[int] = field(default_factory=set)
     waiting: dict[int, tuple[Npu, int]] = field(default_factory=dict)
+    collected: int = 0
 
     def absent(self) -> list[int]:
         """Ranks whose bytes have not left yet."""
@@ -47,7 +52,7 @@ class Mailbox:
 
 
 class Mailboxes:
-    """All one-sided exchanges of a run. capacity: finds or makes the capacity of a key."""
+    """The one-sided exchanges of a run that are under way. capacity: finds or makes the capacity of a key."""
 
     def __init__(
         self, env: simpy.Environment, network: Network, capacity: Callable[[Key], Capacity], lowering: Lowering
@@ -82,10 +87,13 @@ class Mailboxes:
         share = sum(count for _, count in need) / cores if cores else 1.0
         return engine.rate_bytes_per_s("all_to_all", per_peer) * share
 
-    def box(self, key: object, expected: tuple[int, ...], members: tuple[int, ...]) -> Mailbox:
-        """The mailbox of one exchange, made when it is first asked for."""
+    def __len__(self) -> int:
+        return len(self._boxes)
+
+    def box(self, key: object, expected: frozenset[int], members: tuple[int, ...]) -> Mailbox:
+        """The mailbox of one exchange, made when it is first asked for and kept until all have collected."""
         if key not in self._boxes:
-            self._boxes[key] = Mailbox(frozenset(expected), to_ps(latency_s(self.lowering.fabric, members)))
+            self._boxes[key] = Mailbox(key, expected, to_ps(latency_s(self.lowering.fabric, members)))
         return self._boxes[key]
 
     def arrive(self, box: Mailbox, npu: Npu, index: int, collective: Collective, members: int, own: Both) -> None:
@@ -156,6 +164,9 @@ class Mailboxes:
         if not box.ready(rank):
             return
         npu, index = box.waiting.pop(rank)
+        box.collected += 1
+        if box.collected == len(box.expected):
+            del self._boxes[box.key]
         start_ps, need = int(self.env.now), npu.tape.steps[index].need
         call_later(
             self.env,

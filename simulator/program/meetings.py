@@ -147,15 +147,15 @@ class Meetings:
         """Where a put or collect belongs."""
         who, number, members = self._agenda(npu.rank)[npu.tape.steps[index].exchange]
         known = who if self.roles.folding else (who[0], who[1][0])  # an instance is known by its first rank
-        return self.mailboxes.box((known, number), who[1], members)
+        return self.mailboxes.box((known, number), self._whos[who][1], members)
 
     def _own(self, rank: int, who: Who, collective: Collective, members: tuple[int, ...]) -> Both:
         """What leaves a rank and what arrives at it in a put, folded or not."""
-        own = self.mailboxes.own(collective, members, rank)
         if self.roles.folding is None:
-            return own
+            return self.mailboxes.own(collective, members, rank)
         known = self._puts.get((rank, collective))
         if known is None:
+            own = self.mailboxes.own(collective, members, rank)
             exchange = as_exchange(who.group, members, rank, collective)
             known = self._puts[rank, collective] = self.roles.folding.own(exchange, rank, own)
         return known

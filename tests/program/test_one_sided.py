@@ -34,6 +34,16 @@ def test_everybody_at_once() -> None:
     assert ran.row("in")["ready_ps"] == ran.row("in")["start_ps"]
 
 
+@pytest.mark.parametrize("fold", [False, True])
+def test_nothing_is_left_of_an_exchange_that_all_have_collected(fold: bool) -> None:
+    def program(npu: Rank) -> None:
+        exchange(npu)
+        npu.group("world").put("nobody collects this", 1000, 1000, "aiv")
+
+    assert len(run(exchange, 4, fold=fold).replay.meetings.mailboxes) == 0
+    assert len(run(program, 4, fold=fold).replay.meetings.mailboxes) == 1
+
+
 def test_a_late_rank_makes_the_others_wait_where_they_collect_and_nowhere_else() -> None:
     ran = run(late, 4)
     assert ran.us("out", 0) == (0.0, 3004.0)
