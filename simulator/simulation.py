@@ -224,7 +224,7 @@ def _metrics(result: Result, case: Case) -> Mapping[str, float]:
         "hidden_comm_ms": times.hidden_ps / 1e9,
         "exposed_comm_ms": times.exposed_ps / 1e9,
         "waiting_comm_ms": times.waiting_ps / 1e9,
-        "communication_share": times.busy_ps / result.makespan_ps,
+        "communication_share": times.busy_ps / max(result.makespan_ps, 1),
         "compute_ms": result.measured.compute_ps / 1e9,
         "compute_stretch": result.measured.stretch.overall,
         "host_bound_ms": result.measured.host_bound_ps / 1e9,

@@ -89,7 +89,13 @@ class _Line:
 
     @cached_property
     def compute(self) -> Array:
-        return _compute_rows(self.columns, *self.codes("kind"))
+        """Mask of the rows that compute: no communication, none of AUXILIARY_KINDS."""
+        import numpy as np
+
+        number, kinds = self.codes("kind")
+        auxiliary = np.array([kind in AUXILIARY_KINDS for kind in kinds] or [False])
+        computes: Array = ~self.columns["communication"] & ~auxiliary[number]
+        return computes
 
     def codes(self, column: str) -> tuple[Array, list[str]]:
         if column not in self._codes:
@@ -113,18 +119,6 @@ class _Line:
     def mean(self, per_rank: Array) -> float:
         total = int(self.weights.sum())
         return float((per_rank * self.weights).sum() / total) if total else 0.0
-
-
-def compute_rows(columns: Columns) -> Array:
-    """Mask of the rows that compute: no communication, none of AUXILIARY_KINDS."""
-    return _compute_rows(columns, *codes(columns["kind"]))
-
-
-def _compute_rows(columns: Columns, number: Array, kinds: list[str]) -> Array:
-    import numpy as np
-
-    auxiliary = np.array([kind in AUXILIARY_KINDS for kind in kinds] or [False])
-    return ~columns["communication"] & ~auxiliary[number]
 
 
 def measure(columns: Columns) -> Metrics:

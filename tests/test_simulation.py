@@ -1,0 +1,25 @@
+"""Runs of scenarios at the edge: what there is to say of hardly anything."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.library import load_scenario
+from simulator.scenario import Workload
+from simulator.simulation import simulate
+
+NOTHING = Workload(
+    program=lambda npu, case: None,
+    groups=lambda case: {},
+    place=lambda case, rank: {},
+    memory=lambda case: (),
+    measures=lambda case, seconds: {"iteration_ms": seconds * 1e3},
+)
+
+
+@pytest.mark.parametrize("ranks", ["roles", "all"])
+@pytest.mark.parametrize("record", [True, False])
+def test_a_program_that_does_nothing_takes_no_time(ranks: str, record: bool) -> None:
+    result = simulate(load_scenario("a3_prefill:dp").variant(workload=NOTHING, expected=()), ranks=ranks, record=record)
+    assert result.makespan_ps == 0
+    assert result.metrics["iteration_ms"] == result.metrics.get("communication_share", 0.0) == 0.0
