@@ -211,10 +211,10 @@ def _attention(work: Work, chip: ChipSpec, kernel: AttentionKernel) -> Cost:
         whole = strips * tile_m * keys
         own = score_elements((queries, keys, causal), tile_m) * sharing if causal else whole
         scores += work.kv_heads * own
-        all_strips, longest = all_strips + work.kv_heads * strips, max(longest, own / strips)
+        all_strips, longest = all_strips + work.kv_heads * strips, max(longest, own / max(strips, 1))
     compute_s = 2.0 * scores * (work.qk_dim + work.v_dim) / _peak(chip, kernel, work.dtype)
     tile_s = compute_s * units / max(tiles, 1)
-    if kernel.split_waves:  # tiles are counted in longest pieces
+    if kernel.split_waves and scores:  # tiles are counted in longest pieces
         piece = longest / max(kernel.split_waves.count * units // all_strips, 1) / scores
         tiles, tile_s = ceil(1.0 / piece - 1e-9), compute_s * units * piece
     # every strip of tile_m rows reads its keys again; score tiles cross L2 between cube and vector cores

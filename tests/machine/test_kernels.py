@@ -145,6 +145,19 @@ def test_attention_by_hand() -> None:
     assert cost.hbm_bytes == 2 * (25 * 64 + 120 * 96 + 25 * 32) * 2
 
 
+@pytest.mark.parametrize(("machine", "family"), [("dgx_b200", "mla"), ("h20_node", "mla_decode")])
+def test_requests_without_queries_or_keys_compute_nothing(machine: str, family: str) -> None:
+    """A rank may have no requests in an iteration, whether its kernel cuts keys by size or by waves."""
+    spec = load_machine(machine)
+    kernels = next(iter(spec.kernels.values()))
+
+    def compute_s(*sequences: tuple[int, int]) -> float:
+        return cost_of(ops.latent_attention(sequences, 16, 512, 64, family), spec.chip, kernels).compute_s(1)
+
+    assert compute_s() == compute_s((0, 100)) == compute_s((4, 0)) == 0.0
+    assert compute_s((1, 100), (0, 50)) == compute_s((1, 100)) > 0.0
+
+
 def test_a_vector_kernel_spreads_over_cores_by_its_bytes() -> None:
     small, large = tiny_cost(ops.passes(15_000, 10_000)), tiny_cost(ops.passes(1e6, 0))
     assert (small.want, large.want) == (3, 8)  # pieces of 10 kB
