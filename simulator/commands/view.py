@@ -44,7 +44,8 @@ def _trace(path: Path) -> Path:
     """The trace that is meant; InputError if there is none."""
     from simulator.errors import InputError
 
-    found = path.expanduser() / TRACE if path.expanduser().is_dir() else path.expanduser()
+    path = path.expanduser()
+    found = path / TRACE if path.is_dir() else path
     if found.is_file():
         return found
     below = sorted(str(one.parent) for one in path.glob(f"*/{TRACE}")) if path.is_dir() else []

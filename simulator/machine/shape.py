@@ -56,8 +56,8 @@ class Shape:
     """A kernel on so many units, its weights in L2 or not.
 
     alone_ps: from its start to its end, undisturbed, and alone_bound what limits it then. solo_ps: the same for the
-    books, from unrounded seconds. limit_name, latency_name: what to call its limit and its latency. hbm_rate, l2_rate:
-    the most bytes/s that any of its stages moves.
+    timeline, rounded once. limit_name, latency_name: what to call its limit and its latency. hbm_rate, l2_rate: the
+    most bytes/s that any of its stages moves.
     """
 
     stages: tuple[Stage, ...]
