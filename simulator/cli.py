@@ -100,9 +100,23 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except plain_click.ClickException as error:
         code = _complain(error.format_message(), error.exit_code)
     except Exception as error:
-        text = f"{type(error).__name__}: {error}\nThis is a defect; BRAID_DEBUG=1 shows where."
+        what, place = f"{type(error).__name__}: {error}", _own_line(error)
+        text = f"{place}: {what}" if place else f"{what}\nThis is a defect; BRAID_DEBUG=1 shows where."
         code = _complain(text, BraidError.exit_code)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _own_line(error: Exception) -> str:
+    """FILE:LINE where a user's own scenario file raised it; empty if it was raised anywhere else."""
+    from simulator.paths import folder
+
+    here = error.__traceback__
+    while here and here.tb_next:
+        here = here.tb_next
+    if here is None or not here.tb_frame.f_globals["__name__"].startswith("braid_scenarios."):
+        return ""
+    file = here.tb_frame.f_code.co_filename
+    return "" if os.path.dirname(file) == str(folder("scenarios")) else f"{file}:{here.tb_lineno}"
 
 
 def _complain(text: str, exit_code: int, prefix: str = "Error: ") -> int:

@@ -38,6 +38,8 @@ def load_scenario(reference: str) -> Scenario:
     file, colon, name = reference.rpartition(":")
     if not colon:
         known = [one for one, _ in scenario_names()]
+        if reference in paths.names("scenarios"):
+            known = [one for one in known if one.startswith(f"{reference}:")]
         hint = did_you_mean(reference, known)
         raise InputError(f"'{reference}' is no scenario: write FILE:FUNCTION{hint}; there are {', '.join(known)}")
     functions = dict(_functions(_module(paths.find("scenarios", file))))

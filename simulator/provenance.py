@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from simulator.scenario import Scenario
 
 LEAST_SHARE = 0.01
+_LATENCIES = "floor", "serial_per_k", "per_row", "per_group", "per_slot"  # of a kernel that is bound by latency
 
 
 def parameters_of(
@@ -60,7 +61,7 @@ def _names(segment: Segment, machine: MachineSpec, scenario: Scenario, families:
         "L2": ["chip.l2.rate"],
         "link": [f"fabric.{which}.link_rate"],
         "compute": [f"chip.peak.{which}"],
-        "latency": [f"kernels.{generation}.{which}.floor"],
+        "latency": [f"kernels.{generation}.{which}.{part}" for part in _LATENCIES],
     }
     if by == "latency" and not which:
         return [f"collectives.{engine}.startup", f"collectives.{engine}.startup_per_peer"]

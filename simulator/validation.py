@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
+from statistics import median
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from simulator.commands.markdown import number, table
@@ -179,7 +180,7 @@ def _accuracy(rows: Sequence[Row]) -> list[str]:
     if not errors:
         return [str(fitted), "0", "-", "-", "-", f"{sum(met)} of {len(met)}"]
     near = sum(error <= 0.05 for error in errors)
-    return [str(fitted), str(len(errors)), f"{errors[len(errors) // 2]:.1%}", f"{errors[-1]:.1%}",
+    return [str(fitted), str(len(errors)), f"{median(errors):.1%}", f"{errors[-1]:.1%}",
             f"{near} of {len(errors)}", f"{sum(met)} of {len(met)}"]
 
 

@@ -211,6 +211,28 @@ def test_wrong_input_gives_one_message_that_says_what_is_right(braid: Braid, mis
     assert said in done.err
 
 
+def test_a_typo_in_a_users_own_program_is_shown_where_it_is(braid: Braid, tmp_path: Path) -> None:
+    (tmp_path / "typo.py").write_text(
+        "from dataclasses import replace\nfrom simulator.library import load_scenario\n"
+        "def program(npu, case):\n    npu.lanch('one')\n"
+        "def mine():\n    parent = load_scenario('a3_prefill:dp')\n"
+        "    return parent.variant(workload=parent.workload._replace(program=program))\n")
+    done = braid("run", f"{tmp_path / 'typo.py'}:mine")
+    assert done.is_one_clear_message(1), done
+    assert "typo.py:4: AttributeError" in done.err
+    assert "defect" not in done.err
+
+
+def test_show_says_what_an_expected_value_is_a_ratio_to(braid: Braid) -> None:
+    assert "/ a3_prefill:dp" in braid("show", MICROBATCH).out
+
+
+def test_a_file_of_the_library_alone_lists_its_own_scenarios(braid: Braid) -> None:
+    done = braid("run", "a2_prefill")
+    assert "a2_prefill:convert" in done.err
+    assert "a3_prefill:dp" not in done.err
+
+
 def test_a_machine_too_small_is_refused_with_the_ledger(braid: Braid) -> None:
     done = braid("run", DP, "--set", "machine.chip.hbm.capacity=8 GiB")
     assert done.is_one_clear_message(1), done

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from simulator.commands.summary import band_text
+
 if TYPE_CHECKING:
     from simulator.scenario import Scenario
     from simulator.simulation import Prepared
@@ -78,7 +80,8 @@ def _value(value: object) -> str:
 
 
 def _expected(scenario: Scenario) -> list[str]:
-    rows = [(one.id, one.metric, f"{one.value:g}", one.role, one.note) for one in scenario.expected]
+    rows = [(one.id, one.full_metric, band_text(one.band) if one.band else f"{one.value:g}", one.role, one.note)
+            for one in scenario.expected]
     return _columns(rows) or ["  none"]
 
 

@@ -36,7 +36,7 @@ def facts(result: Result) -> list[str]:
         lines.append("not recorded: only what follows from the makespan and from the programs")
     for key, text in header["changed"].items():
         assumed = " (assumed)" if key.startswith(("machine.", "model.")) else ""
-        lines.append(f"changed on the command line: {key} = {text}{assumed}")
+        lines.append(f"changed: {key} = {text}{assumed}")
     if header["changed"] and result.scenario.expected:
         lines.append("expected values are those of the scenario without these changes")
     return lines

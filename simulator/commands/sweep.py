@@ -43,14 +43,19 @@ def sweep(scenario: str, key: str, values: tuple[str, ...], metrics: str, settin
     study = Study(title="", key=key, values=values, metrics=wanted)
     with ProgressBar(f"{chosen.name}: {key}") as bar:
         table = run_study(chosen, study, bar if bar.wanted else None)
-    unknown = [metric for place, metric in enumerate(wanted) if all(row[place] is None for _, row in table.rows)]
-    if unknown:
+    rows = table.rows
+    unknown = [metric for place, metric in enumerate(wanted) if all(row[place] is None for _, row in rows)]
+    if metrics == DEFAULT_METRICS and len(unknown) < len(wanted):  # those that this scenario has
+        kept = [place for place, metric in enumerate(wanted) if metric not in unknown]
+        rows = tuple((value, tuple(row[place] for place in kept)) for value, row in rows)
+        wanted = tuple(wanted[place] for place in kept)
+    elif unknown:
         which = ", ".join(unknown)
         raise InputError(f"{chosen.name} has no metric {which}; `braid run {chosen.name} --json` lists them")
     if as_json:
-        click.echo(to_json([{key: value, **dict(zip(wanted, row, strict=True))} for value, row in table.rows]))
+        click.echo(to_json([{key: value, **dict(zip(wanted, row, strict=True))} for value, row in rows]))
         return
-    _print(table.rows, key, wanted)
+    _print(rows, key, wanted)
 
 
 def _print(rows: tuple[tuple[str, tuple[float | None, ...]], ...], key: str, metrics: tuple[str, ...]) -> None:
