@@ -21,7 +21,7 @@ from simulator.patterns import choose
 TIMEOUT_S = 300
 
 CASES = (
-    Case("flows_independent", "20,000 flows that share nothing, CPU time a flow",
+    Case("flows_independent", "20,000 flows that share nothing, CPU time a flow, best of three",
          "simulator.bench.flows:independent", "us/flow", 2.0,
          limit="a start, an end and a callback are about twenty Python calls a flow"),
     Case("flows_coupled", "All-to-all of 144 hosts on a star, 20,592 sizes all different, CPU time a flow",
@@ -29,7 +29,7 @@ CASES = (
          limit="each end moves about a hundred levels and makes six other flows look for what holds them back (forty "
                "while all ports are still nearly alike): two or three updates of a solution of 289 numbers, a hundred "
                "calls of numpy, of which half only prepare a few numbers"),
-    Case("streams_alone", "144 ranks x 61 layers x 2 x 25 kernels, nothing shared between ranks, whole run",
+    Case("streams_alone", "144 ranks x 61 layers x 2 x 25 kernels, nothing shared, whole run, best of three",
          "simulator.bench.streams:alone", "tasks/s", 200_000, more_is_better=True,
          limit="columns and metrics of the finished run are a good part of it"),
     Case("streams_unrecorded", "the same without recording",
