@@ -12,10 +12,11 @@ if TYPE_CHECKING:
 
 
 class Rung(NamedTuple):
-    """One step of a ladder with its metrics; the first one is the scenario itself."""
+    """One step of a ladder with its metrics, and the settings that it did not read; the first one is the scenario."""
 
     title: str
     metrics: dict[str, float]
+    unread: list[str]
 
 
 def scenarios_of(scenario: Scenario) -> Iterator[tuple[str, Scenario]]:
@@ -38,7 +39,8 @@ def run_ladder(scenario: Scenario, seed: int = 0, tell: Callable[[float], None] 
 
     steps, rungs = list(scenarios_of(scenario)), []
     for title, one in steps:
-        rungs.append(Rung(title, simulate(one, seed=seed).metrics))
+        result = simulate(one, seed=seed)
+        rungs.append(Rung(title, result.metrics, result.header["unread"]))
         if tell is not None:
             tell(len(rungs) / len(steps))
     return rungs

@@ -22,6 +22,7 @@ from simulator.machine.spec import MachineSpec, load_machine, override
 from simulator.model.layout import deal
 from simulator.model.shapes import Shapes, load_model, override_model, shapes_of
 from simulator.program.rank import Rank
+from simulator.reads import Reads
 from simulator.settings import leaves, replaced
 
 
@@ -236,20 +237,22 @@ class Scenario(Part):
         changed.shapes()
         return changed
 
-    def machine_spec(self) -> MachineSpec:
+    def machine_spec(self, reads: Reads | None = None) -> MachineSpec:
         """The machine's file with the changes of this scenario and the collectives of its generation."""
-        return override(load_machine(self.machine), self.machine_changes).of_generation(self.kernels)
+        spec = override(load_machine(self.machine), self.machine_changes)
+        return (reads.machine(spec) if reads else spec).of_generation(self.kernels)
 
     def shapes(self) -> Shapes:
         """The model's sizes with the changes of this scenario."""
         return shapes_of(override_model(load_model(self.model), self.model_changes))
 
-    def case(self, machine: MachineSpec, seed: int) -> Case:
-        """What the workload's program gets to see."""
+    def case(self, machine: MachineSpec, seed: int, reads: Reads | None = None) -> Case:
+        """What the workload's program gets to see; `reads` watches it."""
+        reads = reads or Reads(())
         ranks = self.cards * machine.dies_per_card.count
         usable_bytes = machine.chip.hbm.capacity.si * machine.chip.hbm.usable.si
-        parts = (self.batch, self.layout, self.routing, self.knobs)
-        return Case(self.shapes(), self.cards, ranks, *parts, seed, usable_bytes)
+        parts = {name: reads.part(name, getattr(self, name)) for name in ("batch", "layout", "routing", "knobs")}
+        return Case(reads.shapes(self.shapes()), self.cards, ranks, **parts, seed=seed, usable_bytes=usable_bytes)
 
 
 def simulate(scenario: Scenario, **options: Any) -> Any:

@@ -25,6 +25,7 @@ from simulator.program.task import ProgramError
 from simulator.program.variants import Compiler
 from simulator.program.world import World, record_world
 from simulator.provenance import parameters_of
+from simulator.reads import Reads
 from simulator.scenario import Case, Expected, Scenario, Workload
 from simulator.traffic import traffic
 from simulator.units import PS_PER_S
@@ -36,7 +37,7 @@ EXCHANGE_MODES = ("auto", "classes", "pairwise")
 
 @dataclass(frozen=True)
 class Prepared:
-    """A scenario ready to run: its machine, recorded programs, fabric and memory."""
+    """A scenario ready to run: its machine, recorded programs, fabric and memory, and who reads its settings."""
 
     scenario: Scenario
     machine: MachineSpec
@@ -44,6 +45,7 @@ class Prepared:
     world: World
     fabric: Fabric
     ledger: Ledger
+    reads: Reads
 
 
 @dataclass
@@ -118,8 +120,9 @@ def prepare(scenario: Scenario, seed: int = 0) -> Prepared:
     Raises:
         InputError: a name, number or layout that cannot be. DoesNotFit: more memory than there is, with the ledger.
     """
-    machine = scenario.machine_spec()
-    case = scenario.case(machine, seed)
+    reads = Reads(scenario.changes)
+    machine = scenario.machine_spec(reads)
+    case = scenario.case(machine, seed, reads)
     fabric = Fabric(machine, case.ranks)
     workload = scenario.workload
     try:
@@ -132,7 +135,7 @@ def prepare(scenario: Scenario, seed: int = 0) -> Prepared:
         )
     except (ProgramError, ValueError) as error:
         raise InputError(f"{scenario.name}: {error}") from error
-    return Prepared(scenario, machine, case, world, fabric, ledger)
+    return Prepared(scenario, machine, case, world, fabric, ledger, reads)
 
 
 def _record(workload: Workload, case: Case, npu: Rank) -> None:
@@ -173,7 +176,7 @@ def simulate(
     )
     journal = LiveJournal(kept)
     if isinstance(replay, LiveReplay):
-        replay.attach(partial(_live, live, ready.case), getattr(scenario.knobs, "templates", True), journal)
+        replay.attach(partial(_live, live, ready.case), getattr(ready.case.knobs, "templates", True), journal)
     makespan_ps = replay.run()
     if progress is not None:
         progress(1.0)
@@ -193,6 +196,7 @@ def simulate(
     result.metrics.update(_metrics(result, ready.case))
     sent = traffic(ready.world, roles, lowering, ready.fabric)
     result.metrics.update({f"sent_{level}_mb": size / 1e6 for level, size in sent.items()})
+    header["unread"] = ready.reads.unread()
     return result
 
 

@@ -12,33 +12,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Table:
-    """A study's result: a column per scenario and metric; None where a scenario has no such metric."""
+    """A study's result: a column per scenario and metric; None where a scenario has no such metric.
+
+    unread: settings from outside that no run has read.
+    """
 
     title: str
     key: str
     columns: tuple[tuple[str, str], ...]
     rows: tuple[tuple[str, tuple[float | None, ...]], ...]
+    unread: tuple[str, ...] = ()
 
 
 def run_study(scenario: Scenario, study: Study, tell: Callable[[float], None] | None = None) -> Table:
     """Simulate the scenario, and those that the study names beside it, with every value of the study's key."""
     from simulator.library import load_scenario
+    from simulator.simulation import simulate
 
     scenarios = [load_scenario(name) for name in study.beside] + [scenario]
     columns = tuple((one.name, metric) for one in scenarios for metric in study.metrics)
-    rows = []
+    rows, unread = [], []
     for number, value in enumerate(study.values):
-        rows.append((value, _row(scenarios, study, value)))
+        results = [simulate(one.replace({study.key: value})) for one in scenarios]
+        rows.append((value, tuple([one.metrics.get(metric) for one in results for metric in study.metrics])))
+        unread += [one.header["unread"] for one in results]
         if tell is not None:
             tell((number + 1) / len(study.values))
-    return Table(study.title, study.key, columns, tuple(rows))
+    return Table(study.title, study.key, columns, tuple(rows), tuple(in_all(unread)))
 
 
-def _row(scenarios: Sequence[Scenario], study: Study, value: str) -> tuple[float | None, ...]:
-    from simulator.simulation import simulate
-
-    found: list[float | None] = []
-    for scenario in scenarios:
-        metrics = simulate(scenario.replace({study.key: value})).metrics
-        found += [metrics.get(metric) for metric in study.metrics]
-    return tuple(found)
+def in_all(unread: Sequence[Sequence[str]]) -> list[str]:
+    """The settings that no run has read, from those that each has not."""
+    return [key for key in (unread[0] if unread else ()) if all(key in keys for keys in unread)]

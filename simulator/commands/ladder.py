@@ -36,8 +36,10 @@ def ladder(scenario: str, metrics: str, settings: dict[str, str], seed: int, as_
     from simulator.commands.output import to_json
     from simulator.commands.progress import ProgressBar
     from simulator.commands.request import scenario_of
+    from simulator.commands.terminal import warn_unread
     from simulator.errors import InputError
     from simulator.ladder import run_ladder
+    from simulator.study import in_all
 
     wanted = tuple(metric.strip() for metric in metrics.split(",") if metric.strip())
     chosen = scenario_of(scenario, settings)
@@ -47,6 +49,7 @@ def ladder(scenario: str, metrics: str, settings: dict[str, str], seed: int, as_
     if unknown or not wanted:
         which = ", ".join(unknown)
         raise InputError(f"{chosen.name} has no metric {which}; `braid run {chosen.name} --json` lists them")
+    warn_unread(chosen.name, [key for key in in_all([one.unread for one in rungs]) if key in settings])
     if as_json:
         click.echo(to_json([{"step": one.title, **{name: one.metrics[name] for name in wanted}} for one in rungs]))
         return

@@ -39,6 +39,7 @@ def run(
     from simulator.commands.folder import OutputFolder
     from simulator.commands.output import result_object, to_json, write_result
     from simulator.commands.request import scenario_of, simulate
+    from simulator.commands.terminal import warn_unread
 
     if out is not None and not record:
         raise click.UsageError("--out writes what was recorded: leave out --no-record")
@@ -46,6 +47,7 @@ def run(
     result = simulate(scenario_of(scenario, settings), ranks, seed, record)
     written = write_result(result, folder) if folder is not None else []
     if as_json:
+        warn_unread(scenario, result.header["unread"])
         click.echo(to_json(result_object(result)))
         return
     from simulator.commands.summary import report_of

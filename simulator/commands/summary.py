@@ -35,8 +35,10 @@ def facts(result: Result) -> list[str]:
     if not result.recorded:
         lines.append("not recorded: only what follows from the makespan and from the programs")
     for key, text in header["changed"].items():
-        assumed = " (assumed)" if key.startswith(("machine.", "model.")) else ""
-        lines.append(f"changed: {key} = {text}{assumed}")
+        how = " (assumed)" if key.startswith(("machine.", "model.")) else ""
+        if key in header["unread"]:
+            how = " (without effect: nothing in this run reads it)"
+        lines.append(f"changed: {key} = {text}{how}")
     if header["changed"] and result.scenario.expected:
         lines.append("expected values are those of the scenario without these changes")
     return lines

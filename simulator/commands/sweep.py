@@ -32,6 +32,7 @@ def sweep(scenario: str, key: str, values: tuple[str, ...], metrics: str, settin
     from simulator.commands.output import to_json
     from simulator.commands.progress import ProgressBar
     from simulator.commands.request import scenario_of
+    from simulator.commands.terminal import warn_unread
     from simulator.errors import InputError
     from simulator.scenario import Study
     from simulator.study import run_study
@@ -52,6 +53,7 @@ def sweep(scenario: str, key: str, values: tuple[str, ...], metrics: str, settin
     elif unknown:
         which = ", ".join(unknown)
         raise InputError(f"{chosen.name} has no metric {which}; `braid run {chosen.name} --json` lists them")
+    warn_unread(chosen.name, table.unread)
     if as_json:
         click.echo(to_json([{key: value, **dict(zip(wanted, row, strict=True))} for value, row in rows]))
         return

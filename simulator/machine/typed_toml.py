@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
@@ -14,6 +14,7 @@ from simulator.paths import did_you_mean
 from simulator.units import Quantity, parse
 
 Model = TypeVar("Model", bound=BaseModel)
+Spec = TypeVar("Spec")
 _QUANTITY_LINE = '{value = ..., unit = "...", kind = "...", source = "..."}'
 
 
@@ -86,6 +87,19 @@ def quantities(spec: BaseModel) -> Iterator[tuple[str, Quantity]]:
             yield key, child
         else:
             yield from ((f"{key}.{inner}", quantity) for inner, quantity in quantities(child))
+
+
+def with_number(node: Spec, key: str, change: Callable[[Quantity], Quantity]) -> Spec:
+    """The same table with the number at a dotted key of `quantities` changed, nothing checked."""
+    children, (step, _, rest) = _children(node), key.partition(".")
+    child = children[step]
+    new = with_number(child, rest, change) if rest else change(child)
+    if isinstance(node, BaseModel):
+        fields = {name: getattr(node, name) for name in type(node).model_fields}
+        return type(node).model_construct(**{**fields, step: new})
+    if isinstance(node, dict):
+        return {**node, step: new}  # type: ignore[return-value]
+    return [new if name == step else one for name, one in children.items()]  # type: ignore[return-value]
 
 
 def _assumed(text: str, old: Quantity) -> Quantity:

@@ -14,6 +14,7 @@ from simulator.units import Count, PositiveCount, Quantity
 
 LATENT = ("q_lora", "kv_lora", "rope_dim", "nope_dim", "v_dim")
 GROUPED = ("kv_heads", "head_dim")
+FIELDS_OF = {"head_dim": ("nope_dim", "v_dim")}  # of `Shapes`, where a number of the file has another name
 
 
 class ShapesSpec(Table):
@@ -186,7 +187,7 @@ def shapes_of(spec: ModelSpec) -> Shapes:
     counts = {name: number.count if number is not None else 0 for name, number in given.items()}
     head = counts.pop("head_dim")
     if head:
-        counts |= {"nope_dim": head, "v_dim": head}
+        counts |= dict.fromkeys(FIELDS_OF["head_dim"], head)
     return Shapes(spec.name, **counts)
 
 
