@@ -301,14 +301,17 @@ class Levels:
         objects = np.where(at_limit, lowest < limits * (1 - NOISE), limits < lowest * (1 - NOISE))
         return self._look_again(flows[objects], level) if np.count_nonzero(objects) else None
 
-    def _hold_back(self, over: list[int], level: Floats) -> Moves:
+    def _hold_back(self, over: list[int], level: Floats) -> Moves | None:
         """Capacities of which more than all is used hold back the fastest flows on them."""
-        self._filled = over
         to: dict[int, int] = {}
         for c in over:
             flows, loads = self._places.on[c], self._places.load_on[c]
             alive = self.alive[flows]
             flows, loads = flows[alive], loads[alive]
+            if not len(flows):
+                self._rough = True  # nobody uses it: digits were lost
+                continue
+            self._filled.append(c)
             held = self._held[flows]
             speed = np.append(level, 1.0)[self._capacities[flows, held]] * self._scale[flows, held]
             fast = (-speed).argsort(kind="stable")
@@ -320,4 +323,4 @@ class Levels:
             many = int(enough[0]) + 1 if len(enough) else len(flows)
             for flow, load in zip(flows[:many].tolist(), loads[:many].tolist(), strict=True):
                 to.setdefault(flow, load)
-        return np.array(list(to)), np.array(list(to.values()))
+        return (np.array(list(to)), np.array(list(to.values()))) if to else None

@@ -67,6 +67,17 @@ def test_the_worked_example_of_the_module() -> None:
     assert ends == pytest.approx([1.0, 0.5, 1.7])
 
 
+@pytest.mark.parametrize("left", [-0.5, -2.0])
+def test_a_capacity_that_lost_its_last_flow_is_not_full_whatever_rounding_says(left: float) -> None:
+    rows = Crowded(np.array([[0], [1], [1]]), np.ones((3, 1)), np.full(3, inf), np.array([1.0, 8.0, 9.0]),
+                   np.zeros(3, np.int64), np.zeros(3, np.int64), np.zeros((3, 2), np.int64))
+    at = Levels(np.array([1.0, 4.0]), rows, 0)
+    at.end(np.array([0]))
+    at._x[0] = left  # as it may be beside capacities that are much faster
+    assert at.settle(0)
+    assert at._x == pytest.approx([1.0, 2.0, 1.0])
+
+
 @EAGER
 @given(traffic())
 def test_any_crowd_equals_a_plain_global_solve_at_every_event(eager: list[int], network: Traffic) -> None:
