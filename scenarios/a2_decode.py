@@ -148,11 +148,12 @@ def free_roce() -> Scenario:
 
 
 def all_to_all() -> Scenario:
-    """As decode_2k2k, with All2All instead of AllGather and ReduceScatter."""
+    """As decode_2k2k, with All2All instead of AllGather and ReduceScatter, between nodes from peer to peer."""
     row = _expect("a2.decode.volume", "sent_roce_mb", 2.0, against=BASE,
                   note=": 6 x BS x hidden between nodes instead of 3 x BS x hidden. The source takes AllGather and"
-                  " ReduceScatter as the faster ones; so they are here while All2All reaches less than 14 of the 25"
-                  " GB/s of RoCE, which is published nowhere (see the studies), or at few requests")  # fmt: skip
+                  " ReduceScatter as the faster ones; so they are here, as All2All goes from peer to peer between nodes"
+                  " and each of its 24 steps costs three latencies. With half that latency the two are even, and all"
+                  " peers at once at the full rate of RoCE would be faster (see the studies)")  # fmt: skip
     return _variant("All2All", (row,), knobs=Knobs(exchange="all_to_all"))
 
 
@@ -177,11 +178,12 @@ def even() -> Scenario:
             beside=("a2_decode:even_no_prefetch",),
         ),
         Study(
-            title="Atlas A2 decode: AllGather and ReduceScatter against All2All, by the rate of RoCE",
-            key="machine.fabric.roce.link_rate",
-            values=("10 GB/s", "12.5 GB/s", "15 GB/s", "20 GB/s", "25 GB/s"),
+            title="Atlas A2 decode: AllGather and ReduceScatter against All2All, from peer to peer between nodes or"
+            " all at once, by the latency of RoCE",
+            key="machine.fabric.roce.latency",
+            values=("0.5 us", "1.5 us", "3.6 us", "5.6 us"),
             metrics=("tpot_ms",),
-            beside=("a2_decode:even_all_to_all",),
+            beside=("a2_decode:even_all_to_all", "a2_decode:even_all_to_all_at_once"),
         ),
     )
     return _variant("equal lengths", batch=_requests(length_spread=0.0)).variant(studies=studies)
@@ -196,6 +198,12 @@ def even_all_to_all() -> Scenario:
     """As even, with All2All."""
     knobs = Knobs(exchange="all_to_all")
     return even().variant(title="Atlas A2 decode: equal lengths, All2All", knobs=knobs, studies=())
+
+
+def even_all_to_all_at_once() -> Scenario:
+    """As even_all_to_all, with all peers at once."""
+    knobs = Knobs(exchange="all_to_all_at_once")
+    return even().variant(title="Atlas A2 decode: equal lengths, All2All at once", knobs=knobs, studies=())
 
 
 # --- lengths and load -------------------------------------------------------------------------------------------------

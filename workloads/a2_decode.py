@@ -40,8 +40,10 @@ class Knobs(BaseModel):
     engine: str = Field("sdma", description="what drives collectives: an engine of the machine")
     streams: bool = Field(True, description="gate, shared expert and AllGathers of a MoE layer side by side")
     scales_beside: bool = Field(True, description="scales are gathered beside the activations, not after them")
-    exchange: Literal["hierarchical", "flat", "all_to_all"] = Field(
-        "hierarchical", description="AllGather/ReduceScatter pipelined over nodes, all pairs at once, or All2All"
+    exchange: Literal["hierarchical", "flat", "all_to_all", "all_to_all_at_once"] = Field(
+        "hierarchical",
+        description="AllGather/ReduceScatter pipelined over nodes or all pairs at once; All2All, between nodes one peer"
+        " after the other or all at once",
     )
     prefetch_mb: float = Field(190.0, ge=0, description="prefetched at most into L2 under the ReduceScatter, for MLA")
     prefetch_cache_mb: float = Field(0.0, ge=0, description="of it KV cache, beside weights; in the order of their use")
@@ -116,7 +118,7 @@ def moe(npu: Rank, case: Case, layer: int, following: Blocks) -> None:
     launch(npu, decode.in_l2([("gate.norm", ops.add_rms_norm(tokens, s.hidden)),
                               ("gate.quantise", ops.quantise(tokens, s.hidden))]))  # fmt: skip
     rows, normed = _rows(npu, case, layer), npu.record()
-    if case.knobs.exchange == "all_to_all":
+    if _by_rows(case):
         shared = _send_rows(npu, case, layer, normed)
     else:
         shared = _gather_side_by_side(npu, case, normed) if case.knobs.streams else _gather_in_order(npu, case)
@@ -173,7 +175,7 @@ def _send_rows(npu: Rank, case: Case, layer: int, normed: Event) -> Event:
     launch(npu, decode.gate(s, tokens))
     launch(npu, _sort("gate.sort", tokens * s.experts_per_token))
     launch(npu, decode.in_l2([("gate.copies", ops.passes(tokens * s.hidden, tokens * s.experts_per_token * s.hidden))]))
-    ep.all_to_all("dispatch.counts", 4 * s.routed_experts // ep.size, case.knobs.engine)
+    ep.all_to_all("dispatch.counts", 4 * s.routed_experts // ep.size, case.knobs.engine, _algorithm(case))
     counted = npu.record()
     with npu.stream(SCALES if case.knobs.streams and case.knobs.scales_beside else DEFAULT_STREAM):
         npu.wait(counted)
@@ -187,10 +189,11 @@ def _exchange_rows(npu: Rank, case: Case, layer: int, name: str, row_bytes: int,
     """Every rank's rows to where their experts are, or back; with drawn routing as uneven as what arrives."""
     s, ep, tokens = case.shapes, npu.group("ep"), tokens_of(case)
     if case.routing.skew is None:
-        return ep.all_to_all(name, tokens * s.experts_per_token * row_bytes // ep.size, case.knobs.engine)
+        size = tokens * s.experts_per_token * row_bytes // ep.size
+        return ep.all_to_all(name, size, case.knobs.engine, _algorithm(case))
     arriving = [sum(rows) // ep.size * row_bytes for rows in _drawn_rows(npu, case, layer)]
     sizes = tuple((size,) * ep.size for size in arriving) if back else (tuple(arriving),) * ep.size
-    return ep.all_to_all_uneven(name, sizes, case.knobs.engine)
+    return ep.all_to_all_uneven(name, sizes, case.knobs.engine, _algorithm(case))
 
 
 def _sort(name: str, choices: int) -> Kernels:
@@ -204,7 +207,7 @@ def give_back(npu: Rank, case: Case, layer: int, following: Blocks) -> None:
     Meanwhile what the following layer's MLA reads is prefetched.
     """
     s, ep, tokens, engine = case.shapes, npu.group("ep"), tokens_of(case), case.knobs.engine
-    if case.knobs.exchange == "all_to_all":
+    if _by_rows(case):
         prefetch(npu, case, following, npu.record())
         _exchange_rows(npu, case, layer, "combine.rows", 2 * s.hidden, back=True)
         launch(npu, decode.in_l2([("finalize.sum", ops.passes(2.0 * tokens * s.experts_per_token * s.hidden,
@@ -283,7 +286,12 @@ def mla_blocks(case: Case, contexts: decode.Contexts, layer: int) -> Blocks:
 
 
 def _algorithm(case: Case) -> str:
-    return "direct" if case.knobs.exchange == "flat" else "hierarchical"
+    return {"hierarchical": "hierarchical", "all_to_all": "pairwise"}.get(case.knobs.exchange, "direct")
+
+
+def _by_rows(case: Case) -> bool:
+    """Whether rows go to their experts alone, instead of all tokens to all ranks."""
+    return case.knobs.exchange.startswith("all_to_all")
 
 
 def tokens_of(case: Case) -> int:

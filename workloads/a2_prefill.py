@@ -107,7 +107,8 @@ def converted_attention(npu: Rank, case: Case) -> None:
     heads_attention(npu, case)
     heads = s.heads // npu.group("world").size
     tokens = own * nodes  # those that a pair of counterparts projects together
-    node.all_to_all("attention.heads_to_tokens", 2 * tokens * heads * s.v_dim, case.knobs.engine)
+    algorithm = "pairwise" if case.knobs.algorithm == "hierarchical" else "direct"
+    node.all_to_all("attention.heads_to_tokens", 2 * tokens * heads * s.v_dim, case.knobs.engine, algorithm)
     width = heads * node.size * s.v_dim
     launch(npu, [("attention.o.quantise", ops.quantise(tokens, width)),
                  ("attention.o", ops.gemm(tokens, s.hidden, width))])  # fmt: skip

@@ -123,6 +123,7 @@ class CollectiveSpec(Table):
     L2 and HBM per byte on the wire, both ends together; copy_bytes: per byte of a staging copy (0: zero copy). weight:
     its share of contended capacities against kernels, in bytes of its own (1: max-min fairness, as kernels have).
     rate_per_core: what one of its cores drives on the wire (left out: the ladder alone decides).
+    step_latencies: how many one-way latencies a step of a pairwise All2All begins with (left out: 1).
     """
 
     cores: dict[str, PositiveCount]
@@ -133,6 +134,7 @@ class CollectiveSpec(Table):
     weight: Ratio
     ladder: LadderSpec
     rate_per_core: BytesPerSecond | None = None
+    step_latencies: PositiveCount | None = None
 
     def rate_bytes_per_s(self, kind: str, bytes_per_peer: float) -> float:
         """Rate on the wire, one way per rank: what the ladder says, as far as its cores can drive it.

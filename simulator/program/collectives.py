@@ -28,6 +28,7 @@ from simulator.errors import InputError
 from simulator.machine.crossings import Way, crossings, way_of
 from simulator.program.hierarchical import backwards, hierarchical
 from simulator.program.one_sided import ONE_SIDED, lowered
+from simulator.program.pairwise import even, pairwise
 from simulator.program.task import Collective
 from simulator.program.transfer import Key, Phase, Transfer
 from simulator.units import to_ps
@@ -85,10 +86,12 @@ class Lowering:
         if kind == "all_reduce":
             own = kind if engine.ladder.all_reduce else ""
             return tuple(phase for part in _parts(collective, n) for phase in self.lower(part, members, own))
+        if not (collective.sizes or collective.bytes_per_pair):
+            return (Phase(self._latency_s(engine, members), ()),)
+        if collective.algorithm == "pairwise" and kind == "all_to_all":
+            return self._in_steps(collective, members, engine)
         if collective.sizes:
             return (self._uneven(collective, members, engine),)
-        if not collective.bytes_per_pair:
-            return (Phase(self._latency_s(engine, members), ()),)
         if collective.algorithm == "hierarchical" and kind in ("all_gather", "reduce_scatter"):
             latency_s = self._latency_s(engine, members)
             pieces = hierarchical(self.fabric, engine, ladder or kind, members, collective.bytes_per_pair, latency_s)
@@ -100,6 +103,28 @@ class Lowering:
         rate = engine.rate_bytes_per_s(ladder or kind, size)
         transfers = self._balanced(members, size, ends, rate, engine.weight.si)
         return (Phase(self._latency_s(engine, members), transfers),)
+
+    def _in_steps(
+        self, collective: Collective, members: tuple[int, ...], engine: CollectiveSpec
+    ) -> tuple[Phase, ...]:
+        """An All2All that goes from peer to peer between nodes."""
+        place = {rank: number for number, rank in enumerate(members)}
+
+        def lowered(pairs: list[tuple[int, int]], ladder: str) -> tuple[Transfer, ...]:
+            if not collective.sizes:
+                return even(self.fabric, engine, pairs, collective.bytes_per_pair, ladder)
+            sized = [(a, b, collective.sizes[place[a]][place[b]]) for a, b in pairs]
+            return self._messages([one for one in sized if one[2]], ladder, engine, engine.weight.si)
+
+        return pairwise(self.fabric, engine, members, self._latency_s(engine, members), lowered)
+
+    def _messages(
+        self, sized: list[tuple[int, int, int]], ladder: str, engine: CollectiveSpec, weight: float
+    ) -> tuple[Transfer, ...]:
+        """One transfer for each (sender, receiver, bytes), at the rate of their mean size."""
+        rate = engine.rate_bytes_per_s(ladder, sum(size for _, _, size in sized) / max(len(sized), 1))
+        ends = engine.transfer_bytes.si / 2.0 + engine.copy_bytes.si
+        return tuple(self._pair(a, b, size, size * ends, rate, weight) for a, b, size in sized)
 
     def _all_pairs(
         self, members: tuple[int, ...], size: int, ends: int, rate: float, weight: float
@@ -146,14 +171,9 @@ class Lowering:
         sizes, n = collective.sizes, len(members)
         if len(sizes) != n or any(len(row) != n for row in sizes):
             raise ValueError(f"{collective.kind} in group '{collective.group}' of {n}: sizes must be {n} x {n}")
-        pairs = [(i, j) for i in range(n) for j in range(n) if i != j and sizes[i][j]]
-        mean = sum(sizes[i][j] for i, j in pairs) / max(len(pairs), 1)
-        rate = engine.rate_bytes_per_s(collective.kind, mean)
-        ends, weight = engine.transfer_bytes.si / 2.0 + engine.copy_bytes.si, engine.weight.si
-        transfers = [
-            self._pair(members[i], members[j], sizes[i][j], sizes[i][j] * ends, rate, weight / (n - 1))
-            for i, j in pairs
-        ]
+        pairs, weight = [(i, j) for i in range(n) for j in range(n) if i != j and sizes[i][j]], engine.weight.si
+        sized = [(members[i], members[j], sizes[i][j]) for i, j in pairs]
+        transfers = [*self._messages(sized, collective.kind, engine, weight / (n - 1))]
         if self.mode != "pairwise":
             if _alike(sizes):
                 transfers = self._merged(transfers, 0, dict.fromkeys(members, weight))

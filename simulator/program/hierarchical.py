@@ -55,10 +55,10 @@ def hierarchical(
         if inside:
             copied = shard * (k + (1 if step == 0 else 0))
             rate = engine.rate_bytes_per_s(ladder, n * shard)  # of the whole collective, as for other algorithms
-            transfers.append(_together(fabric, engine, inside, shard, rate, copied))
+            transfers.append(together(fabric, engine, inside, shard, rate, copied))
         if step < n - 1:
             across = _counterparts(nodes, step + 1)
-            transfers.append(_together(fabric, engine, across, shard, engine.rate_bytes_per_s("send", shard), 0))
+            transfers.append(together(fabric, engine, across, shard, engine.rate_bytes_per_s("send", shard), 0))
         hop_s = max(fabric.route(*pair).latency_s for pair in (inside[:1] + _counterparts(nodes, 1)[:1]))
         steps.append(Phase(latency_s if step == 0 else hop_s, tuple(transfers)))
     return tuple(steps)
@@ -80,7 +80,7 @@ def backwards(steps: tuple[Phase, ...]) -> tuple[Phase, ...]:
     return tuple(Phase(s, phase.transfers) for s, phase in zip(latencies, reversed(steps), strict=True))
 
 
-def _together(fabric: Fabric, engine: CollectiveSpec, pairs: Pairs, size: int, rate: float, copied: int) -> Transfer:
+def together(fabric: Fabric, engine: CollectiveSpec, pairs: Pairs, size: int, rate: float, copied: int) -> Transfer:
     """Messages of the same size between these pairs, in lock-step; `copied`: staged bytes of each rank."""
     sends = Counter(source for source, _ in pairs)
     each = sends[pairs[0][0]]

@@ -93,6 +93,16 @@ def test_an_all_to_all_suffers_from_slow_links_between_nodes_and_from_hot_expert
     assert iteration_ms(batch__per_card="4") < iteration_ms(batch__per_card="4", knobs__exchange="all_to_all")
 
 
+def test_what_an_all_to_all_loses_is_the_latency_of_a_step_for_every_peer() -> None:
+    """Half the bytes of AllGather and ReduceScatter, all in all: faster at once, slower from peer to peer."""
+    quick = {"machine__fabric__roce__latency": "0.5 us"}  # no less than inside a node
+    gathered, stepped, at_once = (
+        iteration_ms(knobs__exchange=one) for one in ("hierarchical", "all_to_all", "all_to_all_at_once")
+    )
+    assert at_once < gathered < stepped
+    assert iteration_ms(knobs__exchange="all_to_all", **quick) < iteration_ms(**quick)
+
+
 def test_draft_passes_after_the_first_have_one_query_token() -> None:
     columns = run("a2_decode:decode_2k2k", **SMALL, batch__draft_tokens="2").columns
     rows = zip(*(columns[one] for one in ("rank", "name", "layer", "flops")), strict=True)
