@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from simulator.commands.markdown import number, table
 from simulator.commands.output import expected_row
 from simulator.commands.summary import band_text
-from simulator.commands.terminal import console
 from simulator.errors import BraidError, InputError
+from simulator.observe.tables import Titled, console, percent, show
 from simulator.patterns import matches
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ _HEAD = ("id", "scenario", "metric", "expected", "role", "simulated", "error")
 
 def _cells(row: Row) -> list[str]:
     simulated = "did not run" if row.failed else number(row.simulated)
-    error = "-" if row.error is None else f"{row.error:+.1%}".replace("-0.0%", "0.0%").replace("+0.0%", "0.0%")
+    error = "-" if row.error is None else percent(row.error)
     if row.band is not None and row.error == 0:
         error = "none"
     expected = number(row.value) if row.band is None else band_text(row.band)
@@ -186,16 +186,11 @@ def _accuracy(rows: Sequence[Row]) -> list[str]:
 
 def print_rows(rows: Sequence[Row]) -> None:
     """The rows as a table in the terminal, then what did not run, then the summary."""
-    from rich.table import Table
-
     terminal = console()
-    shown = Table(box=None, pad_edge=False)
-    for head in _HEAD:
-        shown.add_column(head, justify="right" if head in ("expected", "simulated", "error") else "left",
-                         no_wrap=head not in ("id", "scenario", "metric"), overflow="fold")
+    shown = Titled("", [f"{'>' if head in ('expected', 'simulated', 'error') else '<'}{head}" for head in _HEAD])
     for row in rows:
-        shown.add_row(*_cells(row))
-    terminal.print(shown)
+        shown.add(*_cells(row))
+    show(terminal, shown)
     for name, reason in dict.fromkeys((row.scenario, row.reason) for row in rows if row.failed):
         terminal.print(f"{name} did not run: {reason}")
     terminal.print(summary(rows))

@@ -15,7 +15,7 @@ from simulator.bench.case import Case, Measurement, Row
 from simulator.bench.growth import Step, growth_lines
 from simulator.bench.process import environment
 from simulator.commands.markdown import number, table
-from simulator.commands.terminal import console
+from simulator.observe.tables import Titled, console, show
 from simulator.patterns import choose
 
 TIMEOUT_S = 300
@@ -98,15 +98,10 @@ def _measure(case: Case) -> Row:
 
 def print_rows(rows: Sequence[Row]) -> None:
     """The rows as a table in the terminal, reasons of failures below it."""
-    from rich.table import Table
-
-    shown = Table(box=None, pad_edge=False)
-    for head in _HEAD:
-        left = head in ("name", "unit", "met", "counts")
-        shown.add_column(head, justify="left" if left else "right", no_wrap=head == "name")
+    shown = Titled("", ("<name", ">value", "<unit", ">target", "<met", ">cpu_s", ">peak_mib", "~counts"))
     for row in rows:
-        shown.add_row(*_cells(row))
-    console().print(shown)
+        shown.add(*_cells(row))
+    show(console(), shown)
     for row in rows:
         if row.failed:
             click.echo(f"{row.case.name}: not measured: {row.reason}")

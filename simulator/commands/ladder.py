@@ -57,17 +57,13 @@ def ladder(scenario: str, metrics: str, settings: dict[str, str], seed: int, as_
 
 
 def _print(rungs: Sequence[Rung], metrics: tuple[str, ...]) -> None:
-    from rich.table import Table
-
     from simulator.commands.markdown import number
-    from simulator.commands.terminal import console
+    from simulator.observe.tables import Titled, console, show
 
-    shown = Table(box=None, pad_edge=False)
-    for head in ("step", *metrics, "this step", "all steps"):
-        shown.add_column(head, justify="left" if head == "step" else "right")
+    shown = Titled("", ("<step", *(f">{metric}" for metric in metrics), ">this step", ">all steps"))
     first = rungs[0].metrics[metrics[0]]
     for before, one in zip((rungs[0], *rungs), rungs, strict=False):
         value = one.metrics[metrics[0]]
         gains = (f"x {value / before.metrics[metrics[0]]:.3f}", f"x {value / first:.2f}")
-        shown.add_row(one.title, *(number(one.metrics[name]) for name in metrics), *gains)
-    console().print(shown)
+        shown.add(one.title, *(number(one.metrics[name]) for name in metrics), *gains)
+    show(console(), shown)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from simulator.observe.report import ExpectedRow, Footnote, ReportInput, number
+from simulator.observe.report import ExpectedRow, Footnote, ReportInput
+from simulator.observe.tables import number
 from simulator.units import format_si
 
 if TYPE_CHECKING:
@@ -57,11 +58,11 @@ class Row(ExpectedRow):
 
 
 def expected_rows(result: Result) -> list[ExpectedRow]:
-    """Published beside simulated values; a band stands behind its metric."""
+    """Published values, or bands, beside simulated values."""
     rows: list[ExpectedRow] = []
     for one in result.expected:
-        metric = f"{one['metric']}, {band_text(one['band'])}" if one["band"] else one["metric"]
-        rows.append(Row(one["id"], metric, one["value"], one["simulated"], one["role"], one["error"]))
+        band = band_text(one["band"]) if one["band"] else ""
+        rows.append(Row(one["id"], one["metric"], one["value"], one["simulated"], one["role"], band, one["error"]))
     return rows
 
 

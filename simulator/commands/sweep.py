@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import rich_click as click
 
 from simulator.commands import options
 
-DEFAULT_METRICS = "latency_ms,throughput_tok_s_per_card,exposed_comm_ms,compute_stretch"
+DEFAULT_METRICS = ("latency_ms", "iteration_ms", "tpot_ms", "throughput_tok_s", "throughput_tok_s_per_card",
+                   "exposed_comm_ms", "compute_stretch")
 
 
 @click.command()
 @click.argument("scenario")
 @click.argument("key")
 @click.argument("values", nargs=-1, required=True)
-@click.option("--metrics", default=DEFAULT_METRICS, show_default=True, metavar="A,B,...",
-              help="Which metrics to show; `braid run SCENARIO --json` lists them.")
+@click.option("--metrics", metavar="A,B,...",
+              help="Which metrics to show; `braid run SCENARIO --json` lists them.  [default: times, throughput, "
+                   "exposed communication and stretch]")
 @options.settings
 @options.as_json
-def sweep(scenario: str, key: str, values: tuple[str, ...], metrics: str, settings: dict[str, str],
+def sweep(scenario: str, key: str, values: tuple[str, ...], metrics: str | None, settings: dict[str, str],
           as_json: bool) -> None:
     """Simulate SCENARIO with each of VALUES for the setting KEY.
 
@@ -37,22 +41,20 @@ def sweep(scenario: str, key: str, values: tuple[str, ...], metrics: str, settin
     from simulator.scenario import Study
     from simulator.study import run_study
 
-    wanted = tuple(metric.strip() for metric in metrics.split(",") if metric.strip())
     chosen = scenario_of(scenario, settings)
     for value in values:
         chosen.replace({key: value})  # everything that is wrong with the words is said before anything runs
-    study = Study(title="", key=key, values=values, metrics=wanted)
+    asked = None if metrics is None else tuple(one.strip() for one in metrics.split(",") if one.strip())
+    study = Study(title="", key=key, values=values, metrics=DEFAULT_METRICS if asked is None else asked)
     with ProgressBar(f"{chosen.name}: {key}") as bar:
         table = run_study(chosen, study, bar if bar.wanted else None)
-    rows = table.rows
-    unknown = [metric for place, metric in enumerate(wanted) if all(row[place] is None for _, row in rows)]
-    if metrics == DEFAULT_METRICS and len(unknown) < len(wanted):  # those that this scenario has
-        kept = [place for place, metric in enumerate(wanted) if metric not in unknown]
-        rows = tuple((value, tuple(row[place] for place in kept)) for value, row in rows)
-        wanted = tuple(wanted[place] for place in kept)
-    elif unknown:
-        which = ", ".join(unknown)
+    there = [place for place in range(len(study.metrics)) if any(row[place] is not None for _, row in table.rows)]
+    missing = [one for place, one in enumerate(study.metrics) if place not in there]
+    if missing and (asked is not None or not there):
+        which = ", ".join(missing)
         raise InputError(f"{chosen.name} has no metric {which}; `braid run {chosen.name} --json` lists them")
+    wanted = [study.metrics[place] for place in there]
+    rows = [(value, [row[place] for place in there]) for value, row in table.rows]
     warn_unread(chosen.name, table.unread)
     if as_json:
         click.echo(to_json([{key: value, **dict(zip(wanted, row, strict=True))} for value, row in rows]))
@@ -60,15 +62,11 @@ def sweep(scenario: str, key: str, values: tuple[str, ...], metrics: str, settin
     _print(rows, key, wanted)
 
 
-def _print(rows: tuple[tuple[str, tuple[float | None, ...]], ...], key: str, metrics: tuple[str, ...]) -> None:
-    from rich.table import Table
-
+def _print(rows: Sequence[tuple[str, Sequence[float | None]]], key: str, metrics: Sequence[str]) -> None:
     from simulator.commands.markdown import number
-    from simulator.commands.terminal import console
+    from simulator.observe.tables import Titled, console, show
 
-    shown = Table(box=None, pad_edge=False)
-    for head in (key, *metrics):
-        shown.add_column(head, justify="left" if head == key else "right")
+    shown = Titled("", (f"<{key}", *(f">{metric}" for metric in metrics)))
     for value, row in rows:
-        shown.add_row(value, *(number(one) for one in row))
-    console().print(shown)
+        shown.add(value, *(number(one) for one in row))
+    show(console(), shown)

@@ -8,6 +8,8 @@ from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
 from simulator.observe.columns import select
+from simulator.observe.tables import number, time_unit
+from simulator.units import PS_PER_S, format_si
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -49,16 +51,20 @@ def layer_picture(columns: Columns, rank: int, layer: int | None = None, width: 
     letters = _letters([_block_of(name) for name in mine["name"][here].tolist()])
     label = min(_LABEL, max(2, *(len(stream) for stream in mine["stream"].tolist())))
     cells = max(10, width - label - 3)
-    unit, per_unit = ("ms", 10**9) if end - start >= 10**9 else ("us", 10**6)
+    unit, per_unit = time_unit(end - start)
     which = "outside any layer" if layer < 0 else f"layer {layer}"
-    picture = Text(f"rank {rank}, {which}: {(end - start) / per_unit:.4g} {unit}, from {start / per_unit:.6g} {unit}\n")
-    for stream, blocks in _rows(mine, layer, letters, start, end).items():
+    long, begins = format_si((end - start) / PS_PER_S, "s"), format_si(start / PS_PER_S, "s")
+    picture = Text(f"rank {rank}, {which}: {long} long, starts {begins} into the run\n")
+    rows = _rows(mine, layer, letters, start, end)
+    for stream, blocks in rows.items():
         picture.append(f"{stream[:label]:<{label}} |")
         for letter, style in _cells(blocks, start, end, cells):
             picture.append(letter, style)
         picture.append("|\n")
     picture.append(f"{unit:<{label}}  {_axis((end - start) / per_unit, cells)}\n")
     picture.append_text(_legend(select(mine, here), letters, unit, per_unit, width))
+    if len(rows) > 1:
+        picture.append("\ntimes are of this layer, added up over the streams")
     return picture
 
 
@@ -124,9 +130,9 @@ def _axis(length: float, cells: int) -> str:
     power = 10.0 ** math.floor(math.log10(rough)) if rough > 0 else 1.0
     step = next(step * power for step in (1, 2, 5, 10) if step * power >= rough)
     line = ""
-    for number in range(int(length / step + 1e-9) + 1):
-        text = f"{number * step:.4g}"
-        at = min(round(number * step / length * cells) if length else 0, cells - len(text))
+    for mark in range(int(length / step + 1e-9) + 1):
+        text = f"{mark * step:.4g}"
+        at = min(round(mark * step / length * cells) if length else 0, cells - len(text))
         line = f"{line:<{at}}{text}"
     return line
 
@@ -141,7 +147,9 @@ def _legend(columns: Columns, letters: dict[str, tuple[str, str]], unit: str, pe
         total[block] = total.get(block, 0) + length
     legend, used = Text(), 0
     for name, (letter, colour) in letters.items():
-        entry = f" {name} {total[name] / per_unit:.3g} {unit}"
+        length = total[name]
+        tiny = 0 < length * 1000 < per_unit
+        entry = f" {name} {format_si(length / PS_PER_S, 's') if tiny else f'{number(length / per_unit)} {unit}'}"
         if used and used + len(entry) + 4 > width:
             legend.append("\n")
             used = 0

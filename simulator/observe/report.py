@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING
 
 from simulator.observe.critical import CriticalPath, important
 from simulator.observe.metrics import CommunicationTimes, Metrics
+from simulator.observe.tables import SideBySide, Titled, console, number, percent, show, time_unit
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderableType
-    from rich.table import Table
+    from rich.console import RenderableType
     from rich.text import Text
 
     from simulator.observe.columns import Columns
     from simulator.observe.layer_budget import LayerBudget
 
-PS_PER_MS, PS_PER_US = 10**9, 10**6
-PLAIN_WIDTH = 100
+PS_PER_MS = 10**9
 
 
 @dataclass(frozen=True)
 class ExpectedRow:
-    """A value that somebody published or measured beside the simulated one; role: fit or predict."""
+    """A value that somebody published or measured beside the simulated one; role: fit or predict.
+
+    band: what was published instead of one value, in words ("above 1"); inside it there is no error.
+    """
 
     id: str
     metric: str
     value: float
     simulated: float | None
     role: str
+    band: str = ""
 
     @property
     def error(self) -> float | None:
@@ -69,18 +72,13 @@ class ReportInput:
 
 
 def print_report(report: ReportInput, file: IO[str] | None = None, width: int | None = None) -> None:
-    """Prints a report to a terminal, or as plain text PLAIN_WIDTH columns wide to anything else."""
-    from rich.console import Console
-
-    console = Console(file=file, width=width, highlight=False)
-    if width is None and not console.is_terminal:
-        console = Console(file=file, width=PLAIN_WIDTH, highlight=False)
-    for part in parts(report, console):
-        console.print(part)
+    """Prints a report to a terminal, or as plain text to anything else (see `tables`)."""
+    terminal = console(file, width)
+    show(terminal, *parts(report, terminal.width))
 
 
-def parts(report: ReportInput, console: Console) -> list[RenderableType]:
-    """The pieces of a report from top to bottom, for a console of some width."""
+def parts(report: ReportInput, width: int) -> list[RenderableType]:
+    """The pieces of a report from top to bottom; the picture is as wide as the console."""
     made: list[RenderableType] = [_header(report)]
     if report.expected:
         made.append(expected_table(report.expected))
@@ -95,75 +93,80 @@ def parts(report: ReportInput, console: Console) -> list[RenderableType]:
         budget = layer_budget(report.columns, report.picture_rank, report.picture_layer)
         if budget is not None:
             made.append(budget_table(budget))
-        made += [layer_picture(report.columns, report.picture_rank, report.picture_layer, console.width), ""]
+        made += [layer_picture(report.columns, report.picture_rank, report.picture_layer, width), ""]
     if report.footnotes:
         made.append(footnote_table(report.footnotes))
     return made
 
 
-def expected_table(rows: Sequence[ExpectedRow]) -> RenderableType:
+def expected_table(rows: Sequence[ExpectedRow]) -> Titled:
     """Expected against simulated; a fitted value is no evidence, hence the role beside every error."""
-    table = _titled("", "expected against simulated", "<id", "<metric", ">expected", ">simulated", ">error", "<role")
+    table = Titled("expected against simulated", ("<id", "<metric", ">expected", ">simulated", ">error", "<role"))
     for row in rows:
         simulated = "-" if row.simulated is None else number(row.simulated)
-        error = "-" if row.error is None else f"{row.error:+.1%}"
-        table.add(row.id, row.metric, number(row.value), simulated, error, row.role)
+        error = "-" if row.error is None else "none" if row.band and not row.error else percent(row.error)
+        table.add(row.id, row.metric, row.band or number(row.value), simulated, error, row.role)
     return table
 
 
-def kind_table(metrics: Metrics) -> RenderableType:
+def kind_table(metrics: Metrics) -> Titled:
     """Time that at least one task of a kind works; kinds overlap, so shares may add up to more than 100%."""
-    table = _titled("average rank", "time by kind", "<kind", ">ms", ">of the run")
+    table = Titled("time by kind", ("<kind", ">ms", ">of the run"), "average rank")
     for kind, busy in metrics.kind_ps.items():
         table.add(kind, ms(busy), share(busy, metrics))
     return table
 
 
-def account_table(metrics: Metrics) -> RenderableType:
+def account_table(metrics: Metrics) -> Titled:
     """Where the run went: every instant counted once, under the first heading that applies."""
-    table = _titled("each instant once", "where the time went", "<", ">ms", ">of the run")
+    table = Titled("where the time went", ("<", ">ms", ">of the run"), "each instant once")
     for heading, length in metrics.account_ps.items():
         if length:
             table.add(heading, ms(length), share(length, metrics))
     return table
 
 
-def communication_table(metrics: Metrics) -> RenderableType:
+def communication_table(metrics: Metrics) -> Titled:
     """Communication by name: at work, hidden under compute, exposed, waiting for peers or cores."""
-    table = _titled("ms of an average rank, share of the run", "communication", "<name", ">busy", ">hidden", ">exposed",
-                   ">waiting", ">of it exposed")
+    headings = ("<name", ">busy", ">hidden", ">exposed", ">waiting", ">of it exposed")
+    table = Titled("communication", headings, "ms of an average rank, share of the run")
     for name, times in metrics.communication.items():
         table.add(name, *_communication(times, metrics))
     if len(metrics.communication) > 1:
-        table.table.add_section()
+        table.line()
         table.add("all (overlaps once)", *_communication(metrics.all_communication, metrics))
     return table
 
 
-def critical_table(path: CriticalPath, least: float = 0.01) -> RenderableType:
+def critical_table(path: CriticalPath, least: float = 0.01) -> Titled:
     """What bounded more than a share `least` of the critical path."""
-    table = _titled(f"more than {least:.0%} of it", "critical path", "<kind", "<bound by", ">ms", ">of the path")
+    table = Titled("critical path", ("<kind", "<bound by", ">ms", ">of the path"), f"more than {least:.0%} of it")
     for (kind, bound), part in important(path.by_kind_and_bound(), least).items():
         table.add(kind, bound, ms(part * path.makespan_ps), f"{part:.1%}")
     return table
 
 
-def budget_table(budget: LayerBudget) -> RenderableType:
+def budget_table(budget: LayerBudget) -> Titled:
     """One layer, block by block: at work, hidden under other streams (and which), exposed, waiting."""
-    step = "" if budget.step_ps is None else f"; the next layer starts {us(budget.step_ps)} us after it"
-    caption = f"us of rank {budget.rank}, layer {budget.layer}: {us(budget.span_ps)} us long{step}"
-    table = _titled(caption, "budget of one layer", "<block", ">tasks", ">work", ">hidden", ">exposed", ">waiting",
-                   "<bound by", "<runs beside")
+    name, unit_ps = time_unit(budget.span_ps)
+
+    def time(time_ps: float) -> str:
+        return number(time_ps / unit_ps)
+
+    step = "" if budget.step_ps is None else f"; the next one starts {time(budget.step_ps)} {name} after it started"
+    caption = f"{name} of rank {budget.rank}, layer {budget.layer}, {time(budget.span_ps)} {name} long{step}"
+    headings = ("<block", ">tasks", ">work", ">hidden", ">exposed", ">waiting", "<bound by", "~runs beside")
+    table = Titled("budget of one layer", headings, caption)
     for block in budget.blocks:
-        beside = ", ".join(f"{name} {us(time)}" for name, time in list(block.beside_ps.items())[:3])
+        beside = ", ".join(f"{name} {time(its_ps)}" for name, its_ps in list(block.beside_ps.items())[:3])
         cells = (block.work_ps, block.hidden_ps, block.exposed_ps, block.waiting_ps)
-        table.add(block.block, str(block.tasks), *map(us, cells), block.bound_by, beside or "-")
+        table.add(block.block, str(block.tasks), *map(time, cells), block.bound_by, beside or "-")
     return table
 
 
-def footnote_table(notes: Sequence[Footnote]) -> RenderableType:
+def footnote_table(notes: Sequence[Footnote]) -> Titled:
     """Where the parameters that mattered come from."""
-    table = _titled("", "parameters that mattered", "<parameter", "<value", "<kind", "<source")
+    table = Titled("parameters that mattered", ("<parameter", "<value", "<kind", "~source"))
     for note in notes:
         table.add(note.parameter, note.value, note.kind, note.source)
     return table
@@ -195,16 +198,6 @@ def ms(time_ps: float) -> str:
     return number(time_ps / PS_PER_MS)
 
 
-def us(time_ps: float) -> str:
-    """Picoseconds as microseconds, four digits."""
-    return number(time_ps / PS_PER_US)
-
-
-def number(value: float) -> str:
-    """Four digits, or all of those before the point: 0.01234, 12.35, 3128, 48,210."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
 def share(time_ps: float, metrics: Metrics) -> str:
     """A time as percentage of the makespan."""
     return f"{time_ps / metrics.makespan_ps:.1%}"
@@ -217,15 +210,12 @@ def _communication(times: CommunicationTimes, metrics: Metrics) -> list[str]:
 
 
 def _times(metrics: Metrics, shares: Mapping[str, float]) -> list[RenderableType]:
-    from rich.table import Table
     from rich.text import Text
 
     sentences = [stretch_sentence(metrics), host_sentence(metrics)]
     if shares:
         sentences.append(utilisation_sentence(shares))
-    beside = Table.grid(padding=(0, 4))
-    beside.add_row(account_table(metrics), kind_table(metrics))
-    made: list[RenderableType] = [beside]
+    made: list[RenderableType] = [SideBySide(account_table(metrics), kind_table(metrics))]
     if metrics.communication:
         made.append(communication_table(metrics))
     return [*made, Text("\n".join(sentences) + "\n")]
@@ -240,34 +230,3 @@ def _header(report: ReportInput) -> Text:
     for name, text in report.numbers:
         header.append(f"\n{name}: ", "not bold").append(text, "bold")
     return header.append("\n")
-
-
-@dataclass
-class _Titled:
-    """A table below its title, an empty line after it."""
-
-    title: Text
-    table: Table
-
-    def add(self, *cells: str) -> None:
-        from rich.text import Text
-
-        self.table.add_row(*(Text(cell) for cell in cells))
-
-    def __rich_console__(self, _: Console, __: ConsoleOptions) -> Iterator[RenderableType]:
-        yield self.title
-        yield self.table
-        yield ""
-
-
-def _titled(caption: str, title: str, *headings: str) -> _Titled:
-    """An empty table; its headings say by < or > how their column is aligned."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="")
-    for heading in headings:
-        right = heading[0] == ">"
-        table.add_column(Text(heading[1:]), justify="right" if right else "left", no_wrap=right)
-    return _Titled(Text(title, "bold").append(f" ({caption})" if caption else "", "not bold"), table)

@@ -26,13 +26,14 @@ TWO = [
     task("attention", 180 * US, 240 * US, layer=2, micro_batch=0),
 ]
 GOLDEN = """\
-rank 0, layer 1: 200 us, from 20 us
+rank 0, layer 1: 200 us long, starts 20 us into the run
 main |AAAAAAAAAAAAaaaaaaaaaaaaEEEEEEEEEEEEeeeeeeeeeeee::::::::::::|
 comm |            ~~~DDDDDDDDDddddddddd   CCCCCCCCC   cccccccccccc|
 us    0              50             100            150         200
 A attention 80 us   D dispatch 60 us   E experts 80 us
 C combine 70 us
 ~ waiting for cores or peers, : another layer, small letters: odd micro-batches
+times are of this layer, added up over the streams
 """
 
 
@@ -44,10 +45,15 @@ def test_it_fits_a_terminal_and_is_plain_text_in_a_file() -> None:
     file = io.StringIO()
     Console(file=file, width=100).print(layer_picture(timeline(TWO).columns(), rank=0, layer=1))
     lines = file.getvalue().splitlines()
-    assert len(lines) == 6
+    assert len(lines) == 7
     assert max(map(len, lines)) <= 100
     assert lines[1].startswith("main |AAAAA")
     assert "\x1b" not in file.getvalue()
+
+
+def test_a_layer_late_in_a_run_reads_in_a_fitting_unit() -> None:
+    columns = timeline([task("a", 1_299_210 * US, 1_299_300 * US, layer=0)]).columns()
+    assert layer_picture(columns, rank=0).plain.startswith("rank 0, layer 0: 90 us long, starts 1.299 s into the run\n")
 
 
 def test_colour_follows_the_name() -> None:
@@ -59,7 +65,7 @@ def test_colour_follows_the_name() -> None:
 
 def test_the_middle_layer_is_the_default() -> None:
     columns = timeline([task(f"t{layer}", layer * US, (layer + 1) * US, layer=layer) for layer in range(5)]).columns()
-    assert layer_picture(columns, rank=0).plain.startswith("rank 0, layer 2: 1 us, from 2 us\n")
+    assert layer_picture(columns, rank=0).plain.startswith("rank 0, layer 2: 1 us long, starts 2 us into the run\n")
 
 
 def test_tasks_that_share_a_first_letter_get_letters_of_their_own() -> None:
@@ -72,7 +78,7 @@ def test_tasks_that_share_a_first_letter_get_letters_of_their_own() -> None:
 def test_a_task_too_short_for_a_cell_is_in_the_legend_only() -> None:
     picture = layer_picture(timeline([
         task("long", 0, 1000 * US, layer=0), task("tiny", 1000 * US, 1000 * US + 5, layer=0)]).columns(), 0, 0, 60)
-    assert "T tiny 5e-09 ms" in picture.plain
+    assert "T tiny 5 ps" in picture.plain
     assert "T" not in picture.plain.splitlines()[1]
 
 

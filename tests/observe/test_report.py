@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import sys
 
 import pytest
+from rich.console import Console
 
 from simulator.observe.critical import critical_path
 from simulator.observe.metrics import measure, utilisation
-from simulator.observe.report import ExpectedRow, Footnote, ReportInput, number, print_report, stretch_sentence
+from simulator.observe.report import (
+    ExpectedRow,
+    Footnote,
+    ReportInput,
+    expected_table,
+    print_report,
+    stretch_sentence,
+)
+from simulator.observe.tables import number, show
 from tests.observe.hand import comm, task, timeline
 
 MS = 10**9
@@ -20,24 +30,30 @@ RUN = [
     task("experts", 100 * MS, 220 * MS, solo=100 * MS, after=(0,), layer=0, bound_by="HBM"),
     comm("combine", 300 * MS, 350 * MS, after=(1, 2), layer=0, bound_by="latency"),
 ]
-EXPECTED = [ExpectedRow("A1", "latency_ms", 3128.0, 3200.0, "fit"), ExpectedRow("A2", "tpot_ms", 0.5, None, "predict")]
+EXPECTED = [
+    ExpectedRow("A1", "latency_ms", 3128.0, 3200.0, "fit"),
+    ExpectedRow("A2", "tpot_ms", 0.5, None, "predict"),
+    ExpectedRow("A3", "gain", 1.0, 1.0, "predict", "0.9 to 1.2"),
+]
+LONG = "a_name_of_forty_characters_without_a_gap"
 GOLDEN = """\
 a3_prefill:dp on atlas_a3
 32 dies
 latency: 350 ms
 
 expected against simulated
-id   metric       expected   simulated   error   role
-────────────────────────────────────────────────────────
-A1   latency_ms      3,128       3,200   +2.3%   fit
-A2   tpot_ms           0.5           -       -   predict
+id   metric         expected   simulated   error   role
+──────────────────────────────────────────────────────────
+A1   latency_ms        3,128       3,200   +2.3%   fit
+A2   tpot_ms             0.5           -       -   predict
+A3   gain         0.9 to 1.2           1    none   predict
 
-where the time went (each instant once)           time by kind (average rank)
-                         ms   of the run          kind          ms   of the run
-────────────────────────────────────────          ─────────────────────────────
-compute                 220        62.9%          all_to_all   230        65.7%
-communication exposed   130        37.1%          gemm         120        34.3%
-                                                  attention    100        28.6%
+where the time went (each instant once)     time by kind (average rank)
+                         ms   of the run    kind          ms   of the run
+────────────────────────────────────────    ─────────────────────────────
+compute                 220        62.9%    all_to_all   230        65.7%
+communication exposed   130        37.1%    gemm         120        34.3%
+                                            attention    100        28.6%
 
 communication (ms of an average rank, share of the run)
 name                        busy       hidden      exposed     waiting   of it exposed
@@ -61,20 +77,21 @@ attention    L2         100         28.6%
 all_to_all   latency     50         14.3%
 wait         peers       20          5.7%
 
-budget of one layer (us of rank 0, layer 0: 350,000 us long)
-block       tasks      work    hidden   exposed   waiting   bound by   runs beside
-───────────────────────────────────────────────────────────────────────────────────────
-attention       1   100,000         0   100,000         0   L2         -
-dispatch        1   180,000   100,000    80,000    20,000   link       experts 100,000
-experts         1   120,000   100,000    20,000         0   HBM        dispatch 100,000
-combine         1    50,000         0    50,000         0   latency    -
+budget of one layer (ms of rank 0, layer 0, 350 ms long)
+block       tasks   work   hidden   exposed   waiting   bound by   runs beside
+───────────────────────────────────────────────────────────────────────────────
+attention       1    100        0       100         0   L2         -
+dispatch        1    180      100        80        20   link       experts 100
+experts         1    120      100        20         0   HBM        dispatch 100
+combine         1     50        0        50         0   latency    -
 
-rank 0, layer 0: 350 ms, from 0 ms
+rank 0, layer 0: 350 ms long, starts 0 s into the run
 main |AAAAAAAAAAAAAAAAAAAAAAAAAAAEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEE                                   |
 comm |                           ~~~~~DDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDCCCCCCCCCCCCC|
 ms    0                          100                       200                        300
 A attention 100 ms   D dispatch 180 ms   E experts 120 ms   C combine 50 ms
 ~ waiting for cores or peers, : another layer
+times are of this layer, added up over the streams
 
 parameters that mattered
 parameter   value    kind     source
@@ -99,6 +116,27 @@ def test_a_whole_report() -> None:
     assert max(map(len, text.splitlines())) <= 100
 
 
+@pytest.mark.parametrize("columns", ["", "60", "300"])
+def test_names_are_never_cut_where_nobody_looks_on(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    rows = [ExpectedRow(f"{LONG}.id", f"{LONG}.metric / {LONG}:other", 1.0, 1.0, "predict", "above 1")]
+    notes = [Footnote(f"{LONG}.{LONG}", "1 us", "assumed", "a long source of several words " * 6)]
+    text = _printed(ReportInput("long names", expected=rows, footnotes=notes))
+    for whole in (f"{LONG}.id ", f"{LONG}.metric / {LONG}:other", f"{LONG}.{LONG}"):
+        assert whole in text
+    assert "…" not in text
+    assert (text.count("a long source of several words") == 6) == (columns == "300")
+
+
+def test_a_narrow_terminal_breaks_names_and_loses_nothing() -> None:
+    file = io.StringIO()
+    terminal = Console(file=file, width=50, force_terminal=True, no_color=True)
+    show(terminal, expected_table([ExpectedRow(LONG, LONG, 1.0, 1.0, "fit")]))
+    lines = re.sub(r"\x1b\[\d+m", "", file.getvalue()).splitlines()
+    assert max(map(len, lines)) <= 50
+    assert sum(line.count("_") for line in lines) == 2 * LONG.count("_")
+
+
 def test_what_is_not_given_is_left_out() -> None:
     assert _printed(ReportInput("nothing ran")) == "nothing ran\n"
     empty = timeline().columns()
@@ -106,7 +144,7 @@ def test_what_is_not_given_is_left_out() -> None:
 
 
 def test_errors_are_relative_to_what_was_expected() -> None:
-    assert [row.error for row in EXPECTED] == [pytest.approx(72 / 3128), None]
+    assert [row.error for row in EXPECTED] == [pytest.approx(72 / 3128), None, 0.0]
     assert ExpectedRow("x", "misses", 0.0, 3.0, "predict").error is None
 
 
@@ -122,7 +160,7 @@ def test_numbers_keep_four_digits() -> None:
 
 
 def test_importing_is_light() -> None:
-    modules = ["timeline", "metrics", "critical", "trace", "report", "layer_picture", "arrow"]
+    modules = ["timeline", "metrics", "critical", "trace", "report", "layer_picture", "tables", "arrow"]
     code = (f"import sys; [__import__('simulator.observe.' + name) for name in {modules}]; "
             "sys.exit(any(name in sys.modules for name in ('numpy', 'pyarrow', 'rich')))")
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

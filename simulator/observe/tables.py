@@ -1,0 +1,136 @@
+"""Tables as a person reads them, in a terminal or in a file: a name is never cut.
+
+A terminal is as wide as it is; anything else is COLUMNS wide, or PLAIN_WIDTH, and wider where names need it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.measure import Measurement
+    from rich.table import Table
+
+PLAIN_WIDTH = 100
+TEXT_WIDTH = 36  # of a column of text, where names take up the rest of the line
+BETWEEN, BESIDE = 3, 4  # columns between columns, and between tables side by side
+
+
+def console(file: IO[str] | None = None, width: int | None = None) -> Console:
+    """Where text goes, as it is: no markup, no highlighting."""
+    from rich.console import Console
+
+    made = Console(file=file, width=width, highlight=False, markup=False)
+    if width is None and not made.is_terminal and made._environ.get("COLUMNS", "") in ("", "0"):
+        made.width = PLAIN_WIDTH
+    return made
+
+
+def show(terminal: Console, *parts: RenderableType) -> None:
+    """Prints them one below the other; a table that needs more columns gets them, but not on a terminal."""
+    usual = terminal.width
+    for part in parts:
+        if isinstance(part, Titled | SideBySide) and not terminal.is_terminal:
+            terminal.width = max(usual, part.least_width)
+        terminal.print(part)
+        terminal.width = usual
+
+
+@dataclass
+class Titled:
+    """A table below its title, an empty line after it. Column headings begin with how a column reads:
+
+    "<" names, never broken; ">" numbers, likewise and to the right; "~" text, which is broken between words.
+    """
+
+    title: str
+    headings: Sequence[str]
+    caption: str = ""
+    rows: list[tuple[str, ...] | None] = field(default_factory=list)  # None: a line
+
+    def add(self, *cells: str) -> None:
+        """One row."""
+        self.rows.append(cells)
+
+    def line(self) -> None:
+        """A line below the rows so far."""
+        self.rows.append(None)
+
+    @property
+    def least_width(self) -> int:
+        """Columns that it needs so that no name is broken, and texts not into single words."""
+        return self._width(lambda text: min(text, TEXT_WIDTH))
+
+    def _width(self, of_text: Callable[[int], int]) -> int:
+        columns = zip(*[self.headings, *(row for row in self.rows if row is not None)], strict=True)
+        widths = [(head[0], max(map(len, (head[1:], *cells)))) for head, *cells in columns]
+        return sum(of_text(width) if how == "~" else width for how, width in widths) + BETWEEN * (len(widths) - 1)
+
+    def _table(self, whole: bool) -> Table:
+        """Without its title; where there is no room for whole names, they are broken, but no numbers."""
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="")
+        for heading in self.headings:
+            made.add_column(Text(heading[1:]), justify="right" if heading[0] == ">" else "left",
+                            no_wrap=heading[0] == ">" or (whole and heading[0] == "<"), overflow="fold")
+        for row in self.rows:
+            if row is None:
+                made.add_section()
+            else:
+                made.add_row(*map(Text, row))
+        return made
+
+    def __rich_measure__(self, _: Console, options: ConsoleOptions) -> Measurement:
+        from rich.measure import Measurement
+
+        widest = max(self._width(lambda text: text), len(self.title + self.caption) + len(" ()"))
+        return Measurement(self.least_width, widest).clamp(1, options.max_width)
+
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        from rich.text import Text
+
+        if self.title:
+            yield Text(self.title, "bold").append(f" ({self.caption})" if self.caption else "", "not bold")
+        yield self._table(options.max_width >= self.least_width)
+        yield ""
+
+
+@dataclass
+class SideBySide:
+    """Two tables beside each other."""
+
+    left: Titled
+    right: Titled
+
+    @property
+    def least_width(self) -> int:
+        """Columns that both need."""
+        return self.left.least_width + BESIDE + self.right.least_width
+
+    def __rich_console__(self, _: Console, __: ConsoleOptions) -> Iterator[RenderableType]:
+        from rich.table import Table
+
+        beside = Table.grid(padding=(0, BESIDE))
+        beside.add_row(self.left, self.right)
+        yield beside
+
+
+def number(value: float) -> str:
+    """Four digits, or all of those before the point: 0.01234, 12.35, 3128, 48,210."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def time_unit(time_ps: float) -> tuple[str, int]:
+    """The unit that fits times of this length, and its picoseconds: ("ms", 10**9)."""
+    return ("ms", 10**9) if time_ps >= 10**9 else ("us", 10**6)
+
+
+def percent(error: float) -> str:
+    """A relative error with its sign, none where it rounds to nothing: "+2.3%", "0.0%"."""
+    return f"{error:+.1%}".replace("-0.0%", "0.0%").replace("+0.0%", "0.0%")
