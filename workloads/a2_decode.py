@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from simulator.model import decode, ops
 from simulator.model.expert_load import ExpertLoad
+from simulator.model.layout import share
 from simulator.model.mla import Kernels
 from simulator.model.routing import routing_of
 from simulator.program.rank import DEFAULT_STREAM, Event, Rank
@@ -105,7 +106,8 @@ def dense(npu: Rank, case: Case) -> None:
     launch(npu, decode.in_l2([("dense.norm", ops.add_rms_norm(tokens, s.hidden)),
                               ("dense.quantise", ops.quantise(tokens, s.hidden))]))  # fmt: skip
     node.all_gather("dense.gather", tokens * s.hidden, case.knobs.engine)
-    launch(npu, decode.ffn(s, "dense", tokens * node.size, s.dense_intermediate // node.size, quantise=False))
+    width = share(s.dense_intermediate, node.size, "columns of the dense FFN")
+    launch(npu, decode.ffn(s, "dense", tokens * node.size, width, quantise=False))
     node.reduce_scatter("dense.reduce_scatter", 2 * tokens * s.hidden, case.knobs.engine)
 
 
@@ -227,8 +229,9 @@ def shared_expert(npu: Rank, case: Case) -> None:
     if case.knobs.shared == "dp":
         launch(npu, decode.ffn(s, "shared", tokens, width, quantise=False))
         return
+    own = share(width, node.size, "columns of the shared expert")
     node.all_gather("shared.gather", tokens * s.hidden, case.knobs.engine)
-    launch(npu, decode.ffn(s, "shared", tokens * node.size, width // node.size, quantise=False))
+    launch(npu, decode.ffn(s, "shared", tokens * node.size, own, quantise=False))
     node.reduce_scatter("shared.reduce_scatter", 2 * tokens * s.hidden, case.knobs.engine)
 
 

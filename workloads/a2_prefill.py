@@ -20,7 +20,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from simulator.model import mla, moe, ops
-from simulator.model.layout import blocks, deal, strides
+from simulator.model.layout import blocks, deal, share, strides
 from simulator.model.mla import Kernels
 from simulator.model.routing import routing_of
 from simulator.program.rank import Event, Rank
@@ -69,7 +69,7 @@ def _replicated(npu: Rank, case: Case) -> None:
                 continue
             launch(npu, moe.gate(s, total))
             launch(npu, [("gate.quantise", ops.quantise(total, s.hidden))])
-            own_experts(npu, case, layer, total, total)
+            _group_experts(npu, case, layer)
             launch(npu, moe.shared_expert(s, _own(case)))
             _all_reduce(npu, case, "combine.all_reduce", total)
 
@@ -105,7 +105,7 @@ def converted_attention(npu: Rank, case: Case) -> None:
     launch(npu, [("attention.norm", ops.add_rms_norm(own, s.hidden)), *mla.down_projections(s, own)])
     _gather(npu, case, "attention.gather_latents", 2 * own * (s.q_lora + s.kv_values))
     heads_attention(npu, case)
-    heads = s.heads // npu.group("world").size
+    heads = share(s.heads, npu.group("world").size, "heads")
     tokens = own * nodes  # those that a pair of counterparts projects together
     algorithm = "pairwise" if case.knobs.algorithm == "hierarchical" else "direct"
     node.all_to_all("attention.heads_to_tokens", 2 * tokens * heads * s.v_dim, case.knobs.engine, algorithm)
@@ -117,7 +117,7 @@ def converted_attention(npu: Rank, case: Case) -> None:
 
 def heads_attention(npu: Rank, case: Case) -> None:
     """Up-projections and attention of this rank's heads, all tokens."""
-    s, heads = case.shapes, case.shapes.heads // npu.group("world").size
+    s, heads = case.shapes, share(case.shapes.heads, npu.group("world").size, "heads")
     launch(npu, mla.up_projections(s, _total(case), heads))
     launch(npu, mla.attention(s, mla.causal(case.batch.lengths), heads, f"flash_attention_{case.knobs.attention}"))
 
@@ -125,7 +125,7 @@ def heads_attention(npu: Rank, case: Case) -> None:
 def _o_shard(case: Case) -> Kernels:
     """o_proj of this rank's heads, partial sums of all tokens."""
     s, total = case.shapes, _total(case)
-    width = s.heads * s.v_dim // case.ranks
+    width = share(s.heads, case.ranks, "heads") * s.v_dim
     return [("attention.o.quantise", ops.quantise(total, width)), ("attention.o", ops.gemm(total, s.hidden, width))]
 
 
@@ -135,17 +135,23 @@ def moe_layer(npu: Rank, case: Case, layer: int) -> None:
     launch(npu, moe.gate(s, own))
     launch(npu, [("gate.quantise", ops.quantise(own, s.hidden))])
     gather_tokens(npu, case, own)
-    own_experts(npu, case, layer, _total(case), _total(case))
-    _scatter(npu, case, "combine.sums", 2 * own * s.hidden)
+    _group_experts(npu, case, layer)
+    _scatter(npu, case, "combine.sums", 2 * own * s.hidden, "ep")
     launch(npu, moe.shared_expert(s, own))
     launch(npu, [("finalize.add_shared", ops.passes(4.0 * own * s.hidden, 2.0 * own * s.hidden))])
 
 
 def gather_tokens(npu: Rank, case: Case, own: int) -> None:
     """Activations in INT8, their scales, the chosen experts and their weights."""
-    _gather(npu, case, "dispatch.activations", own * case.shapes.hidden)
-    _gather(npu, case, "dispatch.scales", 4 * own)
-    _gather(npu, case, "dispatch.choices", 8 * own * case.shapes.experts_per_token)
+    _gather(npu, case, "dispatch.activations", own * case.shapes.hidden, "ep")
+    _gather(npu, case, "dispatch.scales", 4 * own, "ep")
+    _gather(npu, case, "dispatch.choices", 8 * own * case.shapes.experts_per_token, "ep")
+
+
+def _group_experts(npu: Rank, case: Case, layer: int) -> None:
+    """Own experts on the tokens of the expert-parallel group."""
+    tokens = _own(case) * npu.group("ep").size
+    own_experts(npu, case, layer, tokens, tokens)
 
 
 def own_experts(npu: Rank, case: Case, layer: int, gathered: int, routed: int) -> None:
@@ -155,7 +161,7 @@ def own_experts(npu: Rank, case: Case, layer: int, gathered: int, routed: int) -
     drawn = case.routing.skew is not None
     tokens = (-(-routed // ep.size),) * ep.size
     routing = routing_of(tokens, s.routed_experts, s.experts_per_token, case.routing.skew, (case.seed, layer))
-    rows = routing.rows(npu.rank if drawn else 0)
+    rows = routing.rows(npu.rank % ep.size if drawn else 0)
     kernels = dict(moe.experts(s, rows))
     kept = ("experts.gate_up", "experts.swiglu", "experts.down")
     launch(npu, [("experts.select", ops.copy(sum(rows) * s.hidden, 1.0)), *((name, kernels[name]) for name in kept)])
@@ -212,7 +218,7 @@ class Half:
 
 def _exchange_all(npu: Rank, case: Case, layer: int, halves: list[Half], ready: list[Event]) -> list[Event]:
     """The AllGathers, then each micro-batch's experts and ReduceScatter as its tokens have come."""
-    s, gathered, given = case.shapes, [], []
+    s, ep, gathered, given = case.shapes, npu.group("ep"), [], []
     with npu.stream(COMM):
         for half, event in zip(halves, ready, strict=True):
             with npu.scope(micro_batch=half.number):
@@ -223,11 +229,11 @@ def _exchange_all(npu: Rank, case: Case, layer: int, halves: list[Half], ready: 
         with npu.scope(micro_batch=half.number):
             half.launch(moe.shared_expert(s, half.own))
             npu.wait(event)
-            own_experts(npu, case, layer, half.padded * case.ranks, half.total)
+            own_experts(npu, case, layer, half.padded * ep.size, -(-half.total * ep.size // case.ranks))
             worked = npu.record()
             with npu.stream(COMM):
                 npu.wait(worked)
-                given.append(_scatter(npu, case, "combine.sums", 2 * half.padded * s.hidden))
+                given.append(_scatter(npu, case, "combine.sums", 2 * half.padded * s.hidden, "ep"))
     return given
 
 
@@ -248,12 +254,12 @@ def launch(npu: Rank, kernels: Kernels) -> None:
         npu.launch(work, name)
 
 
-def _gather(npu: Rank, case: Case, name: str, shard_bytes: int) -> Event:
-    return npu.group("world").all_gather(name, shard_bytes, case.knobs.engine, case.knobs.algorithm)
+def _gather(npu: Rank, case: Case, name: str, shard_bytes: int, group: str = "world") -> Event:
+    return npu.group(group).all_gather(name, shard_bytes, case.knobs.engine, case.knobs.algorithm)
 
 
-def _scatter(npu: Rank, case: Case, name: str, shard_bytes: int) -> Event:
-    return npu.group("world").reduce_scatter(name, shard_bytes, case.knobs.engine, case.knobs.algorithm)
+def _scatter(npu: Rank, case: Case, name: str, shard_bytes: int, group: str = "world") -> Event:
+    return npu.group(group).reduce_scatter(name, shard_bytes, case.knobs.engine, case.knobs.algorithm)
 
 
 def _all_reduce(npu: Rank, case: Case, name: str, tokens: int) -> Event:
@@ -293,8 +299,8 @@ def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     per_node = case.layout.tensor_parallel
     return {
         "world": blocks(case.ranks, case.ranks),
-        "ep": blocks(case.ranks, case.layout.expert_parallel),
-        "node": blocks(case.ranks, per_node),
+        "ep": blocks(case.ranks, case.layout.expert_parallel, "layout.expert_parallel"),
+        "node": blocks(case.ranks, per_node, "layout.tensor_parallel"),
         "peers": strides(case.ranks, case.ranks // per_node),
     }
 

@@ -13,8 +13,8 @@ from workloads.a2_decode import iteration, tokens_of
 def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     """Expert-parallel groups, and the tensor-parallel groups inside nodes."""
     return {
-        "ep": blocks(case.ranks, case.layout.expert_parallel),
-        "node": blocks(case.ranks, case.layout.tensor_parallel),
+        "ep": blocks(case.ranks, case.layout.expert_parallel, "layout.expert_parallel"),
+        "node": blocks(case.ranks, case.layout.tensor_parallel, "layout.tensor_parallel"),
     }
 
 

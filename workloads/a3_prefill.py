@@ -18,7 +18,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from simulator.model import mla, moe, ops
-from simulator.model.layout import blocks, deal, split
+from simulator.model.layout import blocks, deal, share, split
 from simulator.model.mla import Kernels
 from simulator.model.routing import routing_of
 from simulator.program.rank import Event, Rank
@@ -207,7 +207,7 @@ def _sp_layer(npu: Rank, case: Case, layer: int, number: int) -> Iterator[str]:
 def sp_attention(npu: Rank, case: Case, batch: tuple[int, ...], own: int) -> None:
     """Down projections of own tokens, AllGather of the latents, attention of 1/ranks of the heads, All2All back."""
     s, world = case.shapes, npu.group("world")
-    heads = s.heads // world.size
+    heads = share(s.heads, world.size, "heads")
     launch(npu, [("attention.norm", ops.add_rms_norm(own, s.hidden)), *mla.down_projections(s, own)])
     world.all_gather("attention.gather_q", 2 * own * s.q_lora, case.knobs.engine)
     world.all_gather("attention.gather_kv", 2 * own * (s.kv_lora + s.rope_dim), case.knobs.engine)
@@ -333,7 +333,8 @@ def _inside(npu: Rank, layer: int, number: int) -> Iterator[None]:
 
 def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     """Expert-parallel groups of neighbours, and everybody."""
-    return {"ep": blocks(case.ranks, case.layout.expert_parallel), "world": blocks(case.ranks, case.ranks)}
+    ep = blocks(case.ranks, case.layout.expert_parallel, "layout.expert_parallel")
+    return {"ep": ep, "world": blocks(case.ranks, case.ranks)}
 
 
 def place(case: Case, rank: int) -> Mapping[str, object]:

@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 from simulator.machine.kernels import Work
 from simulator.model import decode, lengths, ops
 from simulator.model.expert_load import ExpertLoad
+from simulator.model.layout import share
 from simulator.model.mla import Kernels
 from simulator.program.rank import Event, Rank
 from simulator.program.task import Collective
@@ -180,7 +181,7 @@ def dense(npu: Rank, case: Case, layer: int, half: Half, queries: int) -> None:
     launch(npu, decode.in_l2([("dense.norm", ops.add_rms_norm(tokens, s.hidden)),
                               ("dense.quantise", ops.quantise(tokens, s.hidden))]))  # fmt: skip
     package.all_gather("dense.gather", tokens * s.hidden, case.knobs.engine)
-    width = s.dense_intermediate // package.size
+    width = share(s.dense_intermediate, package.size, "columns of the dense FFN")
     launch(npu, decode.ffn(s, "dense", tokens * package.size, width, f"layer{layer}", quantise=False))
     package.reduce_scatter("dense.reduce_scatter", 2 * tokens * s.hidden, case.knobs.engine)
 

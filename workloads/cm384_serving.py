@@ -66,9 +66,9 @@ def attention_only(npu: Rank, case: Case) -> None:
 def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     """Expert-parallel groups, packages, and the groups that share the LM head."""
     return {
-        "ep": blocks(case.ranks, case.layout.expert_parallel),
-        "package": blocks(case.ranks, case.layout.tensor_parallel),
-        "head": blocks(case.ranks, case.layout.head_parallel),
+        "ep": blocks(case.ranks, case.layout.expert_parallel, "layout.expert_parallel"),
+        "package": blocks(case.ranks, case.layout.tensor_parallel, "layout.tensor_parallel"),
+        "head": blocks(case.ranks, case.layout.head_parallel, "layout.head_parallel"),
     }
 
 
@@ -91,7 +91,7 @@ def memory(case: Case) -> list[MemoryItem]:
     tokens = requests * batch.queries
     away = copies(case, tokens)
     return [
-        ("attention, half of o_proj", "weights", layers * (s.mla_parameters + absorbed - o_elsewhere)),
+        ("attention, own part of o_proj", "weights", layers * (s.mla_parameters + absorbed - o_elsewhere)),
         ("dense FFN shards", "weights", s.dense_layers * s.dense_parameters / layout.tensor_parallel),
         ("expert slots", "weights", (s.moe_layers + s.mtp_layers) * slots * s.expert_parameters),
         ("router", "weights", (s.moe_layers + s.mtp_layers) * 4 * s.router_parameters),

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from simulator.machine.kernels import Work
 from simulator.model import ops
+from simulator.model.layout import share
 from simulator.model.mla import Kernels
 from simulator.model.shapes import Shapes
 
@@ -59,7 +60,7 @@ def attention(s: Shapes, contexts: Contexts, family: str, weights: str = "", awa
 
 def output_projection(s: Shapes, tokens: int, shards: int = 1, weights: str = "") -> Kernels:
     """Quantise, and o_proj with 1/shards of its input."""
-    width = s.heads * s.v_dim // shards
+    width = share(s.heads, shards, "heads") * s.v_dim
     return in_l2([
         ("attention.o.quantise", ops.quantise(tokens, width)),
         ("attention.o", ops.gemm(tokens, s.hidden, width, weights=_named(weights, "o"))),

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def blocks(ranks: int, size: int) -> list[tuple[int, ...]]:
+def blocks(ranks: int, size: int, setting: str = "") -> list[tuple[int, ...]]:
     """Groups of `size` neighbours: blocks(4, 2) is [(0, 1), (2, 3)].
 
     Raises:
-        ValueError: the ranks do not divide into such groups.
+        ValueError: the ranks do not divide into such groups; it names the setting that says how large they are.
     """
     if size < 1 or ranks % size:
-        raise ValueError(f"{ranks} ranks do not divide into groups of {size}")
+        raise ValueError(f"{ranks} ranks do not divide into groups of {size}{setting and f' ({setting})'}")
     return [tuple(range(first, first + size)) for first in range(0, ranks, size)]
 
 
@@ -30,6 +30,17 @@ def deal(lengths: Sequence[int], ranks: int) -> list[tuple[int, ...]]:
     for length in sorted(lengths, reverse=True):
         min(hands, key=sum).append(length)
     return [tuple(hand) for hand in hands]
+
+
+def share(whole: int, ranks: int, what: str) -> int:
+    """What each rank holds of a dimension: share(128, 8, "heads") is 16.
+
+    Raises:
+        ValueError: it does not divide evenly.
+    """
+    if whole % ranks:
+        raise ValueError(f"{whole} {what} do not divide over {ranks} ranks")
+    return whole // ranks
 
 
 def split(total: int, parts: int) -> list[int]:

@@ -1,0 +1,92 @@
+"""Deployments that nobody published, Atlas A2 and CloudMatrix384: they run plausibly or are refused with a reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.machine.memory import DoesNotFit
+from tests.published.runs import run
+
+A2, CM384 = "a2_decode:even", "cm384_decode:decode_even"
+FEW = {"model__shapes__layers": "6"}
+EP = "layout__expert_parallel"
+
+
+def iteration_ms(name: str, **changes: str) -> float:
+    return run(name, **FEW, **changes).metrics["iteration_ms"]
+
+
+@pytest.mark.parametrize("name", [A2, CM384])
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("batch__per_card", ("1", "8", "32", "72")),
+        ("batch__prompt_tokens", ("128", "1024", "2048", "3000")),
+        ("batch__draft_tokens", ("0", "1", "2", "3")),
+    ],
+)
+def test_more_to_do_takes_longer(name: str, key: str, values: tuple[str, ...]) -> None:
+    times = [iteration_ms(name, **{key: value}) for value in values]
+    assert times == sorted(times)
+    assert times[-1] > times[0]
+
+
+def test_slower_dies_take_longer() -> None:
+    times = [iteration_ms(A2, machine=machine) for machine in ("atlas_a2", "atlas_a2_313t", "atlas_a2_280t")]
+    assert times == sorted(set(times))
+
+
+@pytest.mark.parametrize("name", [A2, CM384])
+def test_acceptance_changes_what_an_iteration_yields_not_how_long_it_takes(name: str) -> None:
+    poor, good = (run(name, **FEW, batch__acceptance=share).metrics for share in ("0.5", "0.9"))
+    assert poor["iteration_ms"] == good["iteration_ms"]
+    assert poor["tpot_ms"] / good["tpot_ms"] == pytest.approx(1.9 / 1.5)
+
+
+def test_groups_of_experts_do_not_feel_each_other() -> None:
+    """Twice the cards in two groups take as long; in one larger group of CloudMatrix384, dies hold fewer experts."""
+    assert iteration_ms(A2, cards="64") == pytest.approx(iteration_ms(A2), rel=1e-3)
+    by_ep = [iteration_ms(CM384, cards=cards, **{EP: ep}) for cards, ep in (("64", "128"), ("144", "288"))]
+    assert by_ep[0] > by_ep[1] == pytest.approx(iteration_ms(CM384, cards="160", **{EP: "320"}), rel=0.02)
+
+
+def test_all_gather_grows_with_the_ranks_that_it_gathers_from() -> None:
+    times = [iteration_ms(A2, cards=ranks, **{EP: ranks}) for ranks in ("32", "64", "128")]
+    assert times == sorted(times)
+    assert times[2] - times[1] > times[1] - times[0]
+
+
+@pytest.mark.parametrize("name", [A2, CM384])
+def test_long_contexts_run_with_few_requests_and_do_not_fit_with_many(name: str) -> None:
+    for tokens, requests in (("13312", "16"), ("65536", "2")):
+        assert run(name, **FEW, batch__prompt_tokens=tokens, batch__per_card=requests).metrics["iteration_ms"] > 0
+        with pytest.raises(DoesNotFit, match="latent cache"):
+            run(name, batch__prompt_tokens=tokens)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "reason"),
+    [
+        (CM384, {"cards": "64"}, r"128 ranks .* groups of 288 \(layout.expert_parallel\)"),
+        (A2, {EP: "128"}, r"32 ranks .* groups of 128 \(layout.expert_parallel\)"),
+        (A2, {"cards": "40", EP: "40"}, "256 experts do not divide over 40 ranks"),
+        (CM384, {"layout__tensor_parallel": "3"}, "128 heads do not divide over 3 ranks"),
+        (CM384, {"layout__shared_dies": "288"}, "none are left for routed ones"),
+        ("a2_prefill:convert", {"cards": "48"}, "128 heads do not divide over 48 ranks"),
+        ("cm384_prefill:converted", {"cards": "128"}, "128 heads do not divide over 256 ranks"),
+    ],
+)
+def test_what_cannot_be_split_is_refused_with_its_reason(name: str, changes: dict[str, str], reason: str) -> None:
+    with pytest.raises(Exception, match=reason):
+        run(name, **changes)
+
+
+def test_prefill_in_two_groups_of_experts_exchanges_inside_them() -> None:
+    """Twice the cards and prompts in two groups of 16: as long as one; not so if everybody exchanged with everybody."""
+    one, two, wide = (
+        run("a2_prefill:micro_batch", **FEW, **changes).metrics["latency_ms"]
+        for changes in ({}, {"cards": "32", "batch__requests": "64"},
+                        {"cards": "32", "batch__requests": "64", EP: "32"})
+    )  # fmt: skip
+    assert two == pytest.approx(one, rel=0.1)  # embedding and head are shared by all
+    assert wide > 1.2 * two
