@@ -7,12 +7,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WrapValidator,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from simulator.paths import did_you_mean
 
@@ -140,13 +149,10 @@ class Quantity(BaseModel):
     def _is_a_table(cls, given: Any) -> Any:
         return _refuse_bare(given, "1")
 
-    @model_validator(mode="after")
-    def _says_how_it_is_known(self) -> Quantity:
-        if self.kind == "derived" and self.expression is None:
-            raise PydanticCustomError("expression", 'a derived number needs `expression = "..."`')
-        if self.kind == "fitted" and self.fitted_on is None:
-            raise PydanticCustomError("fitted_on", 'a fitted number needs `fitted_on = "..."`')
-        return self
+    @model_validator(mode="wrap")
+    @classmethod
+    def _says_how_it_is_known(cls, given: Any, handler: Callable[[Any], Any]) -> Any:
+        return _all_mistakes(given, handler, _unproven)
 
     @property
     def dimension(self) -> str:
@@ -169,6 +175,10 @@ class Quantity(BaseModel):
         return number if self.unit == "1" else f"{number} {self.unit}"
 
 
+UNKNOWN = Quantity.model_construct(value=math.nan, unit="1", kind="assumed", source="not known")
+"""Stands where any number is wanted and none can be had: it fits everywhere, and no comparison with it holds."""
+
+
 def _refuse_bare(given: Any, unit: str) -> Any:
     """Lets tables and Quantities through; a bare number or text is refused with the line to write instead."""
     if isinstance(given, dict | Quantity):
@@ -179,23 +189,55 @@ def _refuse_bare(given: Any, unit: str) -> Any:
         "text": f'{what}; write {{value = {shown}, unit = "{unit}", kind = "published", source = "..."}}'})
 
 
+def _all_mistakes(given: Any, handler: Callable[[Any], Any], more: Callable[[Any], Iterator[tuple[str, str]]]) -> Any:
+    """What the handler makes of a value; its mistakes and `more` of them, as (type, text), are raised together."""
+    made, found = given, []
+    try:
+        made = handler(given)
+    except ValidationError as error:
+        for one in error.errors(include_url=False):
+            kind = PydanticCustomError(one["type"], "{text}", {**one.get("ctx", {}), "text": one["msg"]})
+            found.append(InitErrorDetails(type=kind, loc=one["loc"], input=one["input"]))
+    if isinstance(made, dict | Quantity):
+        for name, text in more(made):
+            kind = PydanticCustomError(name, "{text}", {"text": text})
+            found.append(InitErrorDetails(type=kind, loc=(), input=given))
+    if found:
+        raise ValidationError.from_exception_data("Quantity", found)
+    return made
+
+
+def _field(quantity: dict[str, Any] | Quantity, name: str) -> Any:
+    """A field of a quantity, or of a table that is none yet."""
+    return quantity.get(name) if isinstance(quantity, dict) else getattr(quantity, name)
+
+
+def _unproven(quantity: Any) -> Iterator[tuple[str, str]]:
+    """What its kind needs beside the source."""
+    for kind, needed in (("derived", "expression"), ("fitted", "fitted_on")):
+        if _field(quantity, "kind") == kind and _field(quantity, needed) is None:
+            yield needed, f'a {kind} number needs `{needed} = "..."`'
+
+
 def _bare(unit: str) -> BeforeValidator:
     return BeforeValidator(lambda given: _refuse_bare(given, unit))
 
 
-def _check(dimension: str, rule: Callable[[float], bool], right: str) -> AfterValidator:
+def _check(dimension: str, rule: Callable[[float], bool], right: str) -> WrapValidator:
     """Validator of a Quantity's dimension and range; `right` says the range in words."""
 
-    def check(quantity: Quantity) -> Quantity:
-        if quantity.dimension != dimension:
-            raise PydanticCustomError("dimension", "{text}", {
-                "text": f"'{quantity.unit}' is {_DIMENSIONS[quantity.dimension]}, wanted is {_DIMENSIONS[dimension]}:"
-                        f" one of {', '.join(units_of(dimension))}"})
-        if not rule(quantity.si):
-            raise PydanticCustomError("range", "{text}", {"text": f"must be {right}"})
-        return quantity
+    def misfits(quantity: Any) -> Iterator[tuple[str, str]]:
+        unit, value = _field(quantity, "unit"), _field(quantity, "value")
+        if quantity is UNKNOWN or unit not in _UNITS:
+            return
+        its = _UNITS[unit][0]
+        if its != dimension:
+            what = _DIMENSIONS[its] if unit == "1" else f"'{unit}' is {_DIMENSIONS[its]}"
+            yield "dimension", f"{what}, wanted is {_DIMENSIONS[dimension]}: one of {', '.join(units_of(dimension))}"
+        elif isinstance(value, float | int) and not math.isnan(value) and not rule(to_si(value, unit)):
+            yield "range", f"must be {right}"
 
-    return AfterValidator(check)
+    return WrapValidator(lambda given, handler: _all_mistakes(given, handler, misfits))
 
 
 def _finite(value: float) -> bool:

@@ -19,7 +19,7 @@ from simulator.errors import InputError
 from simulator.machine.agreement import disagreements
 from simulator.machine.generation import DerivedGeneration, engines_of, families_of
 from simulator.machine.nic_spec import NicSpec, ProxySpec
-from simulator.machine.typed_toml import SpecError, Table, line, overridden, quantities, read, validate
+from simulator.machine.typed_toml import SpecError, Table, overridden, quantities, read, validate
 from simulator.units import (
     Bytes,
     BytesPerSecond,
@@ -320,13 +320,9 @@ def override(spec: MachineSpec, changes: Mapping[str, str | Quantity]) -> Machin
     Text becomes a Quantity of kind "assumed" from the "command line". Keys are those of `quantities`.
     SpecError says for each wrong key which ones are right at that place, and for each wrong value what is wanted.
     """
-    return _checked(overridden(spec, changes), spec.name) if changes else spec
+    return overridden(spec, changes, _checked) if changes else spec
 
 
 def _checked(tables: dict[str, Any], label: str) -> MachineSpec:
     """A machine whose parts also agree with each other."""
-    spec = validate(MachineSpec, tables, label)
-    mistakes = [line(label, key, got, right) for key, got, right in disagreements(spec)]
-    if mistakes:
-        raise SpecError(mistakes)
-    return spec
+    return validate(MachineSpec, tables, label, disagreements)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
@@ -11,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from simulator.errors import InputError
 from simulator.paths import did_you_mean
-from simulator.units import Quantity, parse
+from simulator.units import UNKNOWN, Quantity, parse
 
 Model = TypeVar("Model", bound=BaseModel)
 Spec = TypeVar("Spec")
@@ -50,31 +52,81 @@ def read(path: Path) -> dict[str, Any]:
         raise SpecError([f"{path}: cannot be read: {error.strerror}"]) from None
 
 
-def validate(model: type[Model], tables: dict[str, Any], label: str) -> Model:
-    """`tables` as a `model`; SpecError with every mistake. `label` names the file in messages."""
+def validate(
+    model: type[Model], tables: dict[str, Any], label: str,
+    disagreements: Callable[[Model], Iterator[tuple[str, Any, str]]] = lambda spec: iter(()),
+) -> Model:
+    """`tables` as a `model`; SpecError with every mistake. `label` names the file in messages.
+
+    disagreements: (key, what is there, what is right) wherever parts that are right by themselves do not fit together.
+    """
+
+    def contradictions(spec: Model) -> list[str]:
+        return [line(label, key, got, right) for key, got, right in disagreements(spec)]
+
     try:
-        return model.model_validate(tables)
+        spec = model.model_validate(tables)
+        mistakes = contradictions(spec)
     except ValidationError as error:
-        mistakes = [_line_of(model, dict(each), label) for each in error.errors(include_url=False)]
-    raise SpecError(mistakes)
+        found = error.errors(include_url=False)
+        mistakes = [_line_of(model, dict(each), label) for each in found]
+        with suppress(ValueError, LookupError, TypeError):  # what is right may contradict itself all the same
+            mistakes += contradictions(model.model_validate(_without(model, tables, [each["loc"] for each in found])))
+    if mistakes:
+        raise SpecError(mistakes)
+    return spec
 
 
-def overridden(spec: BaseModel, changes: Mapping[str, str | Quantity]) -> dict[str, Any]:
-    """The tables of `spec` with the numbers at some keys of `quantities` replaced, not validated yet.
+def _without(model: type[BaseModel], tables: dict[str, Any], wrong: Iterable[Sequence[int | str]]) -> dict[str, Any]:
+    """The tables with an unknown number wherever one is wrong, and without keys that are no such thing."""
+    mended = deepcopy(tables)
+    for location in wrong:
+        inside: Any = model
+        node: Any = mended
+        for place, step in enumerate(location):
+            inside, is_tag = _step(inside, step)
+            if _bare_type(inside) is Quantity:
+                node[step] = UNKNOWN
+                break
+            if place == len(location) - 1:
+                del node[step]
+            elif not is_tag:
+                node = node[step]
+    return mended
+
+
+def overridden(
+    spec: Model, changes: Mapping[str, str | Quantity], checked: Callable[[dict[str, Any], str], Model]
+) -> Model:
+    """`spec` with the numbers at some keys of `quantities` replaced; `checked` makes it from tables and a label.
 
     Text ("3.2 TB/s") becomes a Quantity of kind "assumed" from the "command line". SpecError says for every wrong key
-    which ones are right at that place.
+    which ones are right at that place, and for every wrong value what is wanted.
     """
-    tables, mistakes = spec.model_dump(), []
+    tables, label = spec.model_dump(), getattr(spec, "name", type(spec).__name__)
+    mistakes: list[str] = []
     for key, given in changes.items():
         try:
             table, last, old = _slot(spec, tables, key)
-            table[last] = (given if isinstance(given, Quantity) else _assumed(given, old)).model_dump()
+            table[last] = given.model_dump() if isinstance(given, Quantity) else _Written(given, old)
         except ValueError as error:
-            mistakes.append(line(getattr(spec, "name", type(spec).__name__), key, given, str(error)))
+            mistakes.append(line(label, key, given, str(error)))
+    try:
+        made = checked(tables, label)
+    except SpecError as error:
+        mistakes += error.lines
     if mistakes:
         raise SpecError(mistakes)
-    return tables
+    return made
+
+
+class _Written(dict[str, Any]):
+    """The table of a number that was given as text, instead of `old`."""
+
+    def __init__(self, text: str, old: Quantity) -> None:
+        value, unit = parse(text)
+        super().__init__(value=value, unit=unit, kind="assumed", source="command line", note=f"instead of {old}")
+        self.text = text
 
 
 def quantities(spec: BaseModel) -> Iterator[tuple[str, Quantity]]:
@@ -100,11 +152,6 @@ def with_number(node: Spec, key: str, change: Callable[[Quantity], Quantity]) ->
     if isinstance(node, dict):
         return {**node, step: new}  # type: ignore[return-value]
     return [new if name == step else one for name, one in children.items()]  # type: ignore[return-value]
-
-
-def _assumed(text: str, old: Quantity) -> Quantity:
-    value, unit = parse(text)
-    return Quantity(value=value, unit=unit, kind="assumed", source="command line", note=f"instead of {old}")
 
 
 def _slot(spec: BaseModel, tables: Any, key: str) -> tuple[Any, Any, Quantity]:
@@ -140,7 +187,7 @@ def _line_of(model: type[BaseModel], error: dict[str, Any], label: str) -> str:
         what = f"write {_QUANTITY_LINE}" if _bare_type(inside) is Quantity else "this key is required"
         return f"{label}: {key}: is missing: {what}"
     if kind == "extra_forbidden":
-        table, wrong = _place(model, error["loc"][:-1])[1], str(error["loc"][-1])
+        table, wrong = _bare_type(_place(model, error["loc"][:-1])[1]), str(error["loc"][-1])
         right = list(table.model_fields) if isinstance(table, type) and issubclass(table, BaseModel) else []
         hint = did_you_mean(wrong, right)
         return line(label, key, got, f"no such key{hint}; keys are {', '.join(right)}")
@@ -209,6 +256,8 @@ def _bare_type(inside: Any) -> Any:
 
 def _show(got: Any) -> str:
     """What was written, short: a quantity as "5 GB", anything long cut."""
+    if isinstance(got, _Written):
+        return repr(got.text)
     if isinstance(got, Quantity):
         return str(got)
     if isinstance(got, dict):

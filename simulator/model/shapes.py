@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from simulator import paths
 from simulator.errors import InputError
-from simulator.machine.typed_toml import SpecError, Table, line, overridden, read, validate
+from simulator.machine.typed_toml import Table, overridden, read, validate
 from simulator.units import Count, PositiveCount, Quantity
 
 LATENT = ("q_lora", "kv_lora", "rope_dim", "nope_dim", "v_dim")
@@ -178,7 +178,7 @@ def load_model(name: str | Path) -> ModelSpec:
 
 def override_model(spec: ModelSpec, changes: Mapping[str, str | Quantity]) -> ModelSpec:
     """The model with some numbers replaced: {"shapes.layers": "4"}; SpecError as `override` of a machine."""
-    return _checked(overridden(spec, changes), spec.name) if changes else spec
+    return overridden(spec, changes, _checked) if changes else spec
 
 
 def shapes_of(spec: ModelSpec) -> Shapes:
@@ -198,18 +198,18 @@ def load_shapes(name: str | Path) -> Shapes:
 
 def _checked(tables: dict[str, Any], label: str) -> ModelSpec:
     """A model whose numbers also agree with each other."""
-    spec = validate(ModelSpec, tables, label)
-    shapes, mistakes = spec.shapes, []
+    return validate(ModelSpec, tables, label, _disagreements)
+
+
+def _disagreements(spec: ModelSpec) -> Iterator[tuple[str, Any, str]]:
+    """(key, what is there, what is right) wherever two numbers contradict each other."""
+    shapes = spec.shapes
     for part, whole in (("dense_layers", "layers"), ("experts_per_token", "routed_experts")):
-        if getattr(shapes, part).count > getattr(shapes, whole).count:
-            right = f"at most {whole}, which is {getattr(shapes, whole)}"
-            mistakes.append(line(label, f"shapes.{part}", getattr(shapes, part), right))
+        if getattr(shapes, part).si > getattr(shapes, whole).si:
+            yield f"shapes.{part}", getattr(shapes, part), f"at most {whole}, which is {getattr(shapes, whole)}"
     given = [{name for name in names if getattr(shapes, name) is not None} for names in (LATENT, GROUPED)]
     if given not in ([set(LATENT), set()], [set(), set(GROUPED)]):
         right = f"either {', '.join(LATENT)} or {', '.join(GROUPED)}"
-        mistakes.append(line(label, "shapes", ", ".join(sorted(given[0] | given[1])) or "neither", right))
-    if not mistakes and shapes.kv_heads and shapes.heads.count % shapes.kv_heads.count:
-        mistakes.append(line(label, "shapes.kv_heads", shapes.kv_heads, f"a divisor of heads, which is {shapes.heads}"))
-    if mistakes:
-        raise SpecError(mistakes)
-    return spec
+        yield "shapes", ", ".join(sorted(given[0] | given[1])) or "neither", right
+    elif shapes.kv_heads and shapes.heads.si % shapes.kv_heads.si > 0:
+        yield "shapes.kv_heads", shapes.kv_heads, f"a divisor of heads, which is {shapes.heads}"

@@ -11,7 +11,7 @@ from simulator import paths
 from simulator.errors import InputError
 from simulator.machine.spec import CollectiveSpec, GemmKernel, SpecError, load_machine, override, quantities
 from simulator.machine.typed_toml import validate
-from simulator.units import Quantity
+from simulator.units import Quantity, units_of
 from tests.machine.machines import level, machine, number
 
 A3_TEXT = paths.find("topologies", "atlas_a3").read_text()
@@ -113,6 +113,15 @@ def test_all_mistakes_are_said_at_once(mistakes: Loader) -> None:
     assert keys == ["chip.clock", "chip.l2.capacity", "chip.l2.rate", "chip.l3", "host.launch_graph", "fabric[1].kind"]
 
 
+def test_what_contradicts_itself_is_said_beside_what_is_wrong(mistakes: Loader) -> None:
+    text = changed(r'unit = "GHz"', 'unit = "Ghz"')
+    text = text.replace("[collectives.sdma.cores]\nsd", "[collectives.sdma.cores]\nsn")
+    text = text.replace('kind = "mesh"', 'kind = "mesh"\nports = "die"', 1).replace("usable = {", "usabel = {")
+    keys = [line.split(": ")[0] for line in mistakes(text)]
+    assert keys == ["chip.clock.unit", "chip.hbm.usable", "chip.hbm.usabel", "collectives.sdma.cores.snma",
+                    "fabric.package.ports"]
+
+
 @pytest.mark.parametrize(("text", "line"), [
     ("a = [1,\n b = 3", "not valid TOML: Invalid value (at line 2"),
     ("", "name: is missing: this key is required"),
@@ -186,8 +195,8 @@ def test_override_takes_a_quantity_as_it_is() -> None:
     ("chip.hbm.peak.value", "1", "'chip.hbm.peak' is a number; write no '.value' behind it"),
     ("name", "1", "no key 'name'; keys there are"),
     ("", "1", "no key ''"),
-    ("chip.hbm.peak", "3.2 GB", "got 3.2 GB: 'GB' is an amount of bytes, wanted is a rate of bytes"),
-    ("chip.hbm.peak", "3.2", "'1' is a plain number, wanted is a rate of bytes"),
+    ("chip.hbm.peak", "3.2 GB", "got '3.2 GB': 'GB' is an amount of bytes, wanted is a rate of bytes"),
+    ("chip.hbm.peak", "3.20", "got '3.20': a plain number, wanted is a rate of bytes: one of B/s"),
     ("chip.hbm.peak", "fast", "'fast' is no quantity: write a number and a unit"),
     ("chip.hbm.peak", "3 tb/s", "did you mean 'TB/s'?"),
     ("chip.hbm.peak", "-3 TB/s", "must be more than 0"),
@@ -204,8 +213,22 @@ def test_what_an_override_refuses(key: str, text: str, says: str) -> None:
 
 def test_an_override_says_all_mistakes_at_once() -> None:
     with pytest.raises(SpecError) as caught:
-        override(A3, {"x": "1", "chip.y": "1", "host.launch_eager": "1 parsec"})
-    assert [line.split(": ")[1] for line in caught.value.lines] == ["x", "chip.y", "host.launch_eager"]
+        override(A3, {"x": "1", "chip.y": "1", "host.launch_eager": "1 parsec", "chip.hbm.peak": "-1 TB/s"})
+    keys = [line.split(": ")[1] for line in caught.value.lines]
+    assert keys == ["x", "chip.y", "host.launch_eager", "chip.hbm.peak"]
+
+
+def test_all_mistakes_of_one_value_are_said_at_once(mistakes: Loader) -> None:
+    wrong = '{ value = 1.6, unit = "TB", kind = "derived", colour = 3 }'
+    lines = mistakes(changed(r"^peak = \{ value = 1.6.*", f"peak = {wrong}"))
+    keys = "value, unit, kind, source, confidence, expression, fitted_on, note"
+    assert lines == [
+        'chip.hbm.peak.source: is missing: this key is required',
+        f"chip.hbm.peak.colour: got 3: no such key; keys are {keys}",
+        'chip.hbm.peak: got 1.6 TB: a derived number needs `expression = "..."`',
+        f"chip.hbm.peak: got 1.6 TB: 'TB' is an amount of bytes, wanted is a rate of bytes: one of "
+        f"{', '.join(units_of('B/s'))}",
+    ]
 
 
 def collective(**ladder: list[tuple[float, float]]) -> CollectiveSpec:

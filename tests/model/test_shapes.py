@@ -44,7 +44,7 @@ def test_a_smaller_model_by_override() -> None:
 @pytest.mark.parametrize(("changes", "says"), [
     ({"shapes.layer": "5"}, "no key 'layer' (did you mean 'layers'?)"),
     ({"shapes.layers": "2"}, "shapes.dense_layers: got 3: at most layers, which is 2"),
-    ({"shapes.heads": "0"}, "shapes.heads: got 0: must be a whole number, 1 or more"),
+    ({"shapes.heads": "0"}, "shapes.heads: got '0': must be a whole number, 1 or more"),
     ({"shapes.hidden": "7168 B"}, "wanted is a plain number"),
     ({"shapes.experts_per_token": "257"}, "at most routed_experts, which is 256"),
 ])
