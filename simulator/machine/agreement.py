@@ -15,20 +15,28 @@ if TYPE_CHECKING:
 def disagreements(spec: MachineSpec) -> Iterator[tuple[str, Any, str]]:
     """(key, what is there, what is right) wherever two parts of a machine contradict each other."""
     yield from _pools(spec)
-    for name, derived in spec.generations.items():
-        if derived.base not in spec.kernels:
-            hint = did_you_mean(derived.base, spec.kernels)
-            yield f"generations.{name}.base", derived.base, f"kernels has {', '.join(spec.kernels)}{hint}"
-        for engine in derived.collectives:
-            if engine not in spec.collectives:
-                hint = did_you_mean(engine, spec.collectives)
-                yield f"generations.{name}.collectives", engine, f"there are {', '.join(spec.collectives)}{hint}"
+    yield from _generations(spec)
     for name, collective in spec.collectives.items():
         for kind, rungs in collective.ladder:
             sizes = [rung.bytes_per_peer for rung in rungs or []]
             if any(lower.si >= upper.si for lower, upper in pairwise(sizes)):
                 yield f"collectives.{name}.ladder.{kind}", sizes, "bytes_per_peer must rise from rung to rung"
     yield from _levels(spec.fabric)
+
+
+def _generations(spec: MachineSpec) -> Iterator[tuple[str, Any, str]]:
+    """Generations derived from one that is not there, or that name engines and families that are not."""
+    for name, derived in spec.generations.items():
+        if derived.base not in spec.kernels:
+            hint = did_you_mean(derived.base, spec.kernels)
+            yield f"generations.{name}.base", derived.base, f"kernels has {', '.join(spec.kernels)}{hint}"
+            continue
+        families = spec.kernels[derived.base]
+        for key, named, there in (("collectives", derived.collectives, spec.collectives),
+                                  ("unchanged", derived.unchanged, families)):  # fmt: skip
+            for wrong in sorted(set(named) - set(there)):
+                hint = did_you_mean(wrong, there)
+                yield f"generations.{name}.{key}", wrong, f"there are {', '.join(there)}{hint}"
 
 
 def _pools(spec: MachineSpec) -> Iterator[tuple[str, Any, str]]:

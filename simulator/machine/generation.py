@@ -1,8 +1,9 @@
 """Software generations of kernels: a machine's own, and those that are another one with longer latencies.
 
 The tables of measured kernels are those of one release. An older release of the same library moves bytes as fast, but
-its kernels begin and end more slowly: every floor and every serial step along K takes `latency_factor` times as long,
-and so does the start-up of the library's own collectives.
+its kernels begin and end more slowly: every floor, every serial step along K and every step per row or group takes
+`latency_factor` times as long, and so does the start-up of the library's own collectives. Kernels of other libraries
+that have not changed since, and those that were measured in the older release itself, stay as they are.
 """
 
 from __future__ import annotations
@@ -16,15 +17,19 @@ from simulator.machine.typed_toml import Table
 from simulator.units import Quantity, Ratio
 
 Kernel = TypeVar("Kernel", bound=Table)
-LATENCIES = ("floor", "serial_per_k", "startup")
+LATENCIES = ("floor", "serial_per_k", "per_row", "per_group", "per_slot", "startup")
 
 
 class DerivedGeneration(Table):
-    """A generation whose kernels are those of `base`, but for their latencies; collectives: engines of the library."""
+    """A generation whose kernels are those of `base`, but for their latencies.
+
+    collectives: engines of the library, which start more slowly too. unchanged: families that stay as they are.
+    """
 
     base: str
     latency_factor: Ratio
     collectives: list[str] = Field(default_factory=list)
+    unchanged: list[str] = Field(default_factory=list)
 
 
 def families_of(
@@ -34,7 +39,9 @@ def families_of(
     if name in kernels:
         return kernels[name]
     older = derived[name]
-    return {family: _slower(kernel, older.latency_factor.si) for family, kernel in kernels[older.base].items()}
+    factor, kept = older.latency_factor.si, older.unchanged
+    return {family: kernel if family in kept else _slower(kernel, factor)
+            for family, kernel in kernels[older.base].items()}  # fmt: skip
 
 
 def engines_of(engines: Mapping[str, Kernel], older: DerivedGeneration) -> dict[str, Kernel]:

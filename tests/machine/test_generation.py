@@ -6,7 +6,7 @@ import pytest
 
 from simulator.errors import InputError
 from simulator.machine.kernels import cost_of
-from simulator.machine.spec import SpecError, load_machine, override
+from simulator.machine.spec import MachineSpec, SpecError, _checked, load_machine, override
 from simulator.machine.typed_toml import validate
 from simulator.model import ops, sparse
 from simulator.model.shapes import load_model, shapes_of
@@ -25,6 +25,22 @@ def test_latencies_are_longer_and_rates_are_the_same(work: ops.Work) -> None:
                                                                         new.hbm_rate_bytes_per_s)
 
 
+def test_steps_per_expert_are_latencies_and_unchanged_families_stay() -> None:
+    old, new = B200.kernels_of("trtllm_2025"), B200.kernels["trtllm_1_3"]
+    assert old["experts_sort"].per_slot.si == pytest.approx(FACTOR * new["experts_sort"].per_slot.si)
+    assert old["experts_bf16"].per_group.si == pytest.approx(FACTOR * new["experts_bf16"].per_group.si)
+    kept = B200.generations["trtllm_2025"].unchanged
+    assert kept
+    assert all(old[family] is new[family] for family in kept)
+
+
+def test_wrong_names_in_a_generation_are_refused_with_the_right_ones() -> None:
+    tables = B200.model_dump()
+    tables["generations"]["trtllm_2025"]["unchanged"] = ["framwork"]
+    with pytest.raises(SpecError, match="did you mean 'framework'"):
+        _checked(tables, "B200")
+
+
 def test_the_factor_is_one_number_of_the_machine() -> None:
     same = override(B200, {"generations.trtllm_2025.latency_factor": "1"})
     assert {name: kernel.floor.si for name, kernel in same.kernels_of("trtllm_2025").items()} == {
@@ -36,8 +52,6 @@ def test_wrong_generations_are_refused_with_the_right_ones() -> None:
         B200.kernels_of("trtllm_2024")
     tables = B200.model_dump()
     tables["generations"]["trtllm_2025"]["base"] = "trtllm_1_2"
-    from simulator.machine.spec import MachineSpec, _checked
-
     assert validate(MachineSpec, tables, "B200")
     with pytest.raises(SpecError, match="trtllm_1_3"):
         _checked(tables, "B200")
@@ -63,8 +77,6 @@ def test_only_the_librarys_own_collectives_start_more_slowly() -> None:
     assert B200.of_generation("trtllm_1_3") is B200
     tables = B200.model_dump()
     tables["generations"]["trtllm_2025"]["collectives"] = ["two_shot"]
-    from simulator.machine.spec import _checked
-
     with pytest.raises(SpecError, match="one_shot, nccl"):
         _checked(tables, "B200")
 
