@@ -26,13 +26,18 @@ def independent(count: int = INDEPENDENT_FLOWS) -> Measurement:
 
 def coupled(hosts: int = HOSTS) -> Measurement:
     """All-to-all of all hosts on a star, every size different: one component; value: CPU microseconds a flow."""
+    return _measured(all_to_all(hosts))
+
+
+def all_to_all(hosts: int) -> list[Flow]:
+    """From each host, over its port, to each other, over that host's port; tagged (from, to)."""
     from simulator.physics.flows import Capacity, Flow
 
     out = [Capacity(f"out {host}", RATE_BYTES_PER_S) for host in range(hosts)]
     into = [Capacity(f"in {host}", RATE_BYTES_PER_S) for host in range(hosts)]
     pairs = [(a, b) for a in range(hosts) for b in range(hosts) if a != b]
-    return _measured([Flow(FLOW_BYTES + 97.0 * (number * 7919 % len(pairs)), [(out[a], 1.0), (into[b], 1.0)])
-                      for number, (a, b) in enumerate(pairs)])
+    return [Flow(FLOW_BYTES + 97.0 * (number * 7919 % len(pairs)), [(out[a], 1.0), (into[b], 1.0)], tag=(a, b))
+            for number, (a, b) in enumerate(pairs)]
 
 
 def _measured(flows: list[Flow]) -> Measurement:
