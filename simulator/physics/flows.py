@@ -218,6 +218,7 @@ class Network:
 
     def _finish(self) -> None:
         ends, timer, crowds = self._ends, self._timer, self._crowds.here
+        active, touched = self.active, self._touched
         at_ps: int | None = self.env._now  # type: ignore[assignment]
         while at_ps is not None:
             batch = ends.take(at_ps)
@@ -226,10 +227,13 @@ class Network:
                     flows = capacity.flows
                     del flows[flow]
                     if flows:
-                        self._touched[capacity] = None
+                        touched[capacity] = None
+                flow.since_ps = at_ps
+                flow.rate_bytes_per_s = 0.0
+                del active[flow]
             if crowds:
                 batch = self._take_from_crowds(batch)
-            self._end(batch)
+            self._tell(batch)
             if self._solve_due:
                 return
             at_ps = self._first_ps() if crowds else ends.first_ps()
@@ -242,7 +246,9 @@ class Network:
         """Add flows of crowds that end at this instant."""
         now_ps: int = self.env._now  # type: ignore[assignment]
         for crowd in self._crowds.here:
-            batch += crowd.take(now_ps)
+            for flow in crowd.take(now_ps):
+                self._end(flow)
+                batch.append(flow)
         for crowd in self._crowds.small():
             self._dissolve(crowd)
         self.stats.solves += 1
@@ -265,18 +271,19 @@ class Network:
     def _end_empty(self, flow: Flow) -> None:
         flow.pulls, flow.finish_ps = (), DONE  # a flow without bytes has loaded nothing
         flow.bound_since_ps = self.env._now  # type: ignore[assignment]
-        self._end([flow])
+        self._end(flow)
+        self._tell([flow])
         if not self._solve_due:
             self._arm()
 
-    def _end(self, batch: list[Flow]) -> None:
-        """Tell of flows that have ended at this instant, all of which are off their capacities."""
-        now_ps: int = self.env._now  # type: ignore[assignment]
-        active = self.active
-        for flow in batch:
-            flow.since_ps = now_ps
-            flow.rate_bytes_per_s = 0.0
-            del active[flow]
+    def _end(self, flow: Flow) -> None:
+        """A flow that is off its capacities ends now."""
+        flow.since_ps = self.env._now  # type: ignore[assignment]
+        flow.rate_bytes_per_s = 0.0
+        del self.active[flow]
+
+    def _tell(self, batch: list[Flow]) -> None:
+        """Tell of flows that have ended at this instant."""
         self._ending = True
         for flow in batch:
             flow.done(flow)
