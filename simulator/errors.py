@@ -20,6 +20,14 @@ class InputError(BraidError):
     exit_code: ClassVar[int] = 2
 
 
+class NoSuchName(InputError):  # noqa: N818
+    """A machine has nothing of that name; whoever knows which setting says `name` adds that."""
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(text)
+        self.name = name
+
+
 class RunError(BraidError):
     """The input is right but the run cannot be completed: it does not fit in memory, it deadlocks (exit code 1)."""
 

@@ -42,14 +42,30 @@ def load_scenario(reference: str) -> Scenario:
             known = [one for one in known if one.startswith(f"{reference}:")]
         hint = did_you_mean(reference, known)
         raise InputError(f"'{reference}' is no scenario: write FILE:FUNCTION{hint}; there are {', '.join(known)}")
-    functions = dict(_functions(_module(paths.find("scenarios", file))))
+    module = _module(paths.find("scenarios", file))
+    functions = dict(_functions(module))
     if name not in functions:
-        known = [f"{file}:{one}" for one in functions]
-        raise InputError(f"'{reference}' is no scenario{did_you_mean(reference, known)}; there are {', '.join(known)}")
+        raise InputError(f"'{reference}' is no scenario{_why_not(module, name, file, list(functions))}")
     scenario = functions[name]()
     if not isinstance(scenario, Scenario):
         raise InputError(f"{reference} returns {type(scenario).__name__}, not a Scenario")
     return scenario.variant(name=reference)
+
+
+def _why_not(module: ModuleType, name: str, file: str, functions: list[str]) -> str:
+    """What is wrong with the name of a function that is no scenario, and which there are."""
+    known = [f"{file}:{one}" for one in functions]
+    what, value = did_you_mean(f"{file}:{name}", known), vars(module).get(name)
+    if inspect.isfunction(value):
+        needed = [one.name for one in inspect.signature(value).parameters.values() if one.default is one.empty]
+        if name.startswith("_"):
+            what = f": a name that begins with _ is the file's own: rename {name}"
+        elif value.__module__ != module.__name__:
+            what = f": {name} is imported: give the file that defines it"
+        elif needed:
+            what = f": {name} needs {', '.join(needed)}: a scenario function takes no arguments"
+    there = f"there are {', '.join(known)}" if known else "no function in this file can be called without arguments"
+    return f"{what}; {there}"
 
 
 def _module(path: Path) -> ModuleType:

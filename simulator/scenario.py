@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, SerializeAsAny, model_validator
 
+from simulator.errors import InputError
 from simulator.machine.spec import MachineSpec, load_machine, override
 from simulator.model.layout import deal
 from simulator.model.shapes import Shapes, load_model, override_model, shapes_of
@@ -227,14 +228,25 @@ class Scenario(Part):
         machine = {key.partition(".")[2]: text for key, text in changes.items() if key.startswith("machine.")}
         model = {key.partition(".")[2]: text for key, text in changes.items() if key.startswith("model.")}
         own = {key: text for key, text in changes.items() if key.partition(".")[0] not in ("machine", "model")}
-        own |= {key: text for key, text in changes.items() if key in ("machine", "model")}
-        changed = replaced(self, own).variant(
+        files = {name: changes[name] for name in ("machine", "model") if name in changes}
+        changed = self.variant(
+            **files,
             machine_changes={**self.machine_changes, **machine},
             model_changes={**self.model_changes, **model},
             changes={**self.changes, **changes},
         )
-        changed.machine_spec()  # wrong keys and values are refused here, before anything runs
-        changed.shapes()
+        mistakes = []
+        try:
+            changed = replaced(changed, own)
+        except InputError as error:
+            mistakes.append(str(error))
+        for check in (changed.machine_spec, changed.shapes):  # everything is refused here, before anything runs
+            try:
+                check()
+            except InputError as error:
+                mistakes.append(str(error))
+        if mistakes:
+            raise InputError("\n".join(mistakes))
         return changed
 
     def machine_spec(self, reads: Reads | None = None) -> MachineSpec:

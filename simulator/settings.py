@@ -32,9 +32,9 @@ def replaced(model: Model, changes: Mapping[str, str]) -> Model:
         if key not in known:
             inside = [one for one in known if one.startswith(key.rpartition(".")[0] + ".")] or list(known)
             mistakes.append(f"--set {key}: no such setting{did_you_mean(key, known)}; there are {', '.join(inside)}")
-    if mistakes:
-        raise InputError("\n".join(mistakes))
     for key, text in changes.items():
+        if key not in known:
+            continue
         try:
             model = _with(model, key.split("."), text)
         except ValidationError as error:

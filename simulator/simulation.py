@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
-from typing import Any
+from functools import cached_property, lru_cache, partial, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from simulator.errors import InputError
+from simulator.errors import InputError, NoSuchName
 from simulator.live_journal import LiveJournal
 from simulator.machine.graph import Fabric
 from simulator.machine.memory import Ledger
@@ -114,6 +114,25 @@ def _metrics_of(name: str, seed: int, changes: tuple[tuple[str, str], ...]) -> M
     return simulate(load_scenario(name).replace(dict(changes)), seed=seed).metrics
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _naming_settings(run: Callable[Concatenate[Scenario, P], R]) -> Callable[Concatenate[Scenario, P], R]:
+    """Where a machine lacks what a scenario names, the error says which of its settings does."""
+
+    @wraps(run)
+    def named(scenario: Scenario, *args: P.args, **options: P.kwargs) -> R:
+        try:
+            return run(scenario, *args, **options)
+        except NoSuchName as error:
+            keys = [key for key, value in scenario.settings().items() if value == error.name]
+            raise InputError(": ".join([scenario.name, *([", ".join(keys)] if keys else []), str(error)])) from error
+
+    return named
+
+
+@_naming_settings
 def prepare(scenario: Scenario, seed: int = 0) -> Prepared:
     """Record the programs of a scenario and check that it fits.
 
@@ -142,6 +161,7 @@ def _record(workload: Workload, case: Case, npu: Rank) -> None:
     workload.program(npu, case)
 
 
+@_naming_settings
 def simulate(
     scenario: Scenario,
     *,

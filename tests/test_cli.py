@@ -196,6 +196,9 @@ WRONG = {
     "missing machine": (("show", DP, "--set", "machine=./none.toml"), "does not exist"),
     "kernels": (("run", DP, "--set", "kernels=newest"), "generation 'newest'"),
     "engine": (("run", DP, "--set", "knobs.engine=ai_cpu"), "aiv, aiv_zero_copy, sdma"),
+    "no value": (("run", DP, "--set", "batch.prompt_lengths=a,3"), "got 'a,3'"),
+    "engine by its setting": (("run", DP, "--set", "knobs.engine=sdna"), f"{DP}: knobs.engine: no engine 'sdna' (did"),
+    "generation by its setting": (("run", DP, "--set", "kernels=newest"), "kernels: atlas_a3 has no kernel generation"),
     "more ranks than the machine has": (("run", DP, "--set", "cards=100000"), "768 dies"),
     "compare": (("compare", DP, "a3_prefill:microbach"), "did you mean 'a3_prefill:microbatch'"),
     "validate": (("validate", "a4*"), "matches 'a4*'"),
@@ -209,6 +212,31 @@ def test_wrong_input_gives_one_message_that_says_what_is_right(braid: Braid, mis
     done = braid(*arguments)
     assert done.is_one_clear_message(2), done
     assert said in done.err
+
+
+def test_everything_wrong_with_the_settings_is_said_at_once(braid: Braid) -> None:
+    wrong = {"batch.request": "3", "cards": "-1", "batch.requests": "0", "machine.chip.hbm.peak": "3.20",
+             "machine.chip.colour": "1", "model.shapes.heads": "0.5"}
+    done = braid("run", DP, *(word for key, text in wrong.items() for word in ("--set", f"{key}={text}")))
+    assert done.is_one_clear_message(2), done
+    for said in ("--set batch.request: no such setting", "--set cards: got '-1'", "--set batch.requests: got '0'",
+                 "chip.hbm.peak: got '3.20'", "chip.colour: got '1': no key", "shapes.heads: got '0.5'"):
+        assert said in done.err
+
+
+def test_what_an_own_file_lacks_is_said(braid: Braid, tmp_path: Path) -> None:
+    file = tmp_path / "arguments.py"
+    file.write_text("from simulator.library import load_scenario\n\ndef mine(ranks):\n    return load_scenario('a3')\n")
+    for name in ("mine", "other"):
+        done = braid("run", f"{file}:{name}")
+        assert done.is_one_clear_message(2), done
+        assert "no function in this file can be called without arguments" in done.err
+    assert "mine needs ranks: a scenario function takes no arguments" in braid("run", f"{file}:mine").err
+    more = tmp_path / "more.py"
+    more.write_text(file.read_text() + "\ndef plain():\n    return load_scenario('a3')\n\ndef _hidden():\n    pass\n")
+    assert f"there are {more}:plain" in braid("run", f"{more}:mine").err
+    assert "rename _hidden" in braid("run", f"{more}:_hidden").err
+    assert "load_scenario is imported" in braid("run", f"{more}:load_scenario").err
 
 
 def test_a_typo_in_a_users_own_program_is_shown_where_it_is(braid: Braid, tmp_path: Path) -> None:

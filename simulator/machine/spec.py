@@ -15,11 +15,12 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Field
 
 from simulator import paths
-from simulator.errors import InputError
+from simulator.errors import NoSuchName
 from simulator.machine.agreement import disagreements
 from simulator.machine.generation import DerivedGeneration, engines_of, families_of
 from simulator.machine.nic_spec import NicSpec, ProxySpec
 from simulator.machine.typed_toml import SpecError, Table, overridden, quantities, read, validate
+from simulator.paths import did_you_mean
 from simulator.units import (
     Bytes,
     BytesPerSecond,
@@ -265,11 +266,11 @@ class MachineSpec(Table):
         """Kernel families of a software generation, one of the machine's own or one derived from it.
 
         Raises:
-            InputError: no such generation; says which there are.
+            NoSuchName: no such generation; says which there are.
         """
         if generation not in self._families:
-            known = ", ".join(sorted(self._families))
-            raise InputError(f"{self.name} has no kernel generation '{generation}': it has {known}")
+            known, hint = ", ".join(sorted(self._families)), did_you_mean(generation, self._families)
+            raise NoSuchName(generation, f"{self.name} has no kernel generation '{generation}'{hint}: it has {known}")
         return self._families[generation]
 
     def of_generation(self, generation: str) -> MachineSpec:

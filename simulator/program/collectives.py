@@ -24,8 +24,9 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from simulator.errors import InputError
+from simulator.errors import NoSuchName
 from simulator.machine.crossings import Way, crossings, way_of
+from simulator.paths import did_you_mean
 from simulator.program.hierarchical import backwards, hierarchical
 from simulator.program.one_sided import ONE_SIDED, lowered
 from simulator.program.pairwise import even, pairwise
@@ -234,9 +235,11 @@ def _parts(all_reduce: Collective, members: int) -> tuple[Collective, ...]:
 
 
 def engine_of(collective: Collective, engines: Mapping[str, CollectiveSpec]) -> CollectiveSpec:
-    """The engine that drives a collective; InputError with those there are if there is none of this name."""
+    """The engine that drives a collective; NoSuchName with those there are if there is none of this name."""
     if collective.via not in engines:
-        raise InputError(f"no engine '{collective.via}' for collectives: this machine has {', '.join(sorted(engines))}")
+        name, there = collective.via, sorted(engines)
+        hint = did_you_mean(name, there)
+        raise NoSuchName(name, f"no engine '{name}'{hint} for collectives: this machine has {', '.join(there)}")
     return engines[collective.via]
 
 
