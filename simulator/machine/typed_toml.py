@@ -144,6 +144,7 @@ def quantities(spec: BaseModel) -> Iterator[tuple[str, Quantity]]:
 def with_number(node: Spec, key: str, change: Callable[[Quantity], Quantity]) -> Spec:
     """The same table with the number at a dotted key of `quantities` changed, nothing checked."""
     children, (step, _, rest) = _children(node), key.partition(".")
+    step = _name(node, step, children)
     child = children[step]
     new = with_number(child, rest, change) if rest else change(child)
     if isinstance(node, BaseModel):
@@ -152,6 +153,11 @@ def with_number(node: Spec, key: str, change: Callable[[Quantity], Quantity]) ->
     if isinstance(node, dict):
         return {**node, step: new}  # type: ignore[return-value]
     return [new if name == step else one for name, one in children.items()]  # type: ignore[return-value]
+
+
+def _name(node: Any, step: str, children: Mapping[str, Any]) -> str:
+    """What a child is called: levels of the fabric have names, and may be given by position too."""
+    return list(children)[int(step)] if isinstance(node, list) and step in map(str, range(len(node))) else step
 
 
 def _slot(spec: BaseModel, tables: Any, key: str) -> tuple[Any, Any, Quantity]:
@@ -166,7 +172,7 @@ def _slot(spec: BaseModel, tables: Any, key: str) -> tuple[Any, Any, Quantity]:
         if isinstance(node, Quantity):
             raise ValueError(f"'{'.'.join(key.split('.')[:place])}' is a number; write no '.{step}' behind it")
         children = _children(node)
-        wanted = list(children)[int(step)] if isinstance(node, list) and step in map(str, range(len(node))) else step
+        wanted = _name(node, step, children)
         if wanted not in children:
             raise ValueError(f"no key '{step}'{did_you_mean(step, children)}; keys there are {', '.join(children)}")
         if last is not None:
