@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.ladder import scenarios_of
 from simulator.library import load_scenario
 from simulator.machine.spec import load_machine
 from simulator.simulation import simulate
@@ -48,20 +47,45 @@ def test_an_infinite_link_leaves_the_start_up_and_the_waiting_of_all_reduce() ->
     assert iteration_ms(BASE, knobs__engine="nccl") > 1.1 * iteration_ms(BASE)
 
 
-def test_programmatic_launch_saves_a_prologue_per_kernel_that_knows_it() -> None:
-    """PyTorch's kernels and products by cuBLAS do not; the rest gives the 3% that are published."""
-    result = run(BASE)
-    columns = result.columns
+def saved_us(name: str, **changes: str) -> float:
+    """How much sooner an iteration ends with programmatic launch."""
+    apart, beside = (iteration_ms(name, knobs__programmatic_launch=on, **changes) for on in ("false", "true"))
+    return 1e3 * (apart - beside)
+
+
+def own_launches(name: str) -> int:
+    """Kernels of a rank that know programmatic launch: PyTorch's and products by cuBLAS do not."""
+    result = run(name)
+    columns, machine = result.columns, load_machine("dgx_b200")
+    foreign = [family for family, kernel in machine.kernels["trtllm_1_3"].items() if kernel.prologue is None]
+    assert sorted(foreign) == ["batched_gemm_bf16", "framework", "gemm_bf16"]
     kernels = (columns["rank"] == columns["rank"][0]) & ~columns["communication"]
-    foreign = ("attention.fuse_a", "attention.uq_qr", "attention.uk", "attention.uv", "attention.o", "gate.router",
-               "embedding.lookup", "head.logits", "head.to_fp32", "head.sample")  # fmt: skip
-    own = int(kernels.sum() - sum((kernels & (columns["name"] == name)).sum() for name in foreign))
-    saved_us = 1e3 * (iteration_ms(BASE) - iteration_ms(BASE, knobs__programmatic_launch="true"))
-    assert saved_us == pytest.approx(own * FAMILIES["vector"].prologue.value, rel=0.05)
-    states = dict(scenarios_of(load_scenario(BASE)))
-    after = simulate(states["programmatic dependent launch"]).metrics["iteration_ms"]
-    before = simulate(states["AllReduce with add, norm and quantise"]).metrics["iteration_ms"]
-    assert before / after == pytest.approx(1.03, abs=0.01)
+    others = ("attention.fuse_a", "attention.uq_qr", "attention.uk", "attention.uv", "attention.o", "gate.router",
+              "embedding.lookup", "head.logits", "head.to_fp32", "head.sample")  # fmt: skip
+    return int(kernels.sum() - sum((kernels & (columns["name"] == name)).sum() for name in others))
+
+
+def test_programmatic_launch_saves_a_prologue_per_kernel_where_all_wait_for_each_other() -> None:
+    """One stream: every kernel is on the critical path. Twice the prologue saves twice as much, none saves nothing."""
+    prologue = {f"machine__kernels__trtllm_1_3__{family}__prologue": "{} us"
+                for family, kernel in FAMILIES.items() if kernel.prologue is not None}  # fmt: skip
+
+    def with_prologue(us: float) -> dict[str, str]:
+        return {key: text.format(us) for key, text in prologue.items()}
+
+    assert saved_us(BASE) == pytest.approx(own_launches(BASE) * FAMILIES["vector"].prologue.value, rel=0.05)
+    assert saved_us(BASE, **with_prologue(0.2)) == pytest.approx(saved_us(BASE) / 3, rel=0.02)
+    assert saved_us(BASE, **with_prologue(0)) == 0
+
+
+def test_programmatic_launch_saves_nothing_where_something_else_takes_the_time() -> None:
+    assert saved_us(EAGER) == 0  # the host
+    # the shared expert beside the routed ones hides its own; the sum that joins two streams waits for both
+    hidden = saved_us(BASE) - saved_us(BASE, knobs__shared_beside="true")
+    columns = run(BASE).columns
+    lost = [name.startswith("shared.") or name == "finalize.add_shared" for name in columns["name"]]
+    count = (lost & (columns["rank"] == columns["rank"][0])).sum()
+    assert hidden == pytest.approx(count * FAMILIES["vector"].prologue.value, rel=0.01)
 
 
 def test_the_shared_expert_hides_beside_the_routed_ones_because_it_leaves_them_cores() -> None:
@@ -97,6 +121,15 @@ def test_imbalance_decides_how_the_experts_are_split() -> None:
     even = [simulate(one.scenario.variant(routing=type(one.scenario.routing)())) for one in drawn]
     assert even[0].metrics["iteration_ms"] < even[1].metrics["iteration_ms"]
     assert drawn[0].metrics["iteration_ms"] > drawn[1].metrics["iteration_ms"]
+
+
+def test_a_smart_router_takes_the_imbalance_away_and_gains_nothing_where_there_is_none() -> None:
+    """Each half of the GPUs holds all experts and computes every other active one."""
+    fixed, chosen = run(FINAL), run("trt_min_latency:smart_router")
+    assert chosen.metrics["waiting_comm_ms"] < 0.2 * fixed.metrics["waiting_comm_ms"]
+    assert 1.0 < fixed.metrics["iteration_ms"] / chosen.metrics["iteration_ms"] < 1.03
+    even = [simulate(one.scenario.variant(routing=type(one.scenario.routing)())) for one in (fixed, chosen)]
+    assert even[0].metrics["iteration_ms"] == pytest.approx(even[1].metrics["iteration_ms"], rel=2e-3)
 
 
 def test_more_draft_tokens_touch_more_experts() -> None:

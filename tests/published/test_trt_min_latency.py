@@ -16,6 +16,7 @@ REPORTED = {
     # while the year slowed PyTorch's kernels and the Fuse_A kernel, and did not slow the sorting of CUTLASS's experts
     ("trt.gtc", ""): 0.039,
     ("trt.final", ""): 0.003,
+    ("trt.pdl", f"{HERE}:launched_in_turn"): 0.001,
     ("trt.mtp", f"{HERE}:mtp_4"): 0.004,
     ("trt.tp_ep", f"{HERE}:trtllm_tp8"): 0.017,
 }
