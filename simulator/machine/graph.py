@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise, permutations
 from math import fsum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from simulator.errors import InputError
 
@@ -57,6 +57,7 @@ class Fabric:
         if not 1 <= ranks <= spec.dies:
             raise InputError(f"{spec.name} has {spec.dies} dies ({_sizes(spec)}); {ranks} ranks were asked for")
         self.spec, self.ranks = spec, ranks
+        self.answers: dict[Any, Any] = {}  # of who asks the same again
         self.levels = tuple(level.name for level in spec.fabric)
         self._die_counts = _die_counts(spec)
         self._ladders = [self._ladder(order) for order in range(len(spec.fabric))]

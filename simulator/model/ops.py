@@ -81,6 +81,25 @@ def grouped_attention(
 
     sequences: (queries, cached tokens) of every request.
     """
+    return _decode_attention(sequences, heads, kv_heads, qk_dim, v_dim, qk_dim + v_dim, family, dtype)
+
+
+def latent_attention(
+    sequences: tuple[tuple[int, int], ...], heads: int, kv_lora: int, rope_dim: int, family: str, dtype: str = "bf16"
+) -> Work:
+    """Absorbed MLA in decode: all heads share one latent key per token, whose first part is also the value.
+
+    sequences: (queries, cached tokens) of every request. The cache is read once per request and streams past L2.
+    """
+    latent = kv_lora + rope_dim
+    return _decode_attention(sequences, heads, 1, latent, kv_lora, latent, family, dtype)
+
+
+def _decode_attention(
+    sequences: tuple[tuple[int, int], ...], heads: int, kv_heads: int, qk_dim: int, v_dim: int, kv_dim: int,
+    family: str, dtype: str,
+) -> Work:
+    """kv_dim: what the cache keeps per token and head of keys and values."""
     queries, keys = sum(queries for queries, _ in sequences), sum(keys for _, keys in sequences)
     element = ELEMENT_BYTES[dtype]
     return Work(
@@ -91,39 +110,13 @@ def grouped_attention(
         scores=tuple((queries, keys, False) for queries, keys in sequences),
         heads=heads,
         kv_heads=kv_heads,
-        kv_dim=qk_dim + v_dim,
+        kv_dim=kv_dim,
         qk_dim=qk_dim,
         v_dim=v_dim,
         read_bytes=queries * heads * qk_dim * element,
         write_bytes=queries * heads * v_dim * element,
-        streamed_bytes=keys * kv_heads * (qk_dim + v_dim) * element,
-    )
-
-
-def latent_attention(
-    sequences: tuple[tuple[int, int], ...], heads: int, kv_lora: int, rope_dim: int, family: str, dtype: str = "bf16"
-) -> Work:
-    """Absorbed MLA in decode: all heads share one latent key per token, whose first part is also the value.
-
-    sequences: (queries, cached tokens) of every request. The cache is read once per request and streams past L2.
-    """
-    queries, keys = sum(queries for queries, _ in sequences), sum(keys for _, keys in sequences)
-    latent, element = kv_lora + rope_dim, ELEMENT_BYTES[dtype]
-    return Work(
-        family,
-        kind="attention",
-        dtype=dtype,
-        out_dtype=dtype,
-        scores=tuple((queries, keys, False) for queries, keys in sequences),
-        heads=heads,
-        kv_heads=1,
-        kv_dim=latent,
-        qk_dim=latent,
-        v_dim=kv_lora,
-        read_bytes=queries * heads * latent * element,
-        write_bytes=queries * heads * kv_lora * element,
-        streamed_bytes=keys * latent * element,
-    )
+        streamed_bytes=keys * kv_heads * kv_dim * element,
+    )  # fmt: skip
 
 
 def cached(work: Work) -> Work:

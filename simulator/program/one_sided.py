@@ -15,9 +15,9 @@ Worked example: 4 ranks put 3 MB each at 1 GB/s, start-up 4 us, 1 us across. Ran
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial, wraps
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from simulator.errors import InputError
 from simulator.program.transfer import Key, Phase, Transfer
@@ -32,6 +32,25 @@ ONE_SIDED = (PUT, COLLECT)
 OUT, IN = 0, 1  # the two sides of a put at a die
 Keys = tuple[tuple[Key, int], ...]  # capacities, and the peers behind each of them
 Port = tuple[tuple[str, str], tuple[str, str], int]  # edge out, edge in, peers behind it
+P = ParamSpec("P")
+R = TypeVar("R")
+Asked = Callable[Concatenate["Fabric", P], R]
+
+
+def _once(most: int) -> Callable[[Asked[P, R]], Asked[P, R]]:
+    """A fabric answers once what it was asked lately, `most` times; its answers go with it."""
+
+    def once(function: Asked[P, R]) -> Asked[P, R]:
+        @wraps(function)
+        def of(fabric: Fabric, *args: P.args, **named: P.kwargs) -> R:
+            answers = fabric.answers.get(function)
+            if answers is None:
+                answers = fabric.answers[function] = lru_cache(maxsize=most)(partial(function, fabric))
+            return answers(*args, **named)  # type: ignore[arg-type]
+
+        return of
+
+    return once
 
 
 def lowered(
@@ -68,7 +87,7 @@ def own_transfer(keys: Keys, costs: tuple[float, float], peers: int, rank: int, 
     return Transfer(size, tuple(one for one in loads if one[1]), (rank,), weight)
 
 
-@lru_cache(maxsize=4096)
+@_once(4096)
 def keys_of(fabric: Fabric, members: tuple[int, ...], rank: int) -> tuple[Keys, Keys]:
     """The capacities of a rank that its outgoing and its arriving bytes cross, with the peers behind every port."""
     memory: list[tuple[Key, int]] = [(("hbm", rank), 0), (("l2", rank), 0)]
@@ -80,7 +99,7 @@ def keys_of(fabric: Fabric, members: tuple[int, ...], rank: int) -> tuple[Keys, 
     return tuple(memory + out), tuple(memory + into)
 
 
-@lru_cache(maxsize=4096)
+@_once(4096)
 def ports_of(fabric: Fabric, members: tuple[int, ...], rank: int) -> tuple[Port, ...]:
     """The edges at a die through which it reaches the others, and how many of them each one leads to.
 
@@ -113,7 +132,7 @@ def ports_of(fabric: Fabric, members: tuple[int, ...], rank: int) -> tuple[Port,
     return tuple(ports)
 
 
-@lru_cache(maxsize=64)
+@_once(64)
 def _together(fabric: Fabric, members: tuple[int, ...], level: str) -> dict[int, set[int]]:
     """The members in each instance of a level."""
     found: dict[int, set[int]] = {}
@@ -126,7 +145,7 @@ def _switches(levels: Sequence[LevelSpec]) -> bool:
     return any(level.kind == "switch" for level in levels)
 
 
-@lru_cache(maxsize=4096)
+@_once(4096)
 def latency_s(fabric: Fabric, members: tuple[int, ...]) -> float:
     """How long the last byte travels: the latency of the innermost level that joins all members."""
     for level in fabric.spec.fabric:

@@ -225,17 +225,6 @@ def _columns(parts: list[tuple[Array, ...]]) -> list[Array]:
     return [np.concatenate(column) for column in zip(*parts, strict=True)]
 
 
-def distinct_collectives(world: World) -> Iterable[Exchange]:
-    """(group name, members, collective) for every different exchange of the world; messages with both ends.
-
-    All one-sided exchanges of a group are one.
-    """
-    own = _collectives(world)
-    for name, instances in world.groups.items():
-        for members in instances:
-            yield from _exchanges(world, name, members, own)
-
-
 Own = dict[int, dict[str, list[Collective]]]  # by identity of a program and name of a group: its exchanges there
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 
 from simulator.errors import InputError, RunError
 from simulator.machine.graph import Fabric
 from simulator.machine.spec import load_machine
-from simulator.program.one_sided import ports_of
+from simulator.program.one_sided import keys_of, latency_s, ports_of
 from simulator.program.rank import Rank
 from tests.program.small import passes_mb, run, tiny
 
@@ -32,6 +35,17 @@ def test_everybody_at_once() -> None:
     assert ran.us("out") == (0.0, 3004.0)
     assert ran.us("in") == (3004.0, 3005.0)
     assert ran.row("in")["ready_ps"] == ran.row("in")["start_ps"]
+
+
+def test_a_fabric_is_forgotten_by_whoever_asked_it() -> None:
+    fabric = Fabric(tiny({}), 4)
+    everybody = (0, 1, 2, 3)
+    assert keys_of(fabric, everybody, 1) == keys_of(fabric, everybody, 1)
+    assert latency_s(fabric, everybody) == 1e-6
+    seen = weakref.ref(fabric)
+    del fabric
+    gc.collect()
+    assert seen() is None
 
 
 @pytest.mark.parametrize("fold", [False, True])

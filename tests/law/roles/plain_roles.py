@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable
 
 from simulator.program.collectives import Key, Lowering, Phase, Transfer
 from simulator.program.one_sided import ONE_SIDED, keys_of, latency_s
-from simulator.program.ties import Exchange, distinct_collectives
+from simulator.program.ties import Exchange, as_exchange
 from simulator.program.world import World
 
 
@@ -35,6 +35,18 @@ def plain_leaders(world: World, lowering: Lowering, rate_of: Callable[[Key], flo
     return tuple(first[colour] for colour in ranks)
 
 
+def distinct_exchanges(world: World) -> dict[Exchange, None]:
+    """Every different exchange of the world, group by group; all one-sided exchanges of a group are one."""
+    return {
+        as_exchange(name, members, rank, collective): None
+        for name, instances in world.groups.items()
+        for members in instances
+        for rank in members
+        for _, collective in world.programs[rank].collectives()
+        if collective.group == name
+    }
+
+
 class _Edges:
     """Every distinct exchange and transfer of the world with their ties to capacities and ranks.
 
@@ -50,7 +62,7 @@ class _Edges:
         self.meeting: list[tuple[tuple[float, ...], list[tuple[int, int]]]] = []
         self.of_rank: dict[int, list[tuple[int, int]]] = defaultdict(list)
         self.exchanges_of_rank: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        for exchange in distinct_collectives(world):
+        for exchange in distinct_exchanges(world):
             if exchange[2].kind in ONE_SIDED:
                 phases = self._ports(exchange, lowering)
             else:
