@@ -30,6 +30,7 @@ from simulator.paths import did_you_mean
 from simulator.program.hierarchical import backwards, hierarchical
 from simulator.program.one_sided import ONE_SIDED, lowered
 from simulator.program.pairwise import even, pairwise
+from simulator.program.ring import ring
 from simulator.program.task import Collective
 from simulator.program.transfer import Key, Phase, Transfer
 from simulator.units import to_ps
@@ -97,6 +98,9 @@ class Lowering:
             latency_s = self._latency_s(engine, members)
             pieces = hierarchical(self.fabric, engine, ladder or kind, members, collective.bytes_per_pair, latency_s)
             return pieces if kind == "all_gather" else backwards(pieces)
+        if collective.algorithm == "ring" and kind in ("all_gather", "reduce_scatter"):
+            latency_s = self._latency_s(engine, members)
+            return (ring(self.fabric, engine, ladder or kind, members, collective.bytes_per_pair, latency_s),)
         size = collective.bytes_per_pair
         copied = (2 * (n - 1) if kind == "all_to_all" else n + 1) * size  # into and out of buffers
         # whole bytes at each end of each message, so that one class and its messages agree to the byte
