@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 
 from simulator.model.layout import blocks
 from simulator.program.rank import Rank
@@ -32,7 +32,7 @@ class Request(Part):
     prompt_tokens: PositiveInt = 1024
     output_tokens: PositiveInt = 2048
     draft_tokens: int = Field(0, ge=0, le=5)
-    accepted: tuple[float, ...] = (1.00, 1.92, 2.58, 2.82, 2.99, 3.01)
+    accepted: tuple[PositiveFloat, ...] = (1.00, 1.92, 2.58, 2.82, 2.99, 3.01)
     relaxed_accepted: float = Field(3.10, gt=0)
 
     @property
@@ -85,12 +85,30 @@ def iteration(npu: Rank, case: Case) -> None:
 
 
 def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
-    """All ranks in one group; splits that do not use them all are refused."""
-    copies = 2 if case.knobs.smart_router else 1
-    used = case.layout.expert_parallel * case.layout.tensor_parallel * copies
-    if used != case.ranks:
-        raise ValueError(f"experts over {used} ranks ({copies} x TP x EP), but there are {case.ranks}")
+    """All ranks in one group; what cannot be run is refused."""
+    known = len(case.batch.accepted)
+    if known <= case.batch.draft_tokens:
+        have = f"batch.accepted has {known} values, for 0 to {known - 1} draft tokens"
+        raise ValueError(f"{have}, but batch.draft_tokens is {case.batch.draft_tokens}")
+    check_split(case)
     return {"tp": blocks(case.ranks, case.ranks)}
+
+
+def check_split(case: Case) -> None:
+    """Splits that do not use all ranks, or that do not come out even, are refused."""
+    s, layout, copies = case.shapes, case.layout, 2 if case.knobs.smart_router else 1
+    used = layout.expert_parallel * layout.tensor_parallel * copies
+    if used != case.ranks:
+        twice = "two copies (knobs.smart_router) of " if copies > 1 else ""
+        split = f"layout.tensor_parallel {layout.tensor_parallel} x layout.expert_parallel {layout.expert_parallel}"
+        raise ValueError(f"{twice}routed experts take {split} = {used} ranks, but there are {case.ranks}")
+    for what, size, over in (
+        ("heads", s.heads, case.ranks),
+        ("routed experts", s.routed_experts, layout.expert_parallel),
+        ("columns of an expert", s.expert_intermediate, layout.tensor_parallel),
+    ):
+        if size % over:
+            raise ValueError(f"{size} {what} cannot be split over {over} ranks")
 
 
 def place(case: Case, rank: int) -> Mapping[str, object]:
