@@ -36,7 +36,7 @@ def h20_tp() -> Scenario:
         cards=8,
         batch=Batch(chunk_tokens=8192),
         layout=Layout(),
-        routing=RoutingSpec(skew=1.35),
+        routing=RoutingSpec(skew=1.47),
         knobs=Knobs(attention="tp"),
         workload=FLOW_MLA,
         expected=(
@@ -48,7 +48,7 @@ def h20_tp() -> Scenario:
                 title="Popularity of experts is published nowhere; with more skew fewer are read (the power_law_1.01 "
                 "tables of aiconfigurator for H100 touch as many as 0.6 does)",
                 key="routing.skew",
-                values=("0.0", "0.6", "1.0", "1.35"),
+                values=("0.0", "0.6", "1.0", "1.47"),
                 metrics=("throughput_tok_s_per_card",),
                 beside=("flow_mla:h20_flow",),
             ),

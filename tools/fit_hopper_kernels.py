@@ -15,7 +15,7 @@ import json
 from dataclasses import dataclass, replace
 from math import log
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,6 +40,8 @@ from tools.kernel_tables import (
 
 Numbers = dict[str, Any]
 L2_BYTES = 50e6  # of H100 and H800
+MOE = "h100_sxm.moe.trtllm.1.3.0rc20.moe_perf.parquet"
+SLICES, WHOLE = ((8, 1),), ((1, 8), (1, 16), (1, 32))  # how many ways experts are cut, and shared out
 STEPS = (0.7, 0.8, 0.9, 0.95, 0.98, 1.02, 1.05, 1.1, 1.2, 1.4)
 TILES = ((64, 32, None), (64, 64, None), (64, 128, None), (128, 128, 64), (64, 128, 64), (128, 128, 16), (128, 256, 64))
 
@@ -199,33 +201,55 @@ def custom_all_reduce(folder: Path, startup_s: float) -> list[tuple[float, float
     return ladder({2 * row["message_size"]: row["latency"] / 2e3 for row in found}, startup_s)
 
 
-def moe_row_s(folder: Path) -> float:
-    """What a row costs an MoE layer beyond the products and passes of `model.serving`: H100, FP8, TP8 slices, in the
-    median over 64 tokens and more; `per_row` of each of the two products is half of it."""
+@dataclass(frozen=True)
+class Layer:
+    """A measured layer of routed experts: how long it takes, and its products and passes by themselves, in seconds."""
+
+    measured_s: float
+    parts_s: float
+    slots: int
+    rows: int
+
+
+def moe_layers(folder: Path, splits: tuple[tuple[int, int], ...]) -> list[Layer]:
+    """Layers of DeepSeek-R1's experts on H100, FP8, evenly routed."""
     machine, shapes = load_machine("h800_cluster"), load_shapes("deepseek_r1")
-    families = {name: kernel.model_copy(update={"per_row": None}) if name.startswith("grouped") else kernel
-                for name, kernel in machine.kernels["sglang_2025"].items()}  # fmt: skip
-    table = "h100_sxm.moe.trtllm.1.3.0rc20.moe_perf.parquet"
-    found = aiconfigurator(folder, table, hidden_size=shapes.hidden, inter_size=2048, num_experts=256, topk=8,
-                           distribution="balanced", moe_dtype="fp8_block", moe_ep_size=1, moe_tp_size=8)  # fmt: skip
-    beyond = []
+    kernels = dict(machine.kernels["sglang_2025"])
+    kernels["experts_sort"] = kernels["experts_sort"].model_copy(update={"per_row": None, "per_slot": None})
+    found = aiconfigurator(folder, MOE, hidden_size=shapes.hidden, inter_size=2048, num_experts=256, topk=8,
+                           distribution="balanced", moe_dtype="fp8_block")  # fmt: skip
+    layers = []
     for row in found:
-        tokens, rows = row["num_tokens"], split(8 * row["num_tokens"], 256)
-        if tokens < 64:
+        tokens, tp, ep = row["num_tokens"], row["moe_tp_size"], row["moe_ep_size"]
+        if (tp, ep) not in splits or tokens * 8 < ep:
             continue
-        kernels = serving.experts(shapes, tokens, tuple(rows), 256, "fp8")
-        kernels = in_l2(kernels) if tokens <= 512 else kernels
-        simulated = sum(alone_s(cost_of(work, machine.chip, families), machine.chip) for _, work in kernels)
-        beyond.append((row["latency"] / 1e3 - simulated) / sum(rows))
-    return median(beyond)
+        rows = tuple(split(8 * tokens // ep, 256 // ep))
+        works = serving.experts(shapes, tokens, rows, 2048 // tp, "fp8")
+        works = in_l2(works) if 2 * sum(rows) * shapes.hidden < L2_BYTES else works
+        parts_s = sum(alone_s(cost_of(work, machine.chip, kernels), machine.chip) for _, work in works)
+        layers.append(Layer(row["latency"] / 1e3, parts_s, len(rows), sum(rows)))
+    return layers
+
+
+def sorting_misfit(layers: list[Layer], slot_s: float, row_s: float) -> Misfit:
+    """Where every local expert and every row takes so long beyond products and passes."""
+    return Misfit(tuple(
+        (one.parts_s + slot_s * one.slots + row_s * one.rows) / one.measured_s - 1.0 for one in layers
+    ))  # fmt: skip
+
+
+def fit_sorting(layers: list[Layer]) -> tuple[float, float, Misfit]:
+    """Seconds per local expert and per row, to the nanosecond."""
+    costs = [(slot * 1e-9, row * 1e-9) for slot in range(0, 401, 5) for row in range(20, 81)]
+    found = [(slot, row, sorting_misfit(layers, slot, row)) for slot, row in costs]
+    return min(found, key=lambda one: one[2].loss)
 
 
 def touched_experts(folder: Path) -> dict[int, float]:
     """How many of 256 experts so many tokens touch in the table's power law of 1.01 (H100, FP8, TP8 slices), as time
     tells: with even routing, tokens touch 8 experts each as long as there are that many left, and all take as long."""
-    table = "h100_sxm.moe.trtllm.1.3.0rc20.moe_perf.parquet"
     us: dict[str, dict[int, float]] = {}
-    for row in aiconfigurator(folder, table, hidden_size=7168, inter_size=2048, num_experts=256, topk=8,
+    for row in aiconfigurator(folder, MOE, hidden_size=7168, inter_size=2048, num_experts=256, topk=8,
                               moe_dtype="fp8_block", moe_ep_size=1, moe_tp_size=8):  # fmt: skip
         us.setdefault(row["distribution"], {})[row["num_tokens"]] = row["latency"] * 1e3
     even, drawn = us["balanced"], us["power_law_1.01"]
@@ -262,7 +286,12 @@ def main() -> None:
     result["custom"] = custom_all_reduce(given.folder, 1.4e-6)
     for name in ("nccl_all_gather", "nccl_reduce_scatter", "custom"):
         print(name, ", ".join(f"{size / 1024:.0f} KiB {rate / 1e9:.0f} GB/s" for size, rate in result[name]))
-    print(f"an MoE layer takes {moe_row_s(given.folder) * 1e9:.0f} ns a row beyond its products and passes")
+    slices = moe_layers(given.folder, SLICES)
+    slot_s, row_s, error = fit_sorting(slices)
+    print(f"layers of slices of experts: {sorting_misfit(slices, 0.0, 0.0)} with products and passes alone")
+    print(f"{error} with {slot_s * 1e9:.0f} ns for each local expert and {row_s * 1e9:.0f} ns a row more")
+    whole = sorting_misfit(moe_layers(given.folder, WHOLE), slot_s, row_s)
+    print(f"whole experts, not fitted: {whole} with the same")
     touched = touched_experts(given.folder)
     shown = ", ".join(f"{tokens}: {many:.0f}" for tokens, many in touched.items())
     print(f"experts touched by so many tokens: {shown}; as many as with skew {popularity_skew(touched):.2f}")

@@ -80,7 +80,7 @@ def experts(s: Shapes, tokens: int, rows: tuple[int, ...], width: int, dtype: st
     """Rows of each local expert out of `tokens`, `width` of its intermediate size, and the sum of a token's rows."""
     total = sum(rows)
     return [
-        ("experts.select", ops.passes(2.0 * tokens * s.hidden, 2.0 * total * s.hidden)),
+        ("experts.sort", sort(s, tokens, rows)),
         *([("experts.quantise", quantise(total, s.hidden))] if dtype == "fp8" else []),
         ("experts.gate_up", ops.grouped_gemm(rows, 2 * width, s.hidden, dtype)),
         ("experts.silu", silu(total, width)),
@@ -88,6 +88,12 @@ def experts(s: Shapes, tokens: int, rows: tuple[int, ...], width: int, dtype: st
         ("experts.down", ops.grouped_gemm(rows, s.hidden, width, dtype)),
         ("experts.sum", ops.passes(2.0 * total * s.hidden, 2.0 * tokens * s.hidden)),
     ]
+
+
+def sort(s: Shapes, tokens: int, rows: tuple[int, ...]) -> Work:
+    """Copy tokens to rows in the order of their experts. rows: of every local expert, zeros included."""
+    read, write = 2.0 * tokens * s.hidden, 2.0 * sum(rows) * s.hidden
+    return Work("experts_sort", kind="vector", dtype="fp32", rows=rows, read_bytes=read, write_bytes=write)
 
 
 def ffn(s: Shapes, block: str, tokens: int, width: int, dtype: str) -> Kernels:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from simulator.model import ops
-from tools.fit_hopper_kernels import L2_BYTES, left_in_l2
+from tools.fit_hopper_kernels import L2_BYTES, Layer, fit_sorting, left_in_l2, sorting_misfit
 from tools.kernel_tables import FEW_EXPERTS, infersim_grouped
 
 HEAD = "num_experts,num_gpus,num_local_experts,topk,hidden_size,intermediate_size,batch_size_per_gpu,tokens_per_expert,"
@@ -32,3 +32,12 @@ def test_a_repeated_product_is_read_from_l2_as_far_as_it_fits() -> None:
     assert left_in_l2(small).hbm_bytes == 0.0
     assert left_in_l2(small).cached_bytes == small.hbm_bytes
     assert left_in_l2(large) is large
+
+
+def test_what_sorting_takes_is_found_again() -> None:
+    """Per local expert and per row, beyond products and passes."""
+    sizes = [(slots, rows) for slots in (8, 256) for rows in (100, 10_000)]
+    layers = [Layer(1e-4 + slots * 125e-9 + rows * 37e-9, 1e-4, slots, rows) for slots, rows in sizes]
+    slot_s, row_s, error = fit_sorting(layers)
+    assert (round(slot_s * 1e9), round(row_s * 1e9)) == (125, 37)
+    assert error.loss < 1e-9 < sorting_misfit(layers, 0.0, 0.0).loss

@@ -36,6 +36,13 @@ def test_slices_of_experts_are_as_wide_as_their_share() -> None:
     assert total(kernels, "flops", "grouped_gemm") == 2 * 5 * 3 * 7168 * 256
 
 
+def test_rows_are_sorted_out_of_the_tokens_of_every_local_expert() -> None:
+    """Experts without rows take time too."""
+    work = dict(serving.experts(R1, 6, (3, 0, 2), 256, "fp8"))["experts.sort"]
+    assert (work.rows, work.flops) == ((3, 0, 2), 0.0)
+    assert (work.read_bytes, work.write_bytes) == (2 * 6 * 7168, 2 * 5 * 7168)
+
+
 def test_quantising_reads_bf16_and_writes_fp8_with_a_scale_per_block() -> None:
     work = serving.quantise(10, 256)
     assert (work.read_bytes, work.write_bytes) == (5120, 2560 + 10 * 2 * 4)
