@@ -99,6 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = _complain(f"{error.format_message()}\nTry '{name} --help'.", error.exit_code)
     except plain_click.ClickException as error:
         code = _complain(error.format_message(), error.exit_code)
+    except MemoryError:
+        code = _complain("out of memory: this needs more than the computer has", BraidError.exit_code)
     except Exception as error:
         what, place = f"{type(error).__name__}: {error}", _own_line(error)
         text = f"{place}: {what}" if place else f"{what}\nThis is a defect; BRAID_DEBUG=1 shows where."
@@ -107,16 +109,17 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _own_line(error: Exception) -> str:
-    """FILE:LINE where a user's own scenario file raised it; empty if it was raised anywhere else."""
+    """FILE:LINE of a user's own scenario file that led to it, the innermost; empty if none did."""
     from simulator.paths import folder
 
-    here = error.__traceback__
-    while here and here.tb_next:
+    here, found, library = error.__traceback__, "", str(folder("scenarios"))
+    while here is not None:
+        file = here.tb_frame.f_code.co_filename
+        own = here.tb_frame.f_globals.get("__name__", "").startswith("braid_scenarios.")
+        if own and os.path.dirname(file) != library:
+            found = f"{file}:{here.tb_lineno}"
         here = here.tb_next
-    if here is None or not here.tb_frame.f_globals["__name__"].startswith("braid_scenarios."):
-        return ""
-    file = here.tb_frame.f_code.co_filename
-    return "" if os.path.dirname(file) == str(folder("scenarios")) else f"{file}:{here.tb_lineno}"
+    return found
 
 
 def _complain(text: str, exit_code: int, prefix: str = "Error: ") -> int:

@@ -74,7 +74,9 @@ def _module(path: Path) -> ModuleType:
     known = sys.modules.get(name)
     if known is not None and getattr(known, "__file__", None) == str(path):
         return known
-    _make_workloads_importable()
+    for importable in (str(paths.folder("workloads").parent), str(path.resolve().parent)):
+        if importable not in sys.path:
+            sys.path.append(importable)
     specification = importlib.util.spec_from_file_location(name, path)
     assert specification is not None
     assert specification.loader is not None
@@ -88,13 +90,6 @@ def _module(path: Path) -> ModuleType:
             raise InputError(f"{path}: {type(error).__name__}: {error}") from error
         raise
     return module
-
-
-def _make_workloads_importable() -> None:
-    """`import workloads.NAME` finds the library's rank programs, in a checkout and in an installed wheel."""
-    root = str(paths.folder("workloads").parent)
-    if root not in sys.path:
-        sys.path.append(root)
 
 
 def _functions(module: ModuleType) -> Iterator[tuple[str, Callable[[], Any]]]:

@@ -58,7 +58,9 @@ def find(kind: str, name: str | Path) -> Path:
     path = Path(text).expanduser()
     if path.suffix == suffix or path.parent != Path("."):
         return _own_file(kind, path, library)
-    raise NotFound(f"{kind}: no '{text}'{did_you_mean(text, library)}; there are: {', '.join(library) or 'none'}"
+    beside = Path(f"{text}{suffix}")
+    hint = f" (did you mean './{beside}'?)" if text and beside.is_file() else did_you_mean(text, library)
+    raise NotFound(f"{kind}: no '{text}'{hint}; there are: {', '.join(library) or 'none'}"
                    f" (or give the path of a {suffix} file)")
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, SerializeAsAny, model_validator
 
@@ -33,10 +33,13 @@ class Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+Several = Annotated[int, Field(gt=0, le=10**6, description="how many there are of what is listed one by one")]
+
+
 class Prompts(Part):
     """A batch of prompts to prefill: `requests` of `prompt_tokens` each, or the lengths of `prompt_lengths`."""
 
-    requests: PositiveInt = 1
+    requests: Several = 1
     prompt_tokens: PositiveInt = 4096
     prompt_lengths: tuple[PositiveInt, ...] = Field((), description="uneven prompts; instead of the two above")
 
@@ -54,7 +57,7 @@ class Requests(Part):
     arrive or so that ranks cache as many tokens each. Simulated is the iteration half-way through the output.
     """
 
-    per_card: PositiveInt
+    per_card: Several
     prompt_tokens: PositiveInt = 2048
     output_tokens: PositiveInt = 2048
     draft_tokens: int = Field(1, ge=0, le=8)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from simulator.errors import InputError
+from simulator.machine.typed_toml import plain
 from simulator.paths import did_you_mean
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -38,7 +39,7 @@ def replaced(model: Model, changes: Mapping[str, str]) -> Model:
         try:
             model = _with(model, key.split("."), text)
         except ValidationError as error:
-            reasons = "; ".join(one["msg"] for one in error.errors(include_url=False))
+            reasons = "; ".join(plain(one["msg"]) for one in error.errors(include_url=False))
             mistakes.append(f"--set {key}: got '{text}': {reasons} (now {known[key]!r})")
     if mistakes:
         raise InputError("\n".join(mistakes))
@@ -64,6 +65,8 @@ def _value(text: str, old: Any) -> Any:
     """Text as the type that it will be checked as; lists may be written 1024,2048 or [1024, 2048]."""
     if isinstance(old, str):
         return text
+    if isinstance(old, tuple | list) and text.lower() == "none":
+        return []
     if isinstance(old, tuple | list) and not text.startswith("["):
         return [part.strip() for part in text.split(",") if part.strip()]
     try:

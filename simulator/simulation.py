@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from simulator.errors import InputError, NoSuchName
+from simulator.errors import InputError, NoSuchName, RunError
 from simulator.live_journal import LiveJournal
 from simulator.machine.graph import Fabric
 from simulator.machine.memory import Ledger
@@ -16,6 +16,7 @@ from simulator.observe.critical import CriticalPath, critical_path
 from simulator.observe.metrics import Metrics, busy_by_block, measure
 from simulator.observe.timeline import StaticTasks, Timeline, Unrecorded
 from simulator.observe.trace import Flight
+from simulator.paths import did_you_mean
 from simulator.program.collectives import Lowering
 from simulator.program.live import LiveReplay
 from simulator.program.rank import Rank
@@ -90,20 +91,27 @@ class Result:
 
     @cached_property
     def expected(self) -> list[dict[str, Any]]:
-        """Published values beside simulated ones: id, metric, value, simulated, error, role, scenario, note.
+        """Published values beside simulated ones: id, metric, value, simulated, error, role, scenario, note, and the
+        reason where none is simulated.
 
         Scenarios that a value is a ratio to are simulated by roles with this one's seed and changes.
         """
         return [self._beside(one) for one in self.scenario.expected]
 
     def _beside(self, one: Expected) -> dict[str, Any]:
-        simulated = self.metrics.get(one.metric)
-        if one.against and simulated is not None:
-            changes = tuple(self.scenario.changes.items())
-            simulated /= _metrics_of(one.against, self.header["seed"], changes)[one.metric]
+        simulated, missing = self.metrics.get(one.metric), ""
+        if simulated is None:
+            missing = f"no metric '{one.metric}'{did_you_mean(one.metric, self.metrics)}"
+        elif one.against:
+            other = _metrics_of(one.against, self.header["seed"], tuple(self.scenario.changes.items()))
+            if other.get(one.metric):
+                simulated /= other[one.metric]
+            else:
+                what = f"has no metric '{one.metric}'" if one.metric not in other else f"has 0 {one.metric}"
+                simulated, missing = None, f"{one.against} {what}"
         error = None if simulated is None else _error(simulated, one.value, one.band)
         fields = one.model_dump() | {"metric": one.full_metric, "scenario": self.scenario.name}
-        return fields | {"simulated": simulated, "error": error}
+        return fields | {"simulated": simulated, "error": error, "missing": missing * self.recorded}
 
 
 @lru_cache(maxsize=64)
@@ -119,12 +127,15 @@ R = TypeVar("R")
 
 
 def _naming_settings(run: Callable[Concatenate[Scenario, P], R]) -> Callable[Concatenate[Scenario, P], R]:
-    """Where a machine lacks what a scenario names, the error says which of its settings does."""
+    """What goes wrong with a scenario says so: where a machine lacks what it names, which of its settings does."""
 
     @wraps(run)
     def named(scenario: Scenario, *args: P.args, **options: P.kwargs) -> R:
         try:
             return run(scenario, *args, **options)
+        except OverflowError as error:
+            raise RunError(f"{scenario.name}: it lasts longer than the 106 days that the clock can count: is a rate, a "
+                           "time or a size off by orders of magnitude?") from error
         except NoSuchName as error:
             keys = [key for key, value in scenario.settings().items() if value == error.name]
             raise InputError(": ".join([scenario.name, *([", ".join(keys)] if keys else []), str(error)])) from error
@@ -147,6 +158,8 @@ def prepare(scenario: Scenario, seed: int = 0) -> Prepared:
     try:
         ledger = Ledger.of(f"{scenario.name}: the fullest rank", machine.chip.hbm)
         for item in workload.memory(case):
+            if not isinstance(item, tuple | list) or len(item) != 3:
+                raise ValueError(f"memory: {item!r} is not (name, category, bytes)")
             ledger.add(*item)  # type: ignore[arg-type]
         ledger.check()
         world = record_world(
@@ -238,11 +251,12 @@ def _add_ranks(timeline: Timeline, ready: Prepared, roles: Roles) -> None:
 def _metrics(result: Result, case: Case) -> Mapping[str, float]:
     """The workload's own metrics, then those that every recorded run has."""
     seconds = result.makespan_ps / PS_PER_S
+    measures = _numbers(result.scenario, result.scenario.workload.measures(case, seconds))
     if not result.recorded:
-        return result.scenario.workload.measures(case, seconds)
+        return measures
     times = result.measured.all_communication
     metrics = {
-        **result.scenario.workload.measures(case, seconds),
+        **measures,
         **(readings(case, result.columns) if (readings := result.scenario.workload.readings) else {}),
         "communication_ms": times.busy_ps / 1e9,
         "hidden_comm_ms": times.hidden_ps / 1e9,
@@ -258,6 +272,16 @@ def _metrics(result: Result, case: Case) -> Mapping[str, float]:
     if result.measured.stretch.beside_communication is not None:
         metrics["compute_stretch_beside_communication"] = result.measured.stretch.beside_communication
     return metrics
+
+
+def _numbers(scenario: Scenario, measures: Any) -> Mapping[str, float]:
+    """What a workload measures, if it is that; InputError if not."""
+    if not isinstance(measures, Mapping):
+        raise InputError(f"{scenario.name}: measures: got {measures!r}, not names with numbers")
+    for name, value in measures.items():
+        if isinstance(value, str) or not hasattr(value, "__float__"):
+            raise InputError(f"{scenario.name}: measures: {name} is {value!r}, not a number")
+    return measures
 
 
 class _Reporting:

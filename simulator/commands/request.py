@@ -23,6 +23,11 @@ def scenario_of(reference: str, settings: Mapping[str, str]) -> Scenario:
         raise
     except Exception as error:  # a user's own file may raise anything
         raise InputError(f"{reference}: {_text_of(error)}") from error
+    for one in scenario.expected:
+        try:
+            library.load_scenario(one.against or reference)
+        except InputError as error:
+            raise InputError(f"{reference}: expected value {one.id}: {error}") from error
     return scenario.replace(dict(settings)) if settings else scenario
 
 
@@ -39,7 +44,9 @@ def _text_of(error: Exception) -> str:
     """What is wrong in the words of whoever raised it; pydantic's errors with their places and without its links."""
     from pydantic import ValidationError
 
+    from simulator.machine.typed_toml import plain
+
     if isinstance(error, ValidationError):
         found = error.errors(include_url=False)
-        return "; ".join(f"{'.'.join(map(str, one['loc'])) or error.title}: {one['msg']}" for one in found)
+        return "; ".join(f"{'.'.join(map(str, one['loc'])) or error.title}: {plain(one['msg'])}" for one in found)
     return f"{type(error).__name__}: {error}"

@@ -39,6 +39,7 @@ def run(
     from simulator.commands.folder import OutputFolder
     from simulator.commands.output import result_object, to_json, write_result
     from simulator.commands.request import scenario_of, simulate
+    from simulator.commands.summary import missing, report_of
     from simulator.commands.terminal import warn_unread
 
     if out is not None and not record:
@@ -48,9 +49,10 @@ def run(
     written = write_result(result, folder) if folder is not None else []
     if as_json:
         warn_unread(scenario, result.header["unread"])
+        for text in missing(result):
+            click.echo(f"warning: {text}", err=True)
         click.echo(to_json(result_object(result)))
         return
-    from simulator.commands.summary import report_of
     from simulator.observe.report import print_report
 
     print_report(report_of(result))

@@ -40,9 +40,15 @@ def facts(result: Result) -> list[str]:
         if key in header["unread"]:
             how = " (without effect: nothing in this run reads it)"
         lines.append(f"changed: {key} = {text}{how}")
+    lines += missing(result)
     if header["changed"] and result.scenario.expected:
         lines.append("expected values are those of the scenario without these changes")
     return lines
+
+
+def missing(result: Result) -> list[str]:
+    """Why an expected value has no simulated one beside it."""
+    return [f"expected {one['id']}: {one['missing']}" for one in result.expected if one["missing"]]
 
 
 @dataclass(frozen=True)

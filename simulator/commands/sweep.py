@@ -45,6 +45,8 @@ def sweep(scenario: str, key: str, values: tuple[str, ...], metrics: str | None,
     for value in values:
         chosen.replace({key: value})  # everything that is wrong with the words is said before anything runs
     asked = None if metrics is None else tuple(one.strip() for one in metrics.split(",") if one.strip())
+    if asked == ():
+        raise InputError("--metrics names none; `braid run SCENARIO --json` lists them")
     study = Study(title="", key=key, values=values, metrics=DEFAULT_METRICS if asked is None else asked)
     with ProgressBar(f"{chosen.name}: {key}") as bar:
         table = run_study(chosen, study, bar if bar.wanted else None)

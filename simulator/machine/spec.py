@@ -1,7 +1,7 @@
 """The typed file of a machine: chip, host, fabric, collectives and kernel generations, every number with its source.
 
 Levels of the fabric are listed inside out. Sizes multiply: 2 dies x 8 packages x 48 nodes are 768 ranks. A file that
-begins with `extends = "NAME"` only has what differs from that machine.
+begins with `extends = "NAME"`, or the path of a file from its own folder, only has what differs from that machine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from simulator.errors import NoSuchName
 from simulator.machine.agreement import disagreements
 from simulator.machine.generation import DerivedGeneration, engines_of, families_of
 from simulator.machine.nic_spec import NicSpec, ProxySpec
-from simulator.machine.typed_toml import SpecError, Table, overridden, quantities, read, validate
+from simulator.machine.typed_toml import SpecError, Table, line, overridden, quantities, read, validate
 from simulator.paths import did_you_mean
 from simulator.units import (
     Bytes,
@@ -300,11 +300,22 @@ def load_machine(name: str | Path) -> MachineSpec:
     return _checked(_tables(path), str(path))
 
 
-def _tables(path: Path) -> dict[str, Any]:
+def _tables(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     """A file's tables over those of the machine that it `extends`; tables of quantities are replaced whole."""
     tables = read(path)
-    base = tables.pop("extends", None)
-    return tables if base is None else _merged(_tables(paths.find("topologies", base)), tables)
+    if "extends" not in tables:
+        return tables
+    base, here = tables.pop("extends"), (*above, path.resolve())
+    if not isinstance(base, str):
+        raise SpecError([line(str(path), "extends", base, "the name of a machine, or the path of a .toml file")])
+    neighbour = path.parent / base
+    try:
+        found = neighbour if neighbour.is_file() else paths.find("topologies", base)
+    except paths.NotFound as error:
+        raise SpecError([f"{path}: extends: {error}"]) from None
+    if found.resolve() in here:
+        raise SpecError([f"{path}: extends: leads back to {found}"])
+    return _merged(_tables(found, here), tables)
 
 
 def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

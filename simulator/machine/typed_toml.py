@@ -207,10 +207,10 @@ def _line_of(model: type[BaseModel], error: dict[str, Any], label: str) -> str:
             return f"{label}: {key}.{tag}: is missing: must be one of {', '.join(right)}"
         hint = did_you_mean(str(got[tag]), right)
         return line(label, f"{key}.{tag}", got[tag], f"must be one of {', '.join(right)}{hint}")
-    return line(label, key, got, _plain(error["msg"]))
+    return line(label, key, got, plain(error["msg"]))
 
 
-def _plain(message: str) -> str:
+def plain(message: str) -> str:
     """Pydantic's own messages in the tone of ours."""
     for start, ours in (("Value error, ", ""), ("Input should be ", "must be "), ("String should ", "text must "),
                         ("a valid dictionary or instance of ", "a table: ")):

@@ -6,6 +6,7 @@ nothing about cost.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import fields
 from math import inf
 from operator import attrgetter
@@ -47,6 +48,8 @@ class Costs:
     def _cost(self, work: Work | Prefetch) -> Cost:
         if isinstance(work, Prefetch):
             return _copy(work)
+        if (least := _least(_sizes(work))) < 0:
+            raise InputError(f"{work.family}: a size is negative: {least:g}")
         try:
             return cost_of(work, self.machine.chip, self.machine.kernels_of(self.generation))
         except KeyError as error:
@@ -58,6 +61,12 @@ def _key(work: Work | Prefetch) -> tuple:
     if isinstance(work, Prefetch):
         return work.size_bytes, work.rate_bytes_per_s, work.kept_bytes
     return (*_sizes(work), *map(_key, work.parts)) if work.parts else _sizes(work)
+
+
+def _least(sizes: Iterable[object]) -> float:
+    """The smallest number among sizes and lists of sizes."""
+    numbers = [_least(one) if isinstance(one, tuple) else one for one in sizes]
+    return min((one for one in numbers if isinstance(one, int | float)), default=0)
 
 
 def _copy(prefetch: Prefetch) -> Cost:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from simulator.machine.kernels import Work
+from simulator.paths import did_you_mean
 from simulator.program.flag import Flag
 from simulator.program.task import Collective, HostWait, Prefetch, Program, ProgramError, Task
 
@@ -70,7 +71,8 @@ class Rank:
     def group(self, name: str) -> Group:
         """A group of ranks by its name in the layout, for collectives."""
         if name not in self._groups:
-            raise ProgramError(f"no group '{name}' in this layout: there are {', '.join(sorted(self._groups))}")
+            there = ", ".join(sorted(self._groups)) or "none"
+            raise ProgramError(f"no group '{name}' in this layout{did_you_mean(name, self._groups)}: there are {there}")
         return Group(self, name, self._groups[name])
 
     # where the next tasks go ----------------------------------------------------------------------------------------

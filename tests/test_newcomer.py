@@ -1,0 +1,180 @@
+"""What somebody who starts with Braid gets wrong in files of their own, and what they are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT, Outcome
+
+Braid = Callable[..., Outcome]
+DP = "a3_prefill:dp"
+OWN = """
+from simulator.library import load_scenario
+from simulator.model import ops
+from simulator.scenario import Expected, Workload
+
+
+def program(npu, case):
+    {program}
+
+
+WORKLOAD = Workload(
+    program=program,
+    groups=lambda case: {groups},
+    place=lambda case, rank: {{}},
+    memory=lambda case: {memory},
+    measures=lambda case, seconds: {measures},
+)
+
+
+def mine():
+    scenario = load_scenario("a3_prefill:dp").variant(title="mine", workload=WORKLOAD, expected=())
+    return scenario.variant(expected=({expected}))
+"""
+RIGHT = {
+    "program": "npu.launch(ops.gemm(64, 64, 64), 'a')",
+    "groups": "{'world': [tuple(range(case.ranks))]}",
+    "memory": "[('weights', 'weights', 8)]",
+    "measures": "{'latency_ms': seconds * 1e3}",
+    "expected": "",
+}
+
+
+@pytest.fixture
+def own(braid: Braid, tmp_path: Path) -> Callable[..., Outcome]:
+    """Runs a scenario of one's own, right but for what is given."""
+
+    def run(*words: str, **wrong: str) -> Outcome:
+        file = tmp_path / f"own{len(list(tmp_path.iterdir()))}.py"
+        file.write_text(OWN.format(**{**RIGHT, **wrong}))
+        return braid("run", f"{file}:mine", *words)
+
+    return run
+
+
+def test_a_file_of_ones_own_runs(own: Callable[..., Outcome]) -> None:
+    assert own().code == 0
+
+
+def test_a_program_that_calls_braid_wrongly_is_shown_by_its_own_line(own: Callable[..., Outcome]) -> None:
+    for program in ("npu.wait(None)", "npu.launch(ops.gemm(64, 64, 64))", "npu.launch(case.knobs.colour, 'a')"):
+        done = own(program=program)
+        assert done.is_one_clear_message(1), done
+        assert ".py:8: " in done.err
+        assert "defect" not in done.err
+
+
+@pytest.mark.parametrize(("wrong", "said"), [
+    ({"program": "npu.group('wrld')"}, "no group 'wrld' in this layout (did you mean 'world'?): there are world"),
+    ({"program": "npu.group('world')", "groups": "{}"}, "no group 'world' in this layout: there are none"),
+    ({"program": "npu.launch(ops.gemm(-5, 64, 64), 'a')"}, "gemm_int8: a size is negative"),
+    ({"memory": "[('weights', 8)]"}, "memory: ('weights', 8) is not (name, category, bytes)"),
+    ({"memory": "[('weights', 'wights', 8)]"}, "category is 'wights': one of weights"),
+    ({"measures": "{'latency_ms': 'long'}"}, "measures: latency_ms is 'long', not a number"),
+    ({"measures": "None"}, "measures: got None, not names with numbers"),
+    ({"expected": "Expected(id='x', metric='latency_ms', value=1, role='predict', against='a3_prefill:dq'),"},
+     "expected value x: 'a3_prefill:dq' is no scenario (did you mean 'a3_prefill:dp'?)"),
+])
+def test_what_a_workload_or_a_scenario_says_wrongly(
+    own: Callable[..., Outcome], wrong: dict[str, str], said: str
+) -> None:
+    done = own(**wrong)
+    assert done.is_one_clear_message(2), done
+    assert said in done.err
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    ("metric='latncy_ms', value=1, role='predict'", "x: no metric 'latncy_ms' (did you mean 'latency_ms'?)"),
+    ("metric='tokens', value=1, role='fit'", "x: no metric 'tokens'"),
+])
+def test_an_expected_value_of_no_metric_is_said(own: Callable[..., Outcome], words: str, said: str) -> None:
+    expected = f"Expected(id='x', {words}),"
+    done = own(expected=expected)
+    assert done.code == 0
+    assert said in done.out
+    assert said in own("--json", expected=expected).err
+
+
+def test_an_expected_ratio_to_what_has_no_such_metric_is_said(own: Callable[..., Outcome]) -> None:
+    done = own(measures="{'own_ms': seconds}",
+               expected="Expected(id='x', metric='own_ms', value=1, role='fit', against='contention:staging'),")
+    assert done.code == 0, done
+    assert "x: contention:staging has no metric 'own_ms'" in done.out
+
+
+def test_files_in_the_same_folder_can_be_imported(
+    braid: Braid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sizes_of_mine.py").write_text("LAYERS = '4'\n")
+    (tmp_path / "study_of_mine.py").write_text(
+        "from sizes_of_mine import LAYERS\nfrom simulator.library import load_scenario\n"
+        "def mine():\n    return load_scenario('a3_prefill:dp').replace({'model.shapes.layers': LAYERS})\n")
+    monkeypatch.chdir(ROOT)
+    assert braid("show", f"{tmp_path}/study_of_mine.py:mine").code == 0
+
+
+EXTENDS = {
+    "itself": ("extends = './itself.toml'\n", "extends: leads back to"),
+    "nobody": ("extends = 'atlas_a33'\n", "nobody.toml: extends: topologies: no 'atlas_a33' (did you mean"),
+    "number": ("extends = 3\n", "number.toml: extends: got 3: the name of a machine, or the path of a .toml file"),
+}
+
+
+@pytest.mark.parametrize("name", EXTENDS)
+def test_a_machine_that_extends_what_cannot_be(braid: Braid, tmp_path: Path, name: str) -> None:
+    text, said = EXTENDS[name]
+    (tmp_path / f"{name}.toml").write_text(text)
+    done = braid("show", DP, "--set", f"machine={tmp_path / name}.toml")
+    assert done.is_one_clear_message(2), done
+    assert said in done.err
+
+
+def test_a_machine_extends_its_neighbour_wherever_it_is_used(braid: Braid, tmp_path: Path) -> None:
+    number = '{ value = 3.2, unit = "TB/s", kind = "assumed", source = "a guess" }'
+    (tmp_path / "base.toml").write_text(f"extends = 'atlas_a3'\n[chip.hbm]\npeak = {number}\n")
+    (tmp_path / "mine.toml").write_text("extends = './base.toml'\nname = 'mine'\n")
+    assert "3.2 TB/s" in braid("show", DP, "--set", f"machine={tmp_path}/mine.toml").out
+
+
+def test_a_file_named_without_its_suffix_is_found_out(
+    braid: Braid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my_machine.toml").write_text("extends = 'atlas_a3'\n")
+    assert "did you mean './my_machine.toml'?" in braid("run", DP, "--set", "machine=my_machine").err
+
+
+@pytest.mark.parametrize(("setting", "code", "said"), [
+    ("batch.requests=100000000000", 2, "must be less than or equal to"),
+    ("batch.requests=0", 2, "--set batch.requests: got '0': must be greater than 0 (now 64)"),
+    ("machine.chip.hbm.peak=1e-30 B/s", 1, "lasts longer than the 106 days that the clock can count"),
+])
+def test_very_large_and_very_small(braid: Braid, setting: str, code: int, said: str) -> None:
+    done = braid("run", DP, "--set", setting)
+    assert done.is_one_clear_message(code), done
+    assert said in done.err
+
+
+def test_what_show_calls_none_can_be_set_so(braid: Braid) -> None:
+    done = braid("show", DP, "--set", "batch.prompt_lengths=none")
+    assert done.code == 0, done.err
+    assert "batch.prompt_lengths    none" in done.out
+
+
+def test_a_sweep_needs_a_metric(braid: Braid) -> None:
+    assert braid("sweep", DP, "batch.requests", "32", "--metrics", " , ").is_one_clear_message(2)
+
+
+def test_no_memory_left_is_no_defect(braid: Braid, monkeypatch: pytest.MonkeyPatch) -> None:
+    from simulator import library
+
+    def run_out() -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(library, "scenario_names", run_out)
+    done = braid("list")
+    assert done.is_one_clear_message(1), done
+    assert done.err == "Error: out of memory: this needs more than the computer has\n"
