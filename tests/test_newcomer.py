@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -166,6 +168,15 @@ def test_what_show_calls_none_can_be_set_so(braid: Braid) -> None:
 
 def test_a_sweep_needs_a_metric(braid: Braid) -> None:
     assert braid("sweep", DP, "batch.requests", "32", "--metrics", " , ").is_one_clear_message(2)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
+def test_a_full_disk_is_no_defect() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-m", "simulator", "list"], cwd=ROOT, stdout=full, text=True,
+                              stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: cannot read or write: No space left on device\n")
 
 
 def test_no_memory_left_is_no_defect(braid: Braid, monkeypatch: pytest.MonkeyPatch) -> None:

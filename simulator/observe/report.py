@@ -131,7 +131,8 @@ def communication_table(metrics: Metrics) -> Titled:
     headings = ("<name", ">busy", ">hidden", ">exposed", ">waiting", ">of it exposed")
     table = Titled("communication", headings, "ms of an average rank, share of the run")
     for name, times in metrics.communication.items():
-        table.add(name, *_communication(times, metrics))
+        if times.busy_ps or times.waiting_ps:
+            table.add(name, *_communication(times, metrics))
     if len(metrics.communication) > 1:
         table.line()
         table.add("all (overlaps once)", *_communication(metrics.all_communication, metrics))

@@ -70,7 +70,7 @@ class Titled:
         return sum(of_text(width) if how == "~" else width for how, width in widths) + BETWEEN * (len(widths) - 1)
 
     def _table(self, whole: bool) -> Table:
-        """Without its title; where there is no room for whole names, they are broken, but no numbers."""
+        """Without its title; where there is no room for whole names and numbers, they are broken."""
         from rich import box
         from rich.table import Table
         from rich.text import Text
@@ -78,7 +78,7 @@ class Titled:
         made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="")
         for heading in self.headings:
             made.add_column(Text(heading[1:]), justify="right" if heading[0] == ">" else "left",
-                            no_wrap=heading[0] == ">" or (whole and heading[0] == "<"), overflow="fold")
+                            no_wrap=whole and heading[0] != "~", overflow="fold")
         for row in self.rows:
             if row is None:
                 made.add_section()
@@ -103,7 +103,7 @@ class Titled:
 
 @dataclass
 class SideBySide:
-    """Two tables beside each other."""
+    """Two tables beside each other, or below where there is no room."""
 
     left: Titled
     right: Titled
@@ -113,9 +113,13 @@ class SideBySide:
         """Columns that both need."""
         return self.left.least_width + BESIDE + self.right.least_width
 
-    def __rich_console__(self, _: Console, __: ConsoleOptions) -> Iterator[RenderableType]:
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         from rich.table import Table
 
+        if options.max_width < self.least_width:
+            yield self.left
+            yield self.right
+            return
         beside = Table.grid(padding=(0, BESIDE))
         beside.add_row(self.left, self.right)
         yield beside

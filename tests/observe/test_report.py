@@ -17,6 +17,7 @@ from simulator.observe.report import (
     Footnote,
     ReportInput,
     expected_table,
+    parts,
     print_report,
     stretch_sentence,
 )
@@ -135,6 +136,18 @@ def test_a_narrow_terminal_breaks_names_and_loses_nothing() -> None:
     lines = re.sub(r"\x1b\[\d+m", "", file.getvalue()).splitlines()
     assert max(map(len, lines)) <= 50
     assert sum(line.count("_") for line in lines) == 2 * LONG.count("_")
+
+
+def test_a_report_in_a_narrow_terminal_loses_nothing() -> None:
+    columns = timeline(RUN).columns()
+    file = io.StringIO()
+    terminal = Console(file=file, width=60, force_terminal=True, no_color=True)
+    show(terminal, *parts(ReportInput("narrow", expected=EXPECTED, metrics=measure(columns), columns=columns), 60))
+    lines = re.sub(r"\x1b\[\d+m", "", file.getvalue()).splitlines()
+    assert max(map(len, lines)) <= 60
+    whole = "\n".join(lines)
+    for said in ("communication exposed", "dispatch", "51.4%", "overlaps", "time by kind", "all_to_all"):
+        assert said in whole
 
 
 def test_what_is_not_given_is_left_out() -> None:
