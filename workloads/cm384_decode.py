@@ -74,7 +74,8 @@ class Knobs(BaseModel):
         "16/8", pattern=r"^(\d+/\d+|none)$", description="cube cores of the attention and the MoE stream, or none"
     )
     dispatch: Literal["fused_push", "fused_pull", "fused_both"] = Field(
-        "fused_both", description="token copies are written, read, or both at once: an engine of the machine"
+        "fused_both",
+        description="token copies are written, read, or both at once: an engine for dispatch and one for combine",
     )
     engine: str = Field("aiv_small", description="what drives the collectives of tensor parallelism")
     attention: Literal["mla_attention", "mla_attention_mtp", "mla_attention_amla"] = Field(
@@ -201,7 +202,7 @@ def moe(npu: Rank, case: Case, layer: int, half: Half, queries: int) -> None:
 
 def exchange(npu: Rank, case: Case, name: str, uneven: bool, sizes: Callable[[int], tuple[int, int]]) -> None:
     """A fused kernel, without counts: write own bytes, wait until everybody has. sizes: bytes out and in by rank."""
-    ep, via = npu.group("ep"), case.knobs.dispatch
+    ep, via = npu.group("ep"), case.knobs.dispatch if name == "dispatch" else f"{case.knobs.dispatch}_{name}"
 
     def put(rank: int) -> Collective:
         out, into = (size * (ep.size - 1) // ep.size for size in sizes(rank))
