@@ -65,19 +65,22 @@ def batched_gemm(folder: Path) -> Chains:
 
 
 def attention(folder: Path) -> Chains:
-    """The MLA kernel over a BF16 cache with 16 heads, as a rank of TP8 has them."""
-    name = RELEASE.format("mla", "generation_mla_perf")
-    every = aiconfigurator(folder, name, kv_cache_dtype="bfloat16", num_heads=16)
+    """The MLA kernel over a BF16 cache of up to 16K keys, 16 heads or more, up to 256 heads in all requests.
+
+    A rank of TP8 has 16 heads; each further query token of a request is 16 rows more that meet the same keys, as
+    further heads are. Several query tokens themselves are in no table.
+    """
+    every = aiconfigurator(folder, RELEASE.format("mla", "generation_mla_perf"), kv_cache_dtype="bfloat16")
     return [
-        ((core(row["batch_size"], row["step"] + 1),), row["latency"] / 1e3)
+        ((core(row["batch_size"], row["step"] + 1, row["num_heads"]),), row["latency"] / 1e3)
         for row in every
-        if row["batch_size"] <= 16
+        if row["num_heads"] >= 16 and row["num_heads"] * row["batch_size"] <= 256 and row["step"] < 16384
     ]
 
 
-def core(requests: int, keys: int) -> Work:
-    """Attention of one query token of each request with 16 heads."""
-    return ops.latent_attention(((1, keys),) * requests, 16, SHAPES.kv_lora, SHAPES.rope_dim, "mla")
+def core(requests: int, keys: int, heads: int) -> Work:
+    """Attention of one query token of each request."""
+    return ops.latent_attention(((1, keys),) * requests, heads, SHAPES.kv_lora, SHAPES.rope_dim, "mla")
 
 
 def experts(folder: Path, family: str, distribution: str = "power_law_1.01") -> Chains:
@@ -133,7 +136,7 @@ FITTED: dict[str, tuple[Callable[[Path], Chains], tuple[str, ...]]] = {
     "gemm_bf16": (lambda f: gemm(f, "bfloat16", "bf16", 16384), ("floor", "serial_per_k", "split_k", "hbm_share")),
     "gemm_nvfp4": (lambda f: gemm(f, "nvfp4", "nvfp4", 65536), ("floor", "compute_share", "hbm_share", "unoverlapped")),
     "batched_gemm_bf16": (batched_gemm, ("floor", "serial_per_k", "hbm_share", "compute_share")),
-    "mla": (attention, ("floor", "hbm_share", "compute_share")),
+    "mla": (attention, ("floor", "hbm_share", "compute_share", "unoverlapped")),
     "experts_sort": (lambda f: experts(f, "experts_sort"), ("floor", "per_group", "per_slot")),
     "grouped_gemm_nvfp4": (lambda f: experts(f, "experts_sort"), ("hbm_share", "unoverlapped")),
     "experts_bf16": (lambda f: experts(f, "experts_bf16"), ("floor", "per_group", "hbm_share")),

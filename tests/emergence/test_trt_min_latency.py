@@ -137,6 +137,18 @@ def test_more_draft_tokens_touch_more_experts() -> None:
     assert spans[0] < spans[1] < spans[2]
 
 
+def test_a_fifth_query_token_needs_a_second_wave_of_attention_and_larger_tiles_do_not() -> None:
+    def core_us(depth: int, **changes: str) -> float:
+        columns = run(GTC, batch__draft_tokens=str(depth), **changes).columns
+        rows = (columns["name"] == "attention.core") & (columns["layer"] == 30)
+        return float((columns["end_ps"][rows] - columns["start_ps"][rows])[0]) / 1e6
+
+    larger = {"machine__kernels__trtllm_1_3__mla__tile_keys": "256"}
+    assert core_us(3) == pytest.approx(core_us(0), rel=0.01)
+    assert core_us(4) > core_us(3) + 1.0
+    assert core_us(4, **larger) == pytest.approx(core_us(3, **larger), rel=0.01)
+
+
 def test_roles_give_the_unfolded_run_to_the_picosecond() -> None:
     small = load_scenario(GTC).replace({"model.shapes.layers": "6"})
     assert simulate(small).makespan_ps == simulate(small, ranks="all").makespan_ps

@@ -14,10 +14,9 @@ REPORTED = {
     ("trt.base", ""): 0.001,
     # 0.019 while products by cuBLAS knew programmatic launch and choosing and quantising were counted twice; 0.023
     # while the year slowed PyTorch's kernels and the Fuse_A kernel, and did not slow the sorting of CUTLASS's experts
-    ("trt.gtc", ""): 0.039,
-    ("trt.final", ""): 0.003,
+    ("trt.gtc", ""): 0.04,
+    ("trt.final", ""): 0.002,
     ("trt.pdl", f"{HERE}:launched_in_turn"): 0.001,
-    ("trt.mtp", f"{HERE}:mtp_4"): 0.004,
     ("trt.tp_ep", f"{HERE}:trtllm_tp8"): 0.017,
 }
 CASES = [
@@ -41,10 +40,10 @@ def test_the_ladder_climbs_through_the_published_states() -> None:
         assert (states[step].knobs, states[step].layout, states[step].batch) == (state.knobs, state.layout, state.batch)
 
 
-def test_the_gain_of_draft_tokens_flattens_after_three() -> None:
+def test_three_draft_tokens_are_best_and_four_nearly_so() -> None:
     speeds = [run(f"{HERE}:gtc", batch__draft_tokens=str(depth)).metrics["throughput_tok_s"] for depth in range(6)]
     assert speeds[0] < speeds[1] < speeds[2] < speeds[3]
-    assert speeds[5] < speeds[4] < 1.02 * speeds[3]
+    assert speeds[5] < speeds[4] < speeds[3] < 1.02 * speeds[4]
 
 
 def test_the_final_layer_launches_the_published_modules() -> None:
