@@ -47,7 +47,7 @@ class Npu:
     ) -> None:
         self.env: Any = env  # its times are whole picoseconds, which simpy's types do not know
         self.rank, self.tape, self.steps = rank, tape, tape.steps
-        self.costs, self.weights = tape.costs, tape.weights
+        self.costs, self.weights, self.units = tape.costs, tape.weights, tape.units
         self.cache, self.cores, self.meet, self.shapes = cache, cores, meet, shapes
         self.onchip = OnChip(network, hbm, l2)
         self._record, self.found = watch.record, watch.found
@@ -102,7 +102,7 @@ class Npu:
             pending = self.pending
             for follower in followers:
                 pending[follower] -= 1
-        if need:
+        if need and not step.alone:
             self.cores[step.partition].release(need, units)
         if self.blocked_on == index:
             segment = self.tape.segments[len(self.opened_ps)]

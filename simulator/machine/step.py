@@ -15,6 +15,7 @@ class Step:
     exchange: a collective's index on this tape, -1: a kernel or a flag.
     stream: index of its stream. waits: how many other steps must end first (its stream predecessor not counted).
     followers: the steps that wait for it. segment, offset_ps: when the host issues it. need: cores of an exchange.
+    alone: no other stream uses cores of its partition, so that they are all free when its turn comes.
     """
 
     stream: int
@@ -26,6 +27,7 @@ class Step:
     offset_ps: int = 0
     priority: int = 0
     partition: str = ""
+    alone: bool = False
 
 
 @dataclass(slots=True)
@@ -41,12 +43,14 @@ class Segment:
 class Tape:
     """What one NPU replays; NPUs with the same program share it.
 
-    costs, weights: of every step that is a kernel what it costs, and the name under which L2 knows its weights.
+    costs, weights, units: of every step that is a kernel what it costs, the name under which L2 knows its weights, and
+    on how many units it runs where its stream is alone (0: on what is free then).
     """
 
     steps: list[Step]
     costs: list[Cost | None]
     weights: list[str]
+    units: list[int]
     streams: list[list[int]]
     segments: list[Segment]
 

@@ -59,13 +59,17 @@ class Stream:
         self.index = index
         npu.ready_ps[index] = at_ps
         if cost is not None:
+            units = npu.units[index]
+            if units:
+                self._launch(cost, units, at_ps)
+                return
             cores = npu.cores[step.partition]
             units = 0 if cores.queue else cores.take(cost.need, cost.at_least, cost.want)
             if units:
                 self._launch(cost, units, at_ps)
             else:
                 cores.acquire(cost.need, cost.at_least, cost.want, step.priority, self._granted)
-        elif step.need:
+        elif step.need and not step.alone:
             cores = npu.cores[step.partition]
             if not cores.queue and cores.take(step.need, 1, 1):
                 npu.meet(npu, index)

@@ -16,6 +16,7 @@ from simulator.physics.flows import Capacity, Network
 from simulator.program.collectives import Key, Lowering
 from simulator.program.meetings import Meetings
 from simulator.program.roles import Roles
+from simulator.program.tape import slots_of
 from simulator.program.task import Collective, Program, Task
 from simulator.program.variants import Compiler
 from simulator.program.world import World
@@ -53,7 +54,7 @@ class Replay:
             if id(program) not in self._tapes:
                 tape, tasks = compiler.tape(program), program.tasks
                 if _alike(program) not in self._slots:
-                    self._slots[_alike(program)] = slots = _slots_of(program, machine)
+                    self._slots[_alike(program)] = slots = slots_of(program, machine)
                     _check_cores(tape, tasks, slots)
                 self._tapes[id(program)] = tape, tasks
         self.npus = {rank: self._npu(rank, watch) for rank in roles.leaders}
@@ -156,19 +157,6 @@ def _name(key: Key, fabric: Fabric) -> str:
 def _alike(program: Program) -> int:
     """The same for all programs of one recording."""
     return id(program.template or program)
-
-
-def _slots_of(program: Program, machine: MachineSpec) -> dict[str, dict[str, int]]:
-    """The chip's cores by partition; "" has what no stream was confined to."""
-    slots = {pool: count.count for pool, count in machine.chip.cores.items()}
-    rest = dict(slots)
-    for stream, shares in program.partitions.items():
-        for pool, count in shares.items():
-            rest[pool] = rest.get(pool, 0) - count
-            if rest[pool] < 0:
-                had = slots.get(pool, 0)
-                raise InputError(f"stream '{stream}' is confined to {count} '{pool}' cores: too many, there are {had}")
-    return {"": rest, **program.partitions}
 
 
 def _check_cores(tape: Tape, tasks: list[Task], slots: dict[str, dict[str, int]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
+from simulator.errors import InputError
 from simulator.machine.kernels import Cost, Work
 from simulator.machine.npu import Segment, Step, Tape
 from simulator.machine.spec import MachineSpec
@@ -28,7 +29,7 @@ def tape_of(program: Program, costs: Costs) -> Tape:
     launch_ps = 0 if program.captured else to_ps(machine.host.launch_eager.si)
     offset_ps = graph_ps = to_ps(machine.host.launch_graph.si) if program.captured else 0
     read_ps = launch_ps + to_ps(machine.host.device_read.si)  # the copy is launched too
-    tape = Tape([], [], [], [], [Segment()])
+    tape = Tape([], [], [], [], [], [Segment()])
     streams: dict[str, int] = {}
     exchanges = 0
     for item in program.items:
@@ -65,7 +66,43 @@ def tape_of(program: Program, costs: Costs) -> Tape:
         tape.costs.append(spent)
         tape.weights.append("" if spent is None else item.work.weights)  # type: ignore[union-attr]
     tape.segments[-1].length_ps = offset_ps
+    _find_alone(tape.steps)
+    slots = slots_of(program, machine)
+    for step, spent in zip(tape.steps, tape.costs, strict=True):
+        tape.units.append(units_of(spent, slots[step.partition]) if spent is not None and step.alone else 0)
     return tape
+
+
+def _find_alone(steps: list[Step]) -> None:
+    """Say of every step whether its stream is the only one that uses cores of its partition."""
+    users: dict[str, set[int]] = {}
+    for step in steps:
+        users.setdefault(step.partition, set()).add(step.stream)
+    for step in steps:
+        step.alone = len(users[step.partition]) == 1
+
+
+def slots_of(program: Program, machine: MachineSpec) -> dict[str, dict[str, int]]:
+    """The chip's cores by partition; "" has what no stream was confined to.
+
+    Raises:
+        InputError: streams are confined to more cores than there are.
+    """
+    slots = {pool: count.count for pool, count in machine.chip.cores.items()}
+    rest = dict(slots)
+    for stream, shares in program.partitions.items():
+        for pool, count in shares.items():
+            rest[pool] = rest.get(pool, 0) - count
+            if rest[pool] < 0:
+                had = slots.get(pool, 0)
+                raise InputError(f"stream '{stream}' is confined to {count} '{pool}' cores: too many, there are {had}")
+    return {"": rest, **program.partitions}
+
+
+def units_of(cost: Cost, slots: dict[str, int]) -> int:
+    """On how many units a kernel runs that has these cores to itself; 0 if they are too few."""
+    units = min([slots.get(pool, 0) // per_unit for pool, per_unit in cost.need], default=cost.want)
+    return min(units, cost.want) if units >= cost.at_least else 0
 
 
 def _latency_s(work: Work | Collective | Prefetch | Flag, cost: Cost | None, machine: MachineSpec) -> float:

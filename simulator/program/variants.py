@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 from simulator.machine.kernels import Work
 from simulator.program.costs import Costs
-from simulator.program.tape import amounts, statics, tape_of
+from simulator.program.tape import amounts, slots_of, statics, tape_of, units_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from simulator.machine.kernels import Cost
     from simulator.machine.npu import Tape
     from simulator.machine.spec import MachineSpec
     from simulator.program.task import Program
@@ -25,7 +29,7 @@ class Compiler:
 
     def __init__(self, machine: MachineSpec, generation: str, groups: dict[str, int] | None = None) -> None:
         self.costs, self.groups = Costs(machine, generation), groups or {}
-        self._tapes: dict[int, Tape] = {}
+        self._tapes: dict[int, tuple[Tape, Callable[[str, Cost], int]]] = {}  # and on how many units what runs
         self._columns: dict[int, dict[str, list]] = {}
 
     def tape(self, program: Program) -> Tape:
@@ -34,14 +38,18 @@ class Compiler:
         if template is None:
             return tape_of(program, self.costs)
         if id(template) not in self._tapes:
-            self._tapes[id(template)] = tape_of(template, self.costs)
-        base, tasks = self._tapes[id(template)], program.tasks
-        costs, weights = list(base.costs), list(base.weights)
+            slots = slots_of(template, self.costs.machine)
+            known = tape_of(template, self.costs), cache(lambda partition, cost: units_of(cost, slots[partition]))
+            self._tapes[id(template)] = known
+        (base, fitting), tasks = self._tapes[id(template)], program.tasks
+        costs, weights, units = list(base.costs), list(base.weights), list(base.units)
         for index in template.by_rank:
             work = tasks[index].work
             if isinstance(work, Work):
-                costs[index], weights[index] = self.costs.of(work), work.weights
-        return replace(base, costs=costs, weights=weights)
+                cost, step = self.costs.of(work), base.steps[index]
+                costs[index], weights[index] = cost, work.weights
+                units[index] = fitting(step.partition, cost) if step.alone else 0
+        return replace(base, costs=costs, weights=weights, units=units)
 
     def columns(self, program: Program) -> dict[str, list]:
         """As `statics`."""

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from simulator.machine.spec import MachineSpec, override, quantities
+from simulator.program import tape
 from simulator.program.collectives import Key
 from simulator.program.rank import Rank
+from simulator.program.world import record_world
 from tests.law.program.clusters import SLOW_MEMORY, TWO_LEVELS, Cluster, clusters
 from tests.law.timeline_laws import check_serial
 from tests.program.small import TINY, Run, passes_mb, replay, run, tiny
@@ -84,6 +88,24 @@ def test_the_same_world_runs_the_same_way_again(cluster: Cluster) -> None:
     first, second = (replay(cluster.world(), cluster.machine) for _ in range(2))
     assert first.times() == second.times()
     assert first.columns["bound_by"].tolist() == second.columns["bound_by"].tolist()
+
+
+@settings(deadline=None, max_examples=40)
+@given(clusters, st.booleans())
+def test_a_stream_alone_on_its_cores_finds_what_it_would_be_granted(cluster: Cluster, confined: bool) -> None:
+    def program(npu: Rank) -> None:
+        if confined:
+            npu.confine("one", {"cube": 2, "vector": 4})
+            npu.confine("two", {"cube": 2, "vector": 4})
+        cluster.program(npu)
+
+    def times() -> object:
+        world = record_world(program, cluster.ranks, cluster.groups, lambda rank: {"odd": rank == cluster.odd})
+        return replay(world, cluster.machine).times()
+
+    found = times()
+    with patch.object(tape, "_find_alone"):
+        assert times() == found
 
 
 def faster(machine: MachineSpec, factor: int) -> MachineSpec:
