@@ -17,6 +17,7 @@ from simulator.observe.metrics import Metrics, busy_by_block, measure
 from simulator.observe.timeline import StaticTasks, Timeline, Unrecorded
 from simulator.observe.trace import Flight
 from simulator.paths import did_you_mean
+from simulator.physics.clock import seldom_collected
 from simulator.program.collectives import Lowering
 from simulator.program.live import LiveReplay
 from simulator.program.rank import Rank
@@ -175,6 +176,7 @@ def _record(workload: Workload, case: Case, npu: Rank) -> None:
 
 
 @_naming_settings
+@seldom_collected()
 def simulate(
     scenario: Scenario,
     *,

@@ -176,7 +176,7 @@ class OnChip:
             assert flow is not None
             moving[0].go_on(flow.solo_rate, flow.solo_bound, now_ps)
         elif moving:
-            shares = share_two(*self._rates, tuple(mover.stage.ask for mover in moving))
+            shares = share_two(*self._rates, tuple([mover.stage.ask for mover in moving]))
             for mover, (rate, stop) in zip(moving, shares, strict=True):
                 bound = mover.stage.own if stop == OWN else (self.hbm, self.l2)[stop]
                 at_ease &= mover.go_on(rate, bound, now_ps)
@@ -208,11 +208,13 @@ class OnChip:
         for begin_ps, end_ps, stage in mover.spans():
             (hbm, l2), first_ps = network, end_ps
             for spans in their_spans:
-                beside = [span for span in spans if span[0] < end_ps and begin_ps < span[1]]
-                if beside:
-                    hbm += max(other.hbm_rate for _, _, other in beside)
-                    l2 += max(other.l2_rate for _, _, other in beside)
-                    first_ps = min(first_ps, beside[0][0])
+                most_hbm = most_l2 = 0.0
+                for their_begin_ps, their_end_ps, other in spans:
+                    if their_begin_ps < end_ps and begin_ps < their_end_ps:
+                        most_hbm, most_l2 = max(most_hbm, other.hbm_rate), max(most_l2, other.l2_rate)
+                        first_ps = min(first_ps, their_begin_ps)
+                hbm += most_hbm
+                l2 += most_l2
             if not self._have_room(hbm, stage.hbm_rate, l2, stage.l2_rate):
                 return max(begin_ps, first_ps)
         return NEVER

@@ -85,7 +85,7 @@ class Alarm(Call):
 def run(env: Environment) -> None:
     """Run to the end, as `env.run()` does, with less ado about calls."""
     queue = env._queue
-    with _seldom_collected():
+    with seldom_collected():
         while queue:
             event: Any = queue[0][3]
             kind = type(event)
@@ -103,7 +103,7 @@ def run(env: Environment) -> None:
 
 
 @contextmanager
-def _seldom_collected() -> Iterator[None]:
+def seldom_collected() -> Iterator[None]:
     """What a run makes dies with its last reference: looking for cycles among all that lives is wasted time."""
     before = gc.get_threshold()
     gc.freeze()
