@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from simulator.errors import InputError, RunError
+
 if TYPE_CHECKING:
     from simulator.scenario import Scenario, Study
 
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 class Table:
     """A study's result: a column per scenario and metric; None where a scenario has no such metric.
 
-    unread: settings from outside that no run has read.
+    unread: settings from outside that no run has read. reasons: (value, why it could not run).
     """
 
     title: str
@@ -22,23 +24,33 @@ class Table:
     columns: tuple[tuple[str, str], ...]
     rows: tuple[tuple[str, tuple[float | None, ...]], ...]
     unread: tuple[str, ...] = ()
+    reasons: tuple[tuple[str, str], ...] = ()
 
 
 def run_study(scenario: Scenario, study: Study, tell: Callable[[float], None] | None = None) -> Table:
-    """Simulate the scenario, and those that the study names beside it, with every value of the study's key."""
+    """Simulate the scenario, and those that the study names beside it, with every value of the study's key.
+
+    A value that is no setting's, or a key that is none, is refused before anything runs.
+    """
     from simulator.library import load_scenario
     from simulator.simulation import simulate
 
     scenarios = [load_scenario(name) for name in study.beside] + [scenario]
     columns = tuple((one.name, metric) for one in scenarios for metric in study.metrics)
-    rows, unread = [], []
-    for number, value in enumerate(study.values):
-        results = [simulate(one.replace({study.key: value})) for one in scenarios]
-        rows.append((value, tuple([one.metrics.get(metric) for one in results for metric in study.metrics])))
-        unread += [one.header["unread"] for one in results]
+    changed = [(value, [one.replace({study.key: value}) for one in scenarios]) for value in study.values]
+    rows, unread, reasons = [], [], []
+    for number, (value, its) in enumerate(changed):
+        metrics: list[dict[str, float]] = [{}] * len(its)
+        try:
+            results = [simulate(one) for one in its]
+            metrics = [one.metrics for one in results]
+            unread += [one.header["unread"] for one in results]
+        except (InputError, RunError) as error:
+            reasons.append((value, str(error)))
+        rows.append((value, tuple([one.get(metric) for one in metrics for metric in study.metrics])))
         if tell is not None:
             tell((number + 1) / len(study.values))
-    return Table(study.title, study.key, columns, tuple(rows), tuple(in_all(unread)))
+    return Table(study.title, study.key, columns, tuple(rows), tuple(in_all(unread)), tuple(reasons))
 
 
 def in_all(unread: Sequence[Sequence[str]]) -> list[str]:

@@ -233,7 +233,9 @@ def _check(dimension: str, rule: Callable[[float], bool], right: str) -> WrapVal
         its = _UNITS[unit][0]
         if its != dimension:
             what = _DIMENSIONS[its] if unit == "1" else f"'{unit}' is {_DIMENSIONS[its]}"
-            yield "dimension", f"{what}, wanted is {_DIMENSIONS[dimension]}: one of {', '.join(units_of(dimension))}"
+            units = units_of(dimension)
+            these = f": one of {', '.join(units)}" if len(units) > 1 else f', unit "{dimension}"'
+            yield "dimension", f"{what}, wanted is {_DIMENSIONS[dimension]}{these}"
         elif isinstance(value, float | int) and not math.isnan(value) and not rule(to_si(value, unit)):
             yield "range", f"must be {right}"
 

@@ -223,7 +223,9 @@ def _studies_of(name: str) -> list[StudyTable]:
 
 def _study_lines(study: StudyTable) -> list[str]:
     head = (study.key, *(f"{scenario}: {metric}" for scenario, metric in study.columns))
-    return [f"### {study.title}", "", table(head, [[value, *map(number, row)] for value, row in study.rows]), ""]
+    shown = table(head, [[value, *map(number, row)] for value, row in study.rows])
+    reasons = [f"{value} did not run: {reason.splitlines()[0]}" for value, reason in study.reasons]
+    return [f"### {study.title}", "", shown, *reasons, ""]
 
 
 def markdown(rows: Sequence[Row], tables: Sequence[StudyTable] = ()) -> str:

@@ -46,6 +46,12 @@ def test_help_teaches_by_example(braid: Braid, command: str) -> None:
     assert f"braid {command}" in done.out.partition("Example")[2]
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_examples_can_be_copied_from_a_narrow_terminal(braid: Braid, command: str) -> None:
+    examples = braid(command, "--help").out.partition("Example")[2].partition("╭")[0].splitlines()[1:]
+    assert all(line.lstrip().startswith(("#", "braid")) for line in examples if line.strip()), examples
+
+
 def test_the_module_is_the_command(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "simulator", "list"], cwd=tmp_path, env=environment(),
                           capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from simulator.study import Table
+from simulator.validation import _study_lines
 from tests.conftest import ROOT, Outcome
 
 Braid = Callable[..., Outcome]
@@ -164,6 +167,27 @@ def test_what_show_calls_none_can_be_set_so(braid: Braid) -> None:
     done = braid("show", DP, "--set", "batch.prompt_lengths=none")
     assert done.code == 0, done.err
     assert "batch.prompt_lengths    none" in done.out
+
+
+def test_a_sweep_goes_on_after_a_value_that_cannot_run(braid: Braid) -> None:
+    words = ("sweep", "a3_prefill:dp", "batch.requests", "32", "4096", "64", "--set", "model.shapes.layers=4")
+    done = braid(*words, "--metrics", "latency_ms")
+    assert done.code == 1
+    assert [line.split()[0] for line in done.out.splitlines()[2:] if line] == ["32", "4096", "64"]
+    assert done.out.splitlines()[3].split() == ["4096", "-"]
+    assert done.err.startswith("Error: batch.requests = 4096: a3_prefill:dp: the fullest rank does not fit")
+    rows = json.loads(braid(*words, "--json").out)
+    assert rows[1]["latency_ms"] is None
+    assert "does not fit" in rows[1]["reason"]
+    assert "reason" not in rows[0]
+    assert braid(*words[:3], "4096").code == 1
+
+
+def test_a_study_of_the_library_that_cannot_run_everywhere_says_so() -> None:
+    table = Table("t", "k", (("s", "m"),), (("1", (2.0,)), ("2", (None,))), reasons=(("2", "does not fit\n  ledger"),))
+    lines = "\n".join(_study_lines(table))
+    assert "2 did not run: does not fit" in lines
+    assert "ledger" not in lines
 
 
 def test_a_sweep_needs_a_metric(braid: Braid) -> None:

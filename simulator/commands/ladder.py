@@ -31,7 +31,7 @@ def ladder(scenario: str, metrics: str, settings: dict[str, str], seed: int, as_
     \b
     Examples:
       braid ladder trt_min_latency:base
-      braid ladder trt_min_latency:base --set machine.host.launch_graph="0 us" --json
+      braid ladder trt_min_latency:base --set machine.host.launch_graph="0 us"
     """
     from simulator.commands.output import to_json
     from simulator.commands.progress import ProgressBar

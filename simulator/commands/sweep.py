@@ -21,17 +21,19 @@ DEFAULT_METRICS = ("latency_ms", "iteration_ms", "tpot_ms", "throughput_tok_s", 
                    "exposed communication and stretch]")
 @options.settings
 @options.as_json
-def sweep(scenario: str, key: str, values: tuple[str, ...], metrics: str | None, settings: dict[str, str],
-          as_json: bool) -> None:
+@click.pass_context
+def sweep(ctx: click.Context, scenario: str, key: str, values: tuple[str, ...], metrics: str | None,
+          settings: dict[str, str], as_json: bool) -> None:
     """Simulate SCENARIO with each of VALUES for the setting KEY.
 
-    KEY is one that --set takes: a setting of the scenario, or machine.KEY or model.KEY.
+    KEY is one that --set takes: a setting of the scenario, or machine.KEY or model.KEY. A value that cannot run is
+    reported, the others still run (exit code 1).
 
     \b
     Examples:
       braid sweep a3_prefill:dp batch.requests 32 64 128
-      braid sweep a3_prefill:microbatch machine.chip.hbm.peak "1.2 TB/s" "1.6 TB/s" "3.2 TB/s"
-      braid sweep a3_prefill:microbatch knobs.engine sdma aiv --metrics latency_ms,hidden_comm_ms
+      braid sweep a3_prefill:dp machine.chip.hbm.peak "1.2 TB/s" "3.2 TB/s"
+      braid sweep a3_prefill:dp knobs.engine sdma aiv --metrics exposed_comm_ms
     """
     from simulator.commands.output import to_json
     from simulator.commands.progress import ProgressBar
@@ -52,16 +54,23 @@ def sweep(scenario: str, key: str, values: tuple[str, ...], metrics: str | None,
         table = run_study(chosen, study, bar if bar.wanted else None)
     there = [place for place in range(len(study.metrics)) if any(row[place] is not None for _, row in table.rows)]
     missing = [one for place, one in enumerate(study.metrics) if place not in there]
-    if missing and (asked is not None or not there):
+    if len(table.reasons) < len(values) and missing and (asked is not None or not there):
         which = ", ".join(missing)
         raise InputError(f"{chosen.name} has no metric {which}; `braid run {chosen.name} --json` lists them")
     wanted = [study.metrics[place] for place in there]
     rows = [(value, [row[place] for place in there]) for value, row in table.rows]
     warn_unread(chosen.name, table.unread)
+    reasons = dict(table.reasons)
     if as_json:
-        click.echo(to_json([{key: value, **dict(zip(wanted, row, strict=True))} for value, row in rows]))
-        return
-    _print(rows, key, wanted)
+        why = {value: {"reason": reason} for value, reason in reasons.items()}
+        click.echo(to_json([{key: value, **dict(zip(wanted, row, strict=True)), **why.get(value, {})}
+                            for value, row in rows]))
+    else:
+        _print(rows, key, wanted)
+    for value, reason in reasons.items():
+        click.echo(f"Error: {key} = {value}: {reason}", err=True)
+    if reasons:
+        ctx.exit(1)
 
 
 def _print(rows: Sequence[tuple[str, Sequence[float | None]]], key: str, metrics: Sequence[str]) -> None:

@@ -52,5 +52,5 @@ def validate(ctx: click.Context, pattern: str | None, jobs: int, as_json: bool) 
             studies = validation.studies(jobs, bar if bar.wanted else None)
         write_text(target, validation.markdown(rows, studies))
         click.echo(f"wrote {target}")
-    if any(row.failed for row in rows) or any(not study.columns for study in studies):
+    if any(row.failed for row in rows) or any(study.reasons or not study.columns for study in studies):
         ctx.exit(1)
