@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING
 from simulator.program.transfer import Phase, Transfer
 from simulator.units import to_ps
 
-Both = tuple[Transfer | None, Transfer | None]
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -59,19 +57,14 @@ class Folding:
             folded.append(Phase(phase.latency_s, transfers))
         return tuple(folded)
 
-    def own(self, exchange: Exchange, rank: int, both: tuple[Transfer | None, Transfer | None]) -> Both:
-        """What leaves a rank and what arrives at it in a one-sided exchange, on the capacities that stand."""
+    def own(self, exchange: Exchange, rank: int, transfer: Transfer, side: int) -> Transfer:
+        """What leaves a rank or arrives at it in a one-sided exchange, on the capacities that stand."""
         import numpy as np
 
-        number = self._ties.first[exchange] + 2 * exchange[1].index(rank)
-
-        def folded(transfer: Transfer, end: int) -> Transfer:
-            numbers = [self._ties.numbering.of(key)[0] for key, _ in transfer.loads]
-            loads = np.array([load for _, load in transfer.loads])
-            colour = int(self._classes.transfers[number + end])
-            return self._folded(transfer, colour, loads, np.searchsorted(self._ties.used, numbers))
-
-        return both[0] and folded(both[0], 0), both[1] and folded(both[1], 1)
+        numbers = [self._ties.numbering.of(key)[0] for key, _ in transfer.loads]
+        loads = np.array([load for _, load in transfer.loads])
+        colour = int(self._classes.transfers[self._ties.first[exchange] + 2 * exchange[1].index(rank) + side])
+        return self._folded(transfer, colour, loads, np.searchsorted(self._ties.used, numbers))
 
     def busy_ps(self, exchange: Exchange, before: int, numbers: Sequence[int]) -> int:
         """What the busiest capacity needs for some transfers of a phase; before: those in the phases before it."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from math import inf
-from typing import Any, TypeVar
 
 import simpy
 
@@ -14,17 +13,16 @@ from simulator.machine.mover import Mover
 from simulator.machine.npu import Npu
 from simulator.machine.shape import Shape, stage_of
 from simulator.physics.clock import call_later
+from simulator.physics.cores import Need
 from simulator.physics.flows import Capacity, Flow, Network
 from simulator.program.collectives import Lowering
-from simulator.program.one_sided import IN, OUT, PUT, Keys, costs_of, keys_of, latency_s, own_transfer, startup_s
+from simulator.program.one_sided import IN, OUT, Keys, costs_of, keys_of, latency_s, own_transfer, startup_s
 from simulator.program.task import Collective
 from simulator.program.transfer import Key, Transfer
 from simulator.units import to_ps
 
 _WORDS = "engine", "latency"  # what limits a put that no capacity does: its engine's rate, its start-up
 RECENT = 8  # sizes of a rank's exchanges that are remembered: one end of many is the same in every layer
-Made = TypeVar("Made")
-Both = tuple[Transfer | None, Transfer | None]
 
 
 @dataclass(slots=True, eq=False)
@@ -59,33 +57,18 @@ class Mailboxes:
     ) -> None:
         self.env, self.network, self.capacity, self.lowering = env, network, capacity, lowering
         self._boxes: dict[object, Mailbox] = {}
-        self._transfers: dict[int, dict[tuple, Transfer | None]] = {}  # by rank
         self._keys: dict[tuple[int, int], tuple[Keys, Keys]] = {}  # by rank and identity of the members
         self._idle: dict[int, list[Mover]] = {}  # by rank
-        self._shapes: dict[int, dict[tuple, tuple[Shape, Transfer | None]]] = {}  # by rank
+        self._shapes: dict[int, dict[tuple, Shape]] = {}  # by rank
         self._costs = cache(lambda via: costs_of(lowering.engines[via]))
         self._startup_ps = cache(lambda via, members: to_ps(startup_s(lowering.engines[via], members)))
-        self._rate = cache(self._rate_on)
 
-    def own(self, collective: Collective, members: tuple[int, ...], rank: int) -> Both:
-        """What leaves a rank and what arrives at it in a put, where ranks are not folded."""
-        sent, received, via = collective.sent_bytes, collective.received_bytes, collective.via
-        return self._own(rank, members, via, OUT, sent), self._own(rank, members, via, IN, received)
-
-    def _own(self, rank: int, members: tuple[int, ...], via: str, side: int, size: int) -> Transfer | None:
-        def make() -> Transfer | None:
-            keys = self._keys.get((rank, id(members))) or keys_of(self.lowering.fabric, members, rank)
-            self._keys[rank, id(members)] = keys
-            return own_transfer(keys[side], self._costs(via), len(members) - 1, rank, size)
-
-        return _recent(self._transfers.setdefault(rank, {}), (id(members), via, side, size), make)
-
-    def _rate_on(self, via: str, need: tuple[tuple[str, int], ...], per_peer: float) -> float:
-        """Bytes/s of an engine on the cores that it got."""
-        engine = self.lowering.engines[via]
-        cores = sum(count.count for count in engine.cores.values())
-        share = sum(count for _, count in need) / cores if cores else 1.0
-        return engine.rate_bytes_per_s("all_to_all", per_peer) * share
+    def own(self, collective: Collective, members: tuple[int, ...], rank: int, side: int) -> Transfer | None:
+        """What leaves a rank or what arrives at it in a put, where ranks are not folded."""
+        keys = self._keys.get((rank, id(members))) or keys_of(self.lowering.fabric, members, rank)
+        self._keys[rank, id(members)] = keys
+        size = collective.received_bytes if side == IN else collective.sent_bytes
+        return own_transfer(keys[side], self._costs(collective.via), len(members) - 1, rank, size)
 
     def __len__(self) -> int:
         return len(self._boxes)
@@ -96,30 +79,31 @@ class Mailboxes:
             self._boxes[key] = Mailbox(key, expected, to_ps(latency_s(self.lowering.fabric, members)))
         return self._boxes[key]
 
-    def arrive(self, box: Mailbox, npu: Npu, index: int, collective: Collective, members: int, own: Both) -> None:
-        """A rank's put or collect is ready and holds its cores. own: what leaves it and what arrives at it."""
-        if collective.kind == PUT:
-            self._put(box, npu, index, collective, members, own)
-            return
+    def collect(self, box: Mailbox, npu: Npu, index: int) -> None:
+        """A rank is there to collect, and holds its cores."""
         box.waiting[npu.rank] = (npu, index)
         self._open(box, npu.rank)
 
-    def _put(self, box: Mailbox, npu: Npu, index: int, collective: Collective, members: int, own: Both) -> None:
-        """A rank's own bytes leave; what is meant for it starts to drain."""
-        step, via = npu.steps[index], collective.via
-        startup_ps, start_ps = self._startup_ps(via, members) if members > 1 else 0, npu.env._now
-        sent, arriving = own
-        rate = self._rate(via, step.need, collective.sent_bytes / max(members - 1, 1))
-        leaving = self._shape(npu, sent, rate, startup_ps)
+    def put(
+        self, box: Mailbox, npu: Npu, index: int, collective: Collective, members: int, alike: object,
+        own: Callable[[int], Transfer | None],
+    ) -> None:  # fmt: skip
+        """A rank's own bytes leave, and what is meant for it starts to drain, on the cores that it holds.
+
+        own: the transfer of each side, if there is one; the same for all puts of this rank that are `alike` and of one
+        size.
+        """
+        need, start_ps = npu.steps[index].need, npu.env._now
+        shape = partial(self._shape, npu, need, collective.via, members, alike, own)
+        leaving = shape(OUT, collective.sent_bytes)
 
         def left(bound: str) -> None:
-            npu.finish(index, start_ps, leaving.solo_ps, bound, step.need, 1)
+            npu.finish(index, start_ps, leaving.solo_ps, bound, need, 1)
             self._landed(box, npu.rank)
 
-        if arriving is not None:
+        if collective.received_bytes and members > 1:
             box.draining.add(npu.rank)
-            coming = self._shape(npu, arriving, inf, startup_ps)
-            self._send(npu, coming, lambda _: self._drained(box, npu.rank))
+            self._send(npu, shape(IN, collective.received_bytes), lambda _: self._drained(box, npu.rank))
         self._send(npu, leaving, left)
 
     def _send(self, npu: Npu, shape: Shape, ended: Callable[[str], object]) -> None:
@@ -134,11 +118,30 @@ class Mailboxes:
         mover.ended = rest
         mover.start(shape, npu.env._now)
 
-    def _shape(self, npu: Npu, transfer: Transfer | None, limit: float, startup_ps: int) -> Shape:
-        """One end of a put on a die: its start-up, then its bytes, if there are any."""
+    def _shape(
+        self, npu: Npu, need: Need, via: str, members: int, alike: object, own: Callable[[int], Transfer | None],
+        side: int, size: int,
+    ) -> Shape:  # fmt: skip
+        """One end of a put on a die, which is remembered for some time: its start-up, then its bytes, if any."""
         recent = self._shapes.setdefault(npu.rank, {})
-        key = id(transfer), limit, startup_ps  # the transfer is kept with its shape, so that it stays who it is
-        return _recent(recent, key, lambda: (self._make(npu, transfer, limit, startup_ps), transfer))[0]
+        key = alike, via, need, side, size
+        found = recent.pop(key, None)
+        if found is None:
+            startup_ps = self._startup_ps(via, members) if members > 1 else 0
+            transfer = own(side) if members > 1 else None
+            limit = self._rate(via, need, size / max(members - 1, 1)) if side == OUT else inf
+            found = self._make(npu, transfer, limit, startup_ps)
+            if len(recent) == RECENT:
+                del recent[next(iter(recent))]
+        recent[key] = found
+        return found
+
+    def _rate(self, via: str, need: Need, per_peer: float) -> float:
+        """Bytes/s of an engine on the cores that it got."""
+        engine = self.lowering.engines[via]
+        cores = sum(count.count for count in engine.cores.values())
+        share = sum(count for _, count in need) / cores if cores else 1.0
+        return engine.rate_bytes_per_s("all_to_all", per_peer) * share
 
     def _make(self, npu: Npu, transfer: Transfer | None, limit: float, startup_ps: int) -> Shape:
         if transfer is None:
@@ -173,15 +176,3 @@ class Mailboxes:
             box.latency_ps,
             lambda _: npu.finish(index, start_ps, box.latency_ps, "latency", need, 1),
         )
-
-
-def _recent(known: dict[Any, Made], key: object, make: Callable[[], Made]) -> Made:
-    """What was made for this key, if that is not long ago."""
-    if key in known:
-        found = known.pop(key)
-    else:
-        found = make()
-        if len(known) == RECENT:
-            del known[next(iter(known))]
-    known[key] = found
-    return found

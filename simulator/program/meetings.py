@@ -20,7 +20,7 @@ from simulator.physics.clock import call_later
 from simulator.physics.flows import Capacity, Flow, Network
 from simulator.program.collectives import Key, Lowering, Phase, Transfer, alone_ps, busy_ps
 from simulator.program.leading import Leading, leaders_of
-from simulator.program.mailbox import Both, Mailbox, Mailboxes
+from simulator.program.mailbox import Mailbox, Mailboxes
 from simulator.program.one_sided import ONE_SIDED, PUT
 from simulator.program.roles import Roles
 from simulator.program.task import Collective, Task
@@ -87,7 +87,6 @@ class Meetings:
         self._whos: dict[Who, tuple[Who, frozenset[int]]] = {}  # one object for all who are equal, and who is expected
         self._leading = Leading(world, roles)
         self._flows: dict[Transfer, Flow] = {}
-        self._puts: dict[tuple[int, Collective], Both] = {}
         self.mailboxes = Mailboxes(env, network, capacity, lowering)
 
     def prepare(self, rank: int) -> None:
@@ -103,9 +102,13 @@ class Meetings:
         assert isinstance(collective, Collective)
         if collective.kind in ONE_SIDED:
             who, _, members = self._agenda(npu.rank)[npu.tape.steps[index].exchange]
-            puts = collective.kind == PUT and len(members) > 1
-            own = self._own(npu.rank, who, collective, members) if puts else (None, None)
-            self.mailboxes.arrive(self._mailbox(npu, index), npu, index, collective, len(members), own)
+            box = self._mailbox(npu, index)
+            if collective.kind == PUT:
+                own = partial(self._own, npu.rank, who, collective, members)
+                alike = id(members) if self.roles.folding is None else collective
+                self.mailboxes.put(box, npu, index, collective, len(members), alike, own)
+            else:
+                self.mailboxes.collect(box, npu, index)
             return
         meeting = self.of(npu, index)
         meeting.arrived.setdefault(npu.rank, []).append((npu, index))
@@ -149,16 +152,14 @@ class Meetings:
         known = who if self.roles.folding else (who[0], who[1][0])  # an instance is known by its first rank
         return self.mailboxes.box((known, number), self._whos[who][1], members)
 
-    def _own(self, rank: int, who: Who, collective: Collective, members: tuple[int, ...]) -> Both:
-        """What leaves a rank and what arrives at it in a put, folded or not."""
-        if self.roles.folding is None:
-            return self.mailboxes.own(collective, members, rank)
-        known = self._puts.get((rank, collective))
-        if known is None:
-            own = self.mailboxes.own(collective, members, rank)
-            exchange = as_exchange(who.group, members, rank, collective)
-            known = self._puts[rank, collective] = self.roles.folding.own(exchange, rank, own)
-        return known
+    def _own(
+        self, rank: int, who: Who, collective: Collective, members: tuple[int, ...], side: int
+    ) -> Transfer | None:
+        """What leaves a rank or arrives at it in a put, folded or not."""
+        own = self.mailboxes.own(collective, members, rank, side)
+        if self.roles.folding is None or own is None:
+            return own
+        return self.roles.folding.own(as_exchange(who.group, members, rank, collective), rank, own, side)
 
     def _agenda(self, rank: int) -> list[tuple[Who, int, tuple[int, ...]]]:
         """(who, sequence number, members) of every exchange of a rank's program, in launch order."""
