@@ -40,9 +40,10 @@ def decode_2k2k() -> Scenario:
                     note=": +15% by MoE streams at high concurrency"),
             _expect("a2.decode.prefetch", "block_attention_ms", 0.90, against="a2_decode:no_prefetch",
                     note=": MLA about 10% shorter, at a batch and context that the source does not give. At 72 requests"
-                    " and 3K it is half of that: of 812 us a layer, 585 us are attention, bound by compute; o_proj"
-                    " goes from 119 us (HBM 96) to 86 (144 rows at the on-chip rate of large GEMMs 63), MLAProlog from"
-                    " 67 (57) to 62 (52). At 48 requests, or without MTP, it is 10% or more (see the studies)"),
+                    " and 3K it is 4.4%: of MLA's 812 us a layer, 585 us are the attention kernel, which computes and"
+                    " waits for no weights. Warm weights take o_proj from 119 to 86 us and MLAProlog from 67 to 62;"
+                    " both are then bound on chip. With fewer requests attention is shorter: at 48, or without MTP,"
+                    " the gain is 10% or more (see the studies)"),
             _expect("a2.decode.hierarchy", "iteration_ms", 1.0, against="a2_decode:free_roce", band=(0.98, 1.02),
                     note=": the part between nodes is hidden under the part inside"),
         ),
@@ -115,7 +116,7 @@ def low() -> Scenario:
     """4 requests per card."""
     row = _expect("a2.decode.low", "tpot_ms", 30,
                   note=": start-ups of collectives, assumed, are a fifth of it, floors and the bubble an eighth: 110 us"
-                  " instead of 70, or floors as measured eagerly, make it 30.7 or 31.3 (see studies)")  # fmt: skip
+                  " instead of 70, or floors as measured eagerly, make it 31.2 or 31.8 (see studies)")  # fmt: skip
     study = Study(
         title="Atlas A2 decode: floors of kernels, inside a graph or as measured on eager small kernels",
         key="kernels",

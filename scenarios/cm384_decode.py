@@ -139,8 +139,8 @@ def decode_ten_layers() -> Scenario:
         expected=(),
         studies=(
             Study(
-                title="How skewed the routing is, is not published; nor whether rows keep 24 or 48 vector cores busy; one"
-                " micro-batch beside (10 of 61 layers)",
+                title="How skewed the routing is, is not published, nor whether rows keep 24 or 48 vector cores busy;"
+                " and one micro-batch instead of two (10 of 61 layers)",
                 key="routing.skew",
                 values=("0", "0.1", "0.2", "0.3"),
                 metrics=("iteration_ms", "waiting_comm_ms"),
