@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from simulator.machine.kernels import Work, cost_of
@@ -29,6 +30,8 @@ EVEN_TOKENS = 2  # tables of skewed routing: rows of so few tokens take as long 
 Chains = list[tuple[tuple[Work, ...], float]]  # kernels one after the other, and how long they took together
 L2_BYTES = 126e6
 WARM_BYTES = L2_BYTES / 2  # routed experts: each of the two dies keeps a copy of what both read
+OWN_WARM_BYTES = 80e6  # of the TensorRT-LLM backend: up to here times do not grow, from L2_BYTES on they follow HBM
+GROUPS, KEPT_GROUPS = 8, 4  # of DeepSeek's routing: a token takes its experts from four of eight groups
 
 
 def gemm(folder: Path, table_dtype: str, dtype: str, largest: int) -> Chains:
@@ -84,22 +87,63 @@ def core(requests: int, keys: int, heads: int) -> Work:
 
 
 def experts(folder: Path, family: str, distribution: str = "power_law_1.01") -> Chains:
-    """Routed experts over 8 GPUs in every split, up to 16 tokens, on the rank that touches most experts.
+    """Routed experts of CUTLASS over 8 GPUs in every split, up to 16 tokens, on the rank that touches most experts.
 
     The table repeats one routing, so that experts which fit into L2 were found there and not in HBM. Experts in BF16
     were measured at a hidden size of 6144, those in NVFP4 at 7168.
     """
     dtype, hidden = ("bf16", 6144) if family == "experts_bf16" else ("nvfp4", SHAPES.hidden)
-    every = aiconfigurator(folder, RELEASE.format("moe", "moe_perf"), kernel_source=BACKENDS[family], num_experts=256,
-                           topk=8, moe_dtype={"bf16": "bfloat16"}.get(dtype, dtype), distribution=distribution,
-                           hidden_size=hidden, inter_size=SHAPES.expert_intermediate)  # fmt: skip
+    every = aiconfigurator(folder, RELEASE.format("moe", "moe_perf"), kernel_source="moe_torch_flow_cutlass",
+                           num_experts=256, topk=8, moe_dtype={"bf16": "bfloat16"}.get(dtype, dtype),
+                           distribution=distribution, hidden_size=hidden, inter_size=SHAPES.expert_intermediate)  # fmt: skip
     shapes = replace(SHAPES, hidden=hidden)
-    return [
-        (operator(family, shapes, row["num_tokens"], rows, row["moe_tp_size"]), row["latency"] / 1e3)
-        for row in every
-        if row["num_tokens"] <= 16 and row["moe_tp_size"] * row["moe_ep_size"] == 8
-        for rows in (_busiest(row["num_tokens"], row["moe_ep_size"], distribution),)
-    ]
+    table: Chains = []
+    for row in every:
+        if row["num_tokens"] <= 16 and row["moe_tp_size"] * row["moe_ep_size"] == 8:
+            rows = _busiest(row["num_tokens"], row["moe_ep_size"], distribution)
+            chain = operator(family, shapes, row["num_tokens"], rows, row["moe_tp_size"])
+            fits = sum(work.weight_bytes for work in chain) < WARM_BYTES
+            table.append((tuple(map(warm, chain)) if fits else chain, row["latency"] / 1e3))
+    return table
+
+
+def own_backend(folder: Path) -> Chains:
+    """Routed experts of the TensorRT-LLM backend with even routing, up to 16 tokens, TP and EP of 1 to 8.
+
+    With the experts that its routing leaves (`limited_rows`) all splits lie on one curve. Left out is where L2 holds a
+    part of the experts.
+    """
+    every = aiconfigurator(folder, RELEASE.format("moe", "moe_perf"), kernel_source="moe_torch_flow_min_latency",
+                           num_experts=256, topk=8, moe_dtype="nvfp4", distribution="balanced",
+                           hidden_size=SHAPES.hidden, inter_size=SHAPES.expert_intermediate)  # fmt: skip
+    table: Chains = []
+    for row in every:
+        if row["num_tokens"] > 16 or row["moe_tp_size"] > 8 or row["moe_ep_size"] > 8:
+            continue
+        rows = choices.blocks_of(limited_rows(row["num_tokens"]), row["moe_ep_size"])[0]
+        chain = operator("grouped_gemm_trtllm", SHAPES, row["num_tokens"], rows, row["moe_tp_size"])
+        size = sum(work.weight_bytes for work in chain)
+        if size < OWN_WARM_BYTES:
+            chain = tuple(map(warm, chain))
+        elif size < L2_BYTES:
+            continue
+        table.append((chain, row["latency"] / 1e3))
+    return table
+
+
+def limited_rows(tokens: int) -> tuple[int, ...]:
+    """Rows of every expert where each token was meant to take one expert of every group.
+
+    It keeps to four groups, of equal ones the first, and fills up with their first experts. The table shows it: two
+    groups of ranks take as long as one, which would have twice the experts.
+    """
+    size, rows = 256 // GROUPS, [0] * 256
+    for token in range(tokens):
+        meant = {group * size + token * size // tokens for group in range(KEPT_GROUPS)}
+        others = (expert for expert in range(KEPT_GROUPS * size) if expert not in meant)
+        for expert in (*meant, *islice(others, 8 - len(meant))):
+            rows[expert] += 1
+    return tuple(rows)
 
 
 def operator(family: str, s: Shapes, tokens: int, rows: tuple[int, ...], shards: int) -> tuple[Work, ...]:
@@ -114,8 +158,7 @@ def operator(family: str, s: Shapes, tokens: int, rows: tuple[int, ...], shards:
                     for n, k in ((2 * width, s.hidden), (s.hidden, width)))  # fmt: skip
         around = (sparse.sort(s, rows, family), small, small) if family == "experts_sort" else ()
         chain = (small, small, up, down, *around)
-    chain = tuple(ops.cached(work) for work in chain)
-    return tuple(map(warm, chain)) if sum(work.weight_bytes for work in chain) < WARM_BYTES else chain
+    return tuple(ops.cached(work) for work in chain)
 
 
 def _busiest(tokens: int, groups: int, distribution: str) -> tuple[int, ...]:
@@ -130,8 +173,7 @@ def _busiest(tokens: int, groups: int, distribution: str) -> tuple[int, ...]:
     return sorted(drawn, key=lambda block: sum(map(bool, block)))[4]
 
 
-BACKENDS = {"experts_sort": "moe_torch_flow_cutlass", "experts_bf16": "moe_torch_flow_cutlass",
-            "grouped_gemm_trtllm": "moe_torch_flow_min_latency"}  # fmt: skip
+CUTLASS = ("experts_sort", "experts_bf16")
 FITTED: dict[str, tuple[Callable[[Path], Chains], tuple[str, ...]]] = {
     "gemm_bf16": (lambda f: gemm(f, "bfloat16", "bf16", 16384), ("floor", "serial_per_k", "split_k", "hbm_share")),
     "gemm_nvfp4": (lambda f: gemm(f, "nvfp4", "nvfp4", 65536), ("floor", "compute_share", "hbm_share", "unoverlapped")),
@@ -140,8 +182,7 @@ FITTED: dict[str, tuple[Callable[[Path], Chains], tuple[str, ...]]] = {
     "experts_sort": (lambda f: experts(f, "experts_sort"), ("floor", "per_group", "per_slot")),
     "grouped_gemm_nvfp4": (lambda f: experts(f, "experts_sort"), ("hbm_share", "unoverlapped")),
     "experts_bf16": (lambda f: experts(f, "experts_bf16"), ("floor", "per_group", "hbm_share")),
-    "grouped_gemm_trtllm": (lambda f: experts(f, "grouped_gemm_trtllm"),
-                            ("floor", "compute_share", "hbm_share", "unoverlapped")),
+    "grouped_gemm_trtllm": (own_backend, ("floor", "per_group", "compute_share", "hbm_share", "unoverlapped")),
 }  # fmt: skip
 
 
@@ -249,7 +290,7 @@ def main() -> None:
             numbers = {name: getattr(kernel, name) for name in names}
             found = ", ".join(f"{name} = {one.value:.4g} {one.unit}" for name, one in numbers.items())
             print(f"{'':20s} {off(machine, family, kernel, table)}: {found}")
-    for family in BACKENDS:
+    for family in CUTLASS:
         if arguments.only not in family:
             continue
         even = experts(arguments.folder, family, "balanced")
