@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, SerializeAsAny, model_validator
 
@@ -33,13 +33,10 @@ class Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-Several = Annotated[int, Field(gt=0, le=10**6, description="how many there are of what is listed one by one")]
-
-
 class Prompts(Part):
     """A batch of prompts to prefill: `requests` of `prompt_tokens` each, or the lengths of `prompt_lengths`."""
 
-    requests: Several = 1
+    requests: int = Field(1, gt=0, le=10**6)
     prompt_tokens: PositiveInt = 4096
     prompt_lengths: tuple[PositiveInt, ...] = Field((), description="uneven prompts; instead of the two above")
 
@@ -57,7 +54,7 @@ class Requests(Part):
     arrive or so that ranks cache as many tokens each. Simulated is the iteration half-way through the output.
     """
 
-    per_card: Several
+    per_card: int = Field(gt=0, le=10**4)
     prompt_tokens: PositiveInt = 2048
     output_tokens: PositiveInt = 2048
     draft_tokens: int = Field(1, ge=0, le=8)
@@ -101,7 +98,7 @@ class Layout(Part):
 class RoutingSpec(Part):
     """Expert load: forced even without a skew; drawn from a power law with one (0 is even popularity)."""
 
-    skew: float | None = Field(None, ge=0)
+    skew: float | None = Field(None, ge=0, allow_inf_nan=False)
 
 
 class Expected(Part):

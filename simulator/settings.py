@@ -40,10 +40,17 @@ def replaced(model: Model, changes: Mapping[str, str]) -> Model:
             model = _with(model, key.split("."), text)
         except ValidationError as error:
             reasons = "; ".join(plain(one["msg"]) for one in error.errors(include_url=False))
-            mistakes.append(f"--set {key}: got '{text}': {reasons} (now {known[key]!r})")
+            mistakes.append(f"--set {key}: got '{text}': {reasons} (now {shown(known[key])})")
     if mistakes:
         raise InputError("\n".join(mistakes))
     return model
+
+
+def shown(value: Any) -> str:
+    """A setting's value as it can be given again."""
+    if value is None or value == ():
+        return "none"
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _fields(model: BaseModel) -> Iterator[tuple[str, Any]]:

@@ -154,6 +154,9 @@ def test_a_file_named_without_its_suffix_is_found_out(
 
 @pytest.mark.parametrize(("setting", "code", "said"), [
     ("batch.requests=100000000000", 2, "must be less than or equal to"),
+    ("batch.requests=1000000", 1, "the fullest rank does not fit"),
+    ("routing.skew=inf", 2, "must be a finite number"),
+    ("batch.prompt_lengths=[1,2", 2, "must be a list, as in 1024,2048 (now none)"),
     ("batch.requests=0", 2, "--set batch.requests: got '0': must be greater than 0 (now 64)"),
     ("machine.chip.hbm.peak=1e-30 B/s", 1, "lasts longer than the 106 days that the clock can count"),
 ])
@@ -161,6 +164,13 @@ def test_very_large_and_very_small(braid: Braid, setting: str, code: int, said: 
     done = braid("run", DP, "--set", setting)
     assert done.is_one_clear_message(code), done
     assert said in done.err
+
+
+@pytest.mark.parametrize("name", ["point_to_point:efa", "pplx_rl:pipelined"])
+def test_a_transfer_with_nobody_to_receive_it(braid: Braid, name: str) -> None:
+    done = braid("run", name, "--set", "cards=1")
+    assert done.is_one_clear_message(2), done
+    assert "set cards to" in done.err
 
 
 def test_what_show_calls_none_can_be_set_so(braid: Braid) -> None:

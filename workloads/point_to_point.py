@@ -65,6 +65,8 @@ def readings(case: Case, columns: Mapping[str, Any]) -> Mapping[str, float]:
 
 def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     """Nobody meets."""
+    if case.ranks < 2:
+        raise ValueError("a transfer needs two ranks: set cards to 2 or more")
     return {}
 
 

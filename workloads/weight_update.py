@@ -144,6 +144,8 @@ def _trainers(case: Case) -> int:
 
 def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     """Nobody meets on a GPU."""
+    if not 0 < _trainers(case) < case.ranks:
+        raise ValueError(f"{case.ranks} ranks leave none to train or none to infer: set cards to more")
     return {}
 
 

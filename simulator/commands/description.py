@@ -18,6 +18,7 @@ def description(scenario: Scenario) -> str:
     from simulator.machine.generation import base_of
     from simulator.machine.typed_toml import quantities
     from simulator.model.shapes import load_model, override_model
+    from simulator.settings import shown
     from simulator.simulation import prepare
 
     ready = prepare(scenario)
@@ -29,7 +30,7 @@ def description(scenario: Scenario) -> str:
         f"Machine: {ready.machine.title}": _machine(ready),
         "Layout": _layout(ready),
         "Memory of the fullest rank": str(ready.ledger).splitlines(),
-        "Settings (--set KEY=VALUE)": _columns((key, _value(value)) for key, value in scenario.settings().items()),
+        "Settings (--set KEY=VALUE)": _columns((key, shown(value)) for key, value in scenario.settings().items()),
         "Expected values": _expected(scenario),
         f"Numbers of the machine {scenario.machine} (--set machine.KEY=VALUE)": _numbers(machine_numbers),
         f"Numbers of the model {scenario.model} (--set model.KEY=VALUE)": _numbers(quantities(model)),
@@ -71,12 +72,6 @@ def _layout(ready: Prepared) -> list[str]:
         f"different programs: {programs}; {len(world.programs[0].tasks):,} tasks on rank 0",
         *(f"  group {name}: {len(members)} of {len(members[0])} ranks" for name, members in world.groups.items()),
     ]
-
-
-def _value(value: object) -> str:
-    if value is None or value == ():
-        return "none"
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _expected(scenario: Scenario) -> list[str]:

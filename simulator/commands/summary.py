@@ -29,7 +29,7 @@ def facts(result: Result) -> list[str]:
     ranks, classes = header["ranks"], header["classes"]
     how = f"by roles, {classes} of {ranks} ranks stand for all" if header["mode"] == "roles" else "every rank by itself"
     lines = [
-        f"{header['machine']}, {header['cards']} cards = {ranks} ranks; {header['model']}",
+        f"{header['machine']}, {_count(header['cards'], 'card')} = {_count(ranks, 'rank')}; {header['model']}",
         f"simulated {how}; seed {header['seed']}",
         f"memory: {format_si(ledger.used_bytes, 'B')} of {format_si(ledger.usable_bytes, 'B')} on the fullest rank",
     ]
@@ -44,6 +44,10 @@ def facts(result: Result) -> list[str]:
     if header["changed"] and result.scenario.expected:
         lines.append("expected values are those of the scenario without these changes")
     return lines
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def missing(result: Result) -> list[str]:

@@ -44,8 +44,6 @@ def sweep(ctx: click.Context, scenario: str, key: str, values: tuple[str, ...], 
     from simulator.study import run_study
 
     chosen = scenario_of(scenario, settings)
-    for value in values:
-        chosen.replace({key: value})  # everything that is wrong with the words is said before anything runs
     asked = None if metrics is None else tuple(one.strip() for one in metrics.split(",") if one.strip())
     if asked == ():
         raise InputError("--metrics names none; `braid run SCENARIO --json` lists them")

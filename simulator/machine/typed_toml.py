@@ -213,7 +213,8 @@ def _line_of(model: type[BaseModel], error: dict[str, Any], label: str) -> str:
 def plain(message: str) -> str:
     """Pydantic's own messages in the tone of ours."""
     for start, ours in (("Value error, ", ""), ("Input should be ", "must be "), ("String should ", "text must "),
-                        ("a valid dictionary or instance of ", "a table: ")):
+                        ("a valid dictionary or instance of ", "a table: "),
+                        ("a valid tuple", "a list, as in 1024,2048")):
         message = message.replace(start, ours)
     return message
 

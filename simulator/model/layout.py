@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import heapreplace
 
 
 def blocks(ranks: int, size: int, setting: str = "") -> list[tuple[int, ...]]:
@@ -27,8 +28,11 @@ def strides(ranks: int, size: int) -> list[tuple[int, ...]]:
 def deal(lengths: Sequence[int], ranks: int) -> list[tuple[int, ...]]:
     """Requests to data-parallel ranks: each, longest first, to the rank with the fewest tokens so far."""
     hands: list[list[int]] = [[] for _ in range(ranks)]
+    fewest = [(0, rank) for rank in range(ranks)]  # a heap
     for length in sorted(lengths, reverse=True):
-        min(hands, key=sum).append(length)
+        tokens, rank = fewest[0]
+        hands[rank].append(length)
+        heapreplace(fewest, (tokens + length, rank))
     return [tuple(hand) for hand in hands]
 
 
