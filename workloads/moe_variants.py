@@ -100,29 +100,40 @@ def _serve(host: Host, thread: HostThread, label: Label, peers: list[int], size:
         cards[turn % len(cards)].post(Write(label, host.rank, peer, size, counter, posted=row))
 
 
+class Counters:
+    """Counters in a GPU's own memory, which arriving writes raise by `amount_of` and its kernels spin on."""
+
+    def __init__(self, host: Host, amount_of: Callable[[Write], int]) -> None:
+        self._host, self._amount_of = host, amount_of
+        self._arrived: Counter[str] = Counter()
+        self._wanted: dict[str, tuple[int, str]] = {}
+        for nic in host.engine.nics:
+            nic.received, nic.completed = self._received, lambda *_: None
+
+    def want(self, counter: str, amount: int, flag: str) -> None:
+        """The GPU sees `flag` as soon as so much has arrived."""
+        self._wanted[counter] = amount, flag
+        if self._arrived[counter] == amount:
+            self._host.seen_by_gpu(flag, Key(-1, -1))
+
+    def _received(self, write: Write, row: Key) -> None:
+        self._arrived[write.immediate] += self._amount_of(write)
+        amount, flag = self._wanted.get(write.immediate, (-1, ""))
+        if self._arrived[write.immediate] == amount:
+            self._host.seen_by_gpu(flag, row)
+
+
 # --- GPU-initiated writes (IBGDA): no host thread takes part ----------------------------------------------------------
 
 
 def gpu_initiated(host: Host, case: Case) -> Steps:
     """Warps ring the card's doorbell for every token copy; receivers spin on counters in their own memory."""
-    arrived: Counter[str] = Counter()
-    wanted: dict[str, tuple[int, str]] = {}
-
-    def received(write: Write, row: Key) -> None:
-        arrived[write.immediate] += 1
-        count, flag = wanted.get(write.immediate, (-1, ""))
-        if arrived[write.immediate] == count:
-            host.seen_by_gpu(flag, row)
-
-    for nic in host.engine.nics:
-        nic.received, nic.completed = received, lambda *_: None
+    counters = Counters(host, lambda write: 1)
     for number in range(case.batch.steps):
         step = step_of(case, host.rank, number)
         for label, flag, answer, parts, size, arriving in exchanges(step):
             counter = step.on(label.name)
-            wanted[counter] = arriving, answer
-            if arrived[counter] == arriving:
-                host.seen_by_gpu(answer, Key(-1, -1))
+            counters.want(counter, arriving, answer)
             row = yield host.flag(flag)  # the doorbell crosses PCIe as a flag does; nobody polls for it
             for turn, peer in enumerate(tokens_in_turn(parts, f"{host.rank} {counter}")):
                 nic = host.engine.nics[turn % len(host.engine.nics)]
@@ -188,21 +199,11 @@ def _rails(ranks: int, tokens: int, per_token: int) -> Sizes:
 
 def reducing_writes(host: Host, case: Case) -> Steps:
     """The kernel's warps post a write per chunk of 32 tokens; receivers spin on counters in their own memory."""
-    arrived: Counter[str] = Counter()
-    wanted: dict[str, tuple[int, str]] = {}
-
-    def received(write: Write, row: Key) -> None:
-        arrived[write.immediate] += write.size_bytes
-        size, flag = wanted.get(write.immediate, (-1, ""))
-        if arrived[write.immediate] == size:
-            host.seen_by_gpu(flag, row)
-
-    for nic in host.engine.nics:
-        nic.received, nic.completed = received, lambda *_: None
+    counters = Counters(host, lambda write: write.size_bytes)
     for number in range(case.batch.steps):
         for label, flag, answer, parts, size, arriving in exchanges(rails_of(case, host.rank, number)):
             counter = f"{number} {label.name}"
-            wanted[counter] = arriving * size, answer
+            counters.want(counter, arriving * size, answer)
             row = yield host.flag(flag)
             for turn, (peer, rows) in enumerate(_chunks(parts, 32)):
                 nic = host.engine.nics[turn % len(host.engine.nics)]
