@@ -9,16 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulator.scenario import Expected, Layout, Requests, RoutingSpec, Scenario, Study
+from simulator.scenario import Expected, Layout, Requests, RoutingSpec, Scenario, Source, Study
 from workloads.a2_decode import Knobs
 from workloads.a2_serving import ITERATION
 
-SOURCE = "Huawei, DeepSeek V3/R1 inference deployment best practice on Ascend servers, 2025"
+_expect = Source("Huawei, DeepSeek V3/R1 inference deployment best practice on Ascend servers, 2025").expects
 BASE = "a2_decode:decode_2k2k"
-
-
-def _expect(number: str, metric: str, value: float, role: Any = "predict", note: str = "", **more: Any) -> Expected:
-    return Expected(id=number, metric=metric, value=value, role=role, note=f"{SOURCE}{note}", **more)
 
 
 def decode_2k2k() -> Scenario:
@@ -34,8 +30,8 @@ def decode_2k2k() -> Scenario:
         knobs=Knobs(),
         workload=ITERATION,
         expected=(
-            _expect("a2.decode.2k2k", "tpot_ms", 99.6, "fit"),
-            _expect("a2.decode.2k2k", "throughput_tok_s_per_card", 723, "fit"),
+            _expect("a2.decode.2k2k", "tpot_ms", 99.6, role="fit"),
+            _expect("a2.decode.2k2k", "throughput_tok_s_per_card", 723, role="fit"),
             _expect("a2.decode.streams", "throughput_tok_s_per_card", 1.15, against="a2_decode:one_stream",
                     note=": +15% by MoE streams at high concurrency"),
             _expect("a2.decode.prefetch", "block_attention_ms", 0.90, against="a2_decode:no_prefetch",

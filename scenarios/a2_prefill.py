@@ -5,16 +5,10 @@ Published in Huawei's "DeepSeek V3/R1 inference deployment best practice on Asce
 
 from __future__ import annotations
 
-from typing import Any
-
-from simulator.scenario import Expected, Layout, Prompts, Scenario, Study
+from simulator.scenario import Layout, Prompts, Scenario, Source, Study
 from workloads.a2_prefill import PREFILL, Knobs
 
-SOURCE = "Huawei, DeepSeek V3/R1 inference deployment best practice on Ascend servers, 2025"
-
-
-def _expect(number: str, metric: str, value: float, note: str = "", **more: Any) -> Expected:
-    return Expected(id=number, metric=metric, value=value, role="predict", note=f"{SOURCE}{note}", **more)
+_expect = Source("Huawei, DeepSeek V3/R1 inference deployment best practice on Ascend servers, 2025").expects
 
 
 def convert() -> Scenario:

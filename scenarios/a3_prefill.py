@@ -5,17 +5,13 @@ Published by Huawei's cann-recipes-infer, "DeepSeek-R1 prefill optimisation on A
 
 from __future__ import annotations
 
-from simulator.scenario import Expected, Layout, Prompts, Scenario, Study
+from simulator.scenario import Layout, Prompts, Scenario, Source, Study
 from workloads.a3_prefill import DATA_PARALLEL, MICRO_BATCH, SP_TP_SP, Knobs
 
-SOURCE = "cann-recipes-infer, DeepSeek-R1 prefill optimisation on Atlas A3"
+_expect = Source("cann-recipes-infer, DeepSeek-R1 prefill optimisation on Atlas A3").expects
 LONGER = (1.0, None)  # a sign: the ratio is above one
 SHORTER = (None, 1.0)
 UNEVEN = Prompts(prompt_lengths=(16384, 12288, 8192, 8192, *(4096,) * 12, *(1024,) * 48))
-
-
-def _expect(number: str, metric: str, value: float, role: str = "predict", note: str = "", **more: object) -> Expected:
-    return Expected(id=number, metric=metric, value=value, role=role, note=f"{SOURCE}{note}", **more)  # type: ignore[arg-type]
 
 
 def dp() -> Scenario:
@@ -31,9 +27,9 @@ def dp() -> Scenario:
         knobs=Knobs(),
         workload=DATA_PARALLEL,
         expected=(
-            _expect("a3.prefill.dp", "latency_ms", 3128, "fit"),
-            _expect("a3.prefill.dp", "throughput_tok_s", 83805, "fit"),
-            _expect("a3.prefill.dp", "throughput_tok_s_per_card", 5237, "fit"),
+            _expect("a3.prefill.dp", "latency_ms", 3128, role="fit"),
+            _expect("a3.prefill.dp", "throughput_tok_s", 83805, role="fit"),
+            _expect("a3.prefill.dp", "throughput_tok_s_per_card", 5237, role="fit"),
             _expect("a3.prefill.share", "communication_share", 0.30,
                     note=": up to 30% before overlap", band=(0.25, 0.31)),
         ),
@@ -46,7 +42,7 @@ def dp_tnd() -> Scenario:
         title="Atlas A3 prefill: FlashAttention on TND operands",
         knobs=Knobs(attention="tnd"),
         expected=(
-            _expect("a3.prefill.ntd", "attention_ms", 1.15, "fit", ": NTD makes FlashAttention 15% faster",
+            _expect("a3.prefill.ntd", "attention_ms", 1.15, ": NTD makes FlashAttention 15% faster", role="fit",
                     against="a3_prefill:dp"),
         ),
     )  # fmt: skip

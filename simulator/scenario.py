@@ -123,6 +123,20 @@ class Expected(Part):
         return f"{self.metric} / {self.against}" if self.against else self.metric
 
 
+@dataclass(frozen=True)
+class Source:
+    """Where values were published; its name begins their notes."""
+
+    name: str
+
+    def expects(
+        self, number: str, metric: str, value: float, note: str = "", role: Literal["fit", "predict"] = "predict",
+        **more: Any,
+    ) -> Expected:
+        """A value of it, by its number; note and more fields as an `Expected` has them."""
+        return Expected(id=number, metric=metric, value=value, role=role, note=f"{self.name}{note}", **more)
+
+
 class Study(Part):
     """How metrics depend on one setting: `key` takes each of `values`, for this scenario and those of `beside`."""
 
