@@ -5,10 +5,10 @@ The two published figures fit the memory traffic of collectives, which every oth
 
 from __future__ import annotations
 
-from simulator.scenario import Expected, Layout, Scenario
+from simulator.scenario import Layout, Scenario, Source
 from workloads.contention import GEMM_BESIDE_ALL_GATHER, Knobs, Operands
 
-SOURCE = "STRATA, arXiv 2607.26444: compute beside a saturating collective"
+_expect = Source("STRATA, arXiv 2607.26444: compute beside a saturating collective").expects
 
 
 def staging() -> Scenario:
@@ -24,8 +24,7 @@ def staging() -> Scenario:
         knobs=Knobs(engine="aiv"),
         workload=GEMM_BESIDE_ALL_GATHER,
         expected=(
-            Expected(id="a3.contention.staging", metric="compute_stretch", value=1.25, role="fit",
-                     note=f"{SOURCE} with staging copies is 25% slower"),
+            _expect("a3.contention.staging", "compute_stretch", 1.25, " with staging copies is 25% slower", "fit"),
         ),
     )  # fmt: skip
 
@@ -36,7 +35,6 @@ def zero_copy() -> Scenario:
         title="Atlas A3: GEMMs beside a zero-copy AllGather",
         knobs=Knobs(engine="aiv_zero_copy"),
         expected=(
-            Expected(id="a3.contention.zero_copy", metric="compute_stretch", value=1.13, role="fit",
-                     note=f"{SOURCE} with zero copy is 13% slower"),
+            _expect("a3.contention.zero_copy", "compute_stretch", 1.13, " with zero copy is 13% slower", "fit"),
         ),
     )  # fmt: skip

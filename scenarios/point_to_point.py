@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from simulator.scenario import Expected, Scenario
+from simulator.scenario import Expected, Scenario, Source
 from workloads.point_to_point import POINT_TO_POINT, Knobs, Sizes
 
-SOURCE = "TransferEngine and MoE kernels of Perplexity, arXiv 2510.27656, point-to-point table"
+_expect = Source("TransferEngine and MoE kernels of Perplexity, arXiv 2510.27656, point-to-point table").expects
 SINGLE = {"efa": (16, 54, 145, 336), "cx7": (44, 116, 245, 378)}  # Gb/s at 64 KiB, 256 KiB, 1 MiB, 32 MiB
 MISSES = {
     ("cx7", "paged_8KiB_gbit_s"): "; it lies below both the rate of pages and the goodput that its neighbours show",
@@ -44,9 +44,8 @@ def cx7() -> Scenario:
 
 
 def _aggregated() -> Expected:
-    return Expected(id="pplx.multi_nic", metric="paged_64KiB_gbit_s", value=2.0, role="predict",
-                    against="point_to_point:efa_one_card",
-                    note=f"{SOURCE}: two cards of 200 Gb/s are used as one of 400")
+    return _expect("pplx.multi_nic", "paged_64KiB_gbit_s", 2.0, ": two cards of 200 Gb/s are used as one of 400",
+                   against="point_to_point:efa_one_card")
 
 
 def _published(nic: str) -> tuple[Expected, ...]:
@@ -57,7 +56,6 @@ def _published(nic: str) -> tuple[Expected, ...]:
     paged = [(f"paged_{kib}KiB_gbit_s", value, "predict" if kib > 1 else "fit")
              for kib, value in zip(sizes.page_kib, PAGED[nic], strict=True)]
     return tuple(
-        Expected(id=f"pplx.p2p.{nic}", metric=metric, value=value, role=role,  # type: ignore[arg-type]
-                 note=f"{SOURCE}{MISSES.get((nic, metric), '')}")
+        _expect(f"pplx.p2p.{nic}", metric, value, MISSES.get((nic, metric), ""), role)  # type: ignore[arg-type]
         for metric, value, role in single + paged
     )  # fmt: skip

@@ -5,21 +5,20 @@ Published sums are dispatch + combine. One number of the machine is fitted on th
 
 from __future__ import annotations
 
-from simulator.scenario import Expected, RoutingSpec, Scenario, Study
+from typing import Literal
+
+from simulator.scenario import Expected, RoutingSpec, Scenario, Source, Study
 from workloads.moe_variants import GENERIC, GPU_INITIATED, REDUCING, GenericKnobs, ReducingKnobs
 from workloads.pplx_moe import DISPATCH_COMBINE, Knobs, Tokens
 
-SOURCE = "TransferEngine and MoE kernels of Perplexity, arXiv 2510.27656"
-UCCL = "UCCL-EP on EFA, uccl-project/uccl at da914a2: dispatch + combine"
+PPLX = Source("TransferEngine and MoE kernels of Perplexity, arXiv 2510.27656")
+UCCL = Source("UCCL-EP on EFA, uccl-project/uccl at da914a2: dispatch + combine")
 MORE, LESS = (1.0, None), (None, 1.0)
+_expect = PPLX.expects
 
 
-def _expect(number: str, metric: str, value: float, role: str = "predict", note: str = "", **more: object) -> Expected:
-    return Expected(id=number, metric=metric, value=value, role=role, note=note or SOURCE, **more)  # type: ignore[arg-type]
-
-
-def _sum(value: float, role: str = "predict", note: str = "") -> Expected:
-    return _expect("pplx.efa.sum", "dispatch_combine_us", value, role, note)
+def _sum(value: float, note: str = "", role: Literal["fit", "predict"] = "predict") -> Expected:
+    return _expect("pplx.efa.sum", "dispatch_combine_us", value, note, role)
 
 
 def _nvlink(share: float) -> Expected:
@@ -33,7 +32,7 @@ def efa_ep16() -> Scenario:
         key="knobs.private_tokens", values=("0", "4", "8", "16", "24", "32", "64", "128"),
         metrics=("dispatch_us", "dispatch_combine_us"), beside=("pplx:efa_ep32",),
     )  # fmt: skip
-    published = _sum(459, note=f"{SOURCE}; with 64 tokens a peer, half of them are overflow")
+    published = _sum(459, note="; with 64 tokens a peer, half of them are overflow")
     return _efa(16, published, _nvlink(0.5)).variant(studies=(private,))
 
 
@@ -53,7 +52,7 @@ def efa_ep32() -> Scenario:
         key="machine.nic.latency", values=("10 us", "15.3 us", "20 us", "30 us"),
         metrics=("dispatch_us", "combine_us", "dispatch_combine_us"),
     )  # fmt: skip
-    return _efa(32, _sum(582, "fit"), _nvlink(0.25)).variant(studies=(uneven, late, way))
+    return _efa(32, _sum(582, role="fit"), _nvlink(0.25)).variant(studies=(uneven, late, way))
 
 
 def efa_ep64() -> Scenario:
@@ -94,7 +93,7 @@ def cx7_ep64() -> Scenario:
 def _cx7(name: str) -> Scenario:
     parent = {"efa_ep16": efa_ep16, "efa_ep32": efa_ep32, "efa_ep64": efa_ep64}[name]()
     faster = _expect("pplx.cx7", "dispatch_combine_us", 1.0, against=f"pplx:{name}", band=LESS,
-                     note=f"{SOURCE}: lower by the cards' base latency and posting")
+                     note=": lower by the cards' base latency and posting")
     return parent.variant(title=parent.title.replace("EFA", "ConnectX-7"), machine="h200_cx7", expected=(faster,),
                           studies=())
 
@@ -102,19 +101,19 @@ def _cx7(name: str) -> Scenario:
 def efa_ep64_no_private() -> Scenario:
     """No private buffers: tokens leave once all routes are known."""
     return _private(0, _expect("pplx.private", "dispatch_us", 1.0, against="pplx:efa_ep64", band=MORE,
-                               note=f"{SOURCE}: without private buffers the exchange of routes is exposed"))
+                               note=": without private buffers the exchange of routes is exposed"))
 
 
 def efa_ep64_small_private() -> Scenario:
     """Private buffers that take half of an average peer's tokens."""
     return _private(8, _expect("pplx.private", "dispatch_us", 1.0, against="pplx:efa_ep64", band=MORE,
-                               note=f"{SOURCE}: too small a private buffer costs a second write per peer"))
+                               note=": too small a private buffer costs a second write per peer"))
 
 
 def efa_ep64_large_private() -> Scenario:
     """Private buffers that take everything."""
     return _private(128, _expect("pplx.private", "dispatch_us", 1.0, against="pplx:efa_ep64", band=(0.98, 1.02),
-                                 note=f"{SOURCE}: no gain above a few tens of tokens per peer"))
+                                 note=": no gain above a few tens of tokens per peer"))
 
 
 def _private(tokens: int, expected: Expected) -> Scenario:
@@ -131,7 +130,7 @@ def cx7_ep64_no_templates() -> Scenario:
         knobs=Knobs(templates=False),
         expected=(
             _expect("pplx.engine", "dispatch_combine_us", 1.0, against="pplx:cx7_ep64", band=MORE,
-                    note=f"{SOURCE}: about 20 us more; a test holds the difference between 10 and 30 us"),
+                    note=": about 20 us more; a test holds the difference between 10 and 30 us"),
         ),
     )  # fmt: skip
 
@@ -151,7 +150,7 @@ def cx7_ep64_generic() -> Scenario:
         knobs=GenericKnobs(),
         expected=(
             _expect("pplx.generic", "dispatch_us", 10, against="pplx:cx7_ep64",
-                    note=f"{SOURCE}: about an order of magnitude; the time per command is assumed, see the study"),
+                    note=": about an order of magnitude; the time per command is assumed, see the study"),
         ),
         studies=(band,),
     )  # fmt: skip
@@ -187,16 +186,16 @@ def uccl_ep32() -> Scenario:
 
 
 def _uccl(ranks: int, value: float) -> Scenario:
-    note = (f"{UCCL}; something switches on beyond two nodes. Incast across rails leaves 0.44 to 0.63 of the rate "
+    note = ("; something switches on beyond two nodes. Incast across rails leaves 0.44 to 0.63 of the rate "
             "(same source); which share of this traffic it concerns is not known, so it is off: see the study")
     incast = Study(
         title="Share of the rate that is left where writes of several senders from other rails meet",
         key="machine.nic.rail_crossing", values=("0.44", "0.53", "0.63", "1"),
         metrics=("dispatch_us", "combine_us", "dispatch_combine_us"),
     )  # fmt: skip
-    published = _expect("uccl.efa.sum", "dispatch_combine_us", value, note=note)
-    order = _expect("uccl.efa.sum", "dispatch_combine_us", 1.0, against=f"pplx:efa_ep{ranks}", band=MORE,
-                    note=f"{UCCL}: slower than {SOURCE} where both are published (two and four nodes)")
+    published = UCCL.expects("uccl.efa.sum", "dispatch_combine_us", value, note)
+    order = UCCL.expects("uccl.efa.sum", "dispatch_combine_us", 1.0, against=f"pplx:efa_ep{ranks}", band=MORE,
+                         note=f": slower than {PPLX.name} where both are published (two and four nodes)")
     return _efa(ranks, published, *([order] if ranks != 24 else [])).variant(
         title=f"UCCL-EP over EFA, EP{ranks}, 128 tokens, four generic proxies",
         workload=GENERIC, knobs=GenericKnobs(threads=4), studies=(incast,) if ranks == 32 else (),
@@ -206,7 +205,7 @@ def _uccl(ranks: int, value: float) -> Scenario:
 def prefill() -> Scenario:
     """4096 tokens per rank over ConnectX-7, EP16: one copy per expert crosses the wire."""
     slower = _expect("pplx.prefill", "combine_us", 1.0, against="pplx:prefill_reducing", band=MORE,
-                     note=f"{SOURCE}: slower in combine than kernels that reduce on the sender")
+                     note=": slower in combine than kernels that reduce on the sender")
     return cx7_ep16().variant(title="MoE dispatch + combine over ConnectX-7, EP16, 4096 tokens",
                               batch=Tokens(per_rank=4096), expected=(slower,))
 

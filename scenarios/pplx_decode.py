@@ -5,10 +5,10 @@ One token of multi-token prediction, accepted four times in five. Requests are c
 
 from __future__ import annotations
 
-from simulator.scenario import Expected, RoutingSpec, Scenario, Study
+from simulator.scenario import Expected, RoutingSpec, Scenario, Source, Study
 from workloads.pplx_decode import DECODE, DecodeKnobs, Requests
 
-SOURCE = "TransferEngine and MoE kernels of Perplexity, arXiv 2510.27656"
+_expect = Source("TransferEngine and MoE kernels of Perplexity, arXiv 2510.27656").expects
 
 
 def one_node() -> Scenario:
@@ -23,7 +23,7 @@ def ep16() -> Scenario:
 
 def ep32() -> Scenario:
     """EP32 over EFA."""
-    note = (f"{SOURCE}: several nodes match or beat one at medium batch, without saying how large that is. Here they "
+    note = (": several nodes match or beat one at medium batch, without saying how large that is. Here they "
             "win up to 16 requests per GPU, and lose 7% at 32 and more beyond: weak evidence, see the study")
     batch = Study(
         title="Requests per GPU: one node reads more expert weights, several wait for the wire",
@@ -31,16 +31,16 @@ def ep32() -> Scenario:
         metrics=("tpot_ms", "throughput_tok_s_per_card"),
         beside=("pplx_decode:one_node", "pplx_decode:ep16"),
     )  # fmt: skip
-    beats = Expected(id="pplx.decode", metric="throughput_tok_s_per_card", value=1.0, role="predict", note=note,
-                     against="pplx_decode:one_node", band=(1.0, None))
+    beats = _expect("pplx.decode", "throughput_tok_s_per_card", 1.0, note, against="pplx_decode:one_node",
+                    band=(1.0, None))
     return _decode(32).variant(expected=(beats,), studies=(batch,))
 
 
 def ep32_two() -> Scenario:
     """EP32 over EFA, two micro-batches through one proxy."""
-    return _two(ep32(), Expected(id="pplx.microbatch", metric="throughput_tok_s_per_card", value=1.0, role="predict",
-                                 note=f"{SOURCE}: no gain from two micro-batches at a small batch",
-                                 against="pplx_decode:ep32", band=(None, 1.0)))
+    return _two(ep32(), _expect("pplx.microbatch", "throughput_tok_s_per_card", 1.0,
+                                ": no gain from two micro-batches at a small batch",
+                                against="pplx_decode:ep32", band=(None, 1.0)))
 
 
 def ep32_large() -> Scenario:
@@ -51,9 +51,9 @@ def ep32_large() -> Scenario:
 
 def ep32_large_two() -> Scenario:
     """As ep32_large with two micro-batches."""
-    return _two(ep32_large(), Expected(id="pplx.microbatch", metric="throughput_tok_s_per_card", value=1.0,
-                                       role="predict", note=f"{SOURCE}: a gain at a very large batch",
-                                       against="pplx_decode:ep32_large", band=(1.0, None)))
+    return _two(ep32_large(), _expect("pplx.microbatch", "throughput_tok_s_per_card", 1.0,
+                                      ": a gain at a very large batch",
+                                      against="pplx_decode:ep32_large", band=(1.0, None)))
 
 
 def kimi_k2_one_node() -> Scenario:

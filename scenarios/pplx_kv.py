@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from simulator.scenario import Expected, Scenario, Study
+from simulator.scenario import Scenario, Source, Study
 from workloads.kv_transfer import KV_TRANSFER, Knobs, Prompt
 
-SOURCE = "TransferEngine and MoE kernels of Perplexity, arXiv 2510.27656"
+_expect = Source("TransferEngine and MoE kernels of Perplexity, arXiv 2510.27656").expects
 
 
 def long_prompt() -> Scenario:
@@ -15,10 +15,9 @@ def long_prompt() -> Scenario:
         key="batch.prompt_tokens", values=("128", "512", "1024", "2048", "4096", "8192"),
         metrics=("layer_us", "kv_transfer_us", "kv_exposed_us"),
     )  # fmt: skip
-    hidden = Expected(id="pplx.kv", metric="kv_transfer_per_layer", value=1.0, role="predict", band=(None, 1.0),
-                      note=f"{SOURCE}: hidden under the next layer's compute for long prompts")
-    none = Expected(id="pplx.kv", metric="kv_exposed_us", value=0.0, role="predict", band=(None, 1.0),
-                    note=f"{SOURCE}: nothing is left when prefill ends")
+    hidden = _expect("pplx.kv", "kv_transfer_per_layer", 1.0,
+                     ": hidden under the next layer's compute for long prompts", band=(None, 1.0))
+    none = _expect("pplx.kv", "kv_exposed_us", 0.0, ": nothing is left when prefill ends", band=(None, 1.0))
     return Scenario(
         title="KV transfer layer by layer over EFA, prompts of 4096 tokens",
         machine="p5en_h200",
