@@ -342,28 +342,27 @@ def test_reports_are_refused_before_work_too(
     assert done.is_one_clear_message(2), done
 
 
-def test_ctrl_c_in_the_middle_leaves_one_line_and_no_files(tmp_path: Path) -> None:
-    long = ["--ranks", "all", "--set", "model.shapes.layers=600", "--set", "machine.chip.hbm.capacity=4 TiB"]
-    arguments = ["run", MICROBATCH, *long, "--out", str(tmp_path / "out")]
-    running = subprocess.Popen([sys.executable, "-m", "simulator", *arguments], cwd=tmp_path, env=environment(),
-                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    time.sleep(2.0)
-    assert running.poll() is None, "the run is over before it could be interrupted"
+def interrupted(folder: Path, after_s: float, *arguments: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command that Ctrl-C stops after so long."""
+    running = subprocess.Popen([sys.executable, "-m", "simulator", *arguments], cwd=folder, env=environment(),
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               start_new_session=True)
+    time.sleep(after_s)
+    assert running.poll() is None, "it is over before it could be interrupted"
     running.send_signal(signal.SIGINT)
     out, err = running.communicate(timeout=20)
-    assert (running.returncode, out, err) == (130, "", "interrupted\n")
+    return running.returncode, out, err
+
+
+def test_ctrl_c_in_the_middle_leaves_one_line_and_no_files(tmp_path: Path) -> None:
+    long = ["--ranks", "all", "--set", "model.shapes.layers=600", "--set", "machine.chip.hbm.capacity=4 TiB"]
+    left = interrupted(tmp_path, 2.0, "run", MICROBATCH, *long, "--out", str(tmp_path / "out"))
+    assert left == (130, "", "interrupted\n")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_ctrl_c_ends_parallel_processes_too(tmp_path: Path) -> None:
-    running = subprocess.Popen([sys.executable, "-m", "simulator", "validate", "--jobs", "2"], cwd=tmp_path,
-                               env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True, start_new_session=True)
-    time.sleep(1.5)
-    assert running.poll() is None, "validation is over before it could be interrupted"
-    running.send_signal(signal.SIGINT)
-    out, err = running.communicate(timeout=20)
-    assert (running.returncode, out, err) == (130, "", "interrupted\n")
+    assert interrupted(tmp_path, 1.5, "validate", "--jobs", "2") == (130, "", "interrupted\n")
     assert list(tmp_path.iterdir()) == []
 
 
