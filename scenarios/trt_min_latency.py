@@ -16,18 +16,22 @@ MORE = (1.0, None)  # a sign: the ratio is above one
 
 GTC_MISS = (
     ". Plain GEMMs of routed experts have no public table: they are CUTLASS's grouped products without sort and sum."
-    " The model was changed seven times knowing this figure, so how near it is, is weak evidence. If the year made only"
-    " the library's own kernels faster and not cuBLAS, it is 281 (study of `kernels`)"
+    " The model was changed eight times knowing this figure, so how near it is, is weak evidence. If the year made only"
+    " the library's own kernels faster and not cuBLAS, it is 278 (study of `kernels`)"
+)
+FINAL_MISS = (
+    ". It was 367 until the TensorRT-LLM backend's kernels were fitted on the experts that their table touched; one"
+    " factor slows all kernels alike, and what the year changed in which is published nowhere (study of `kernels`: 363)"
 )
 DEPTH = (
-    ". Three lead four by 0.3%, close as in the source: attention of five tokens needs a second wave of its tiles at"
-    " this length, four do not. Where pieces of keys are shorter or longer than 128 they are equal or four leads by"
-    " 0.4% (study). No table has several query tokens; they are counted as further heads, which the tables have. That"
-    " table was looked at because this sign was missed"
+    ". Three lead four by 0.2% (0.2 to 0.9% over seeds), close as in the source: attention of five tokens needs a"
+    " second wave of its tiles at this length, four do not. Where pieces of keys are shorter or longer than 128 they are equal"
+    " or four leads by 0.5% (study). No table has several query tokens; they are counted as further heads, which the"
+    " tables have. That table was looked at because this sign was missed"
 )
 TP8_MISS = (
-    ". TP8 comes out 1.6% better. The kernel tables do not decide it: at 4 tokens TP4 x EP2 is 0.6% faster than TP8 if"
-    " routing is drawn from one power law (1.01), 7% slower for another (1.2) and 46% slower for even routing"
+    ". TP8 comes out 0.7% better (0.1 to 0.9% over seeds). With even routing TP4 x EP2 leads by 1.7% (study): kernels"
+    " prefer it, but one half waits for the other. How unevenly real text routes is published nowhere"
 )
 DEPENDENT = (
     "TensorRT-LLM tech blogs 1 and 2: programmatic dependent launch makes it 1.03 times as fast. How long a prologue"
@@ -116,7 +120,7 @@ def gtc() -> Scenario:
     state = _with(base(), "TensorRT-LLM at batch 1: as shown at GTC 2025", _climbed(TO_GTC),
                   _expect("trt.gtc", 253, note=GTC_MISS), launch, *peak, plain)  # fmt: skip
     older = Study(title="The one fitted number of TensorRT-LLM at batch 1: latencies of 2025 against the tables",
-                  key="machine.generations.trtllm_2025.latency_factor", values=("1", "1.5", "1.7", "1.806", "1.9"),
+                  key="machine.generations.trtllm_2025.latency_factor", values=("1", "1.5", "1.7", "1.789", "1.9"),
                   metrics=("throughput_tok_s",), beside=(f"{HERE}:base", f"{HERE}:final", f"{HERE}:mtp_4"))  # fmt: skip
     whose = Study(title="Whose kernels a year made faster: all but PyTorch's, or the library's own alone",
                   key="kernels", values=("trtllm_2025", "trtllm_2025_own"), metrics=("throughput_tok_s",),
@@ -128,7 +132,8 @@ def gtc() -> Scenario:
                       values=("bf16", "nvfp4"), metrics=("throughput_tok_s",), beside=(f"{HERE}:final",))  # fmt: skip
     routing = Study(title="Even routing, or experts drawn from a power law", key="routing.skew",
                     values=("none", "1.01"), metrics=("throughput_tok_s", "waiting_comm_ms"),
-                    beside=(f"{HERE}:base", f"{HERE}:final", f"{HERE}:mtp_4", f"{HERE}:smart_router"))  # fmt: skip
+                    beside=(f"{HERE}:base", f"{HERE}:final", f"{HERE}:trtllm_tp8", f"{HERE}:mtp_4",
+                            f"{HERE}:smart_router"))  # fmt: skip
     return state.variant(studies=(depth, pieces, older, whose, precision, routing))
 
 
@@ -153,7 +158,7 @@ def final() -> Scenario:
     best = [_expect("trt.tp_ep", 1.0, note=note + TP8_MISS * (other == "tp8"), against=f"{HERE}:trtllm_{other}",
                     band=MORE) for other in ("ep8", "tp8", "tp2_ep4")]  # fmt: skip
     return _with(gtc(), "TensorRT-LLM at batch 1: all optimisations", _climbed(TO_FINAL),
-                 _expect("trt.final", 368), *best)  # fmt: skip
+                 _expect("trt.final", 368, note=FINAL_MISS), *best)  # fmt: skip
 
 
 def smart_router() -> Scenario:

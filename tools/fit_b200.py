@@ -95,7 +95,8 @@ def experts(folder: Path, family: str, distribution: str = "power_law_1.01") -> 
     dtype, hidden = ("bf16", 6144) if family == "experts_bf16" else ("nvfp4", SHAPES.hidden)
     every = aiconfigurator(folder, RELEASE.format("moe", "moe_perf"), kernel_source="moe_torch_flow_cutlass",
                            num_experts=256, topk=8, moe_dtype={"bf16": "bfloat16"}.get(dtype, dtype),
-                           distribution=distribution, hidden_size=hidden, inter_size=SHAPES.expert_intermediate)  # fmt: skip
+                           distribution=distribution, hidden_size=hidden,
+                           inter_size=SHAPES.expert_intermediate)  # fmt: skip
     shapes = replace(SHAPES, hidden=hidden)
     table: Chains = []
     for row in every:

@@ -177,7 +177,8 @@ def local_rows(npu: Rank, case: Case, tokens: int, number: int) -> tuple[int, ..
         rows = choices.even_rows(tokens, s.routed_experts, s.experts_per_token)
     else:
         seed = (case.seed, number)
-        rows = choices.power_law_rows(tokens, s.routed_experts, s.experts_per_token, case.routing.skew, seed)
+        limit = s.expert_groups, s.groups_per_token
+        rows = choices.power_law_rows(tokens, s.routed_experts, s.experts_per_token, case.routing.skew, seed, *limit)
     group, copy = npu.where("expert_group"), npu.where("copy")
     assert isinstance(group, int)
     own = choices.blocks_of(rows, ep)[group]

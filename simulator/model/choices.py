@@ -33,21 +33,34 @@ def chosen_rows(tokens: int, experts: int, per_token: int, skew: float, seed: tu
     return _choose(random, tokens, popularity, per_token)
 
 
-def power_law_rows(tokens: int, experts: int, per_token: int, skew: float, seed: tuple[int, ...]) -> tuple[int, ...]:
-    """Rows of every expert; skew: exponent of the density (0: all popularities between the two ends are as likely)."""
+def power_law_rows(
+    tokens: int, experts: int, per_token: int, skew: float, seed: tuple[int, ...], groups: int = 0, kept: int = 0
+) -> tuple[int, ...]:
+    """Rows of every expert; skew: exponent of the density (0: all popularities between the two ends are as likely).
+
+    groups, kept: a token keeps to so many groups of neighbouring experts, those with the best two (DeepSeek-V3, arXiv
+    2412.19437, section 2.1.2); 0: it chooses from all.
+    """
     import numpy as np
 
     random = np.random.default_rng(seed)
     popularity = [log(_quantile(share, skew)) for share in random.random(experts)]
-    return _choose(random, tokens, popularity, per_token)
+    return _choose(random, tokens, popularity, per_token, groups, kept)
 
 
-def _choose(random: Generator, tokens: int, popularity: Sequence[float], per_token: int) -> tuple[int, ...]:
+def _choose(
+    random: Generator, tokens: int, popularity: Sequence[float], per_token: int, groups: int = 0, kept: int = 0
+) -> tuple[int, ...]:
     """Rows of every expert where each token takes `per_token` different ones; popularity: logarithms."""
     import numpy as np
 
     experts = len(popularity)
     keys = popularity + random.gumbel(size=(tokens, experts))
+    if groups:
+        grouped = keys.reshape(tokens, groups, -1)
+        best = np.sort(grouped, axis=2)[:, :, -2:].sum(axis=2)
+        left_out = np.argsort(-best, axis=1)[:, kept:]
+        np.put_along_axis(grouped, left_out[:, :, None], -np.inf, axis=1)
     chosen = np.argpartition(-keys, per_token - 1, axis=1)[:, :per_token]
     return tuple(int(count) for count in np.bincount(chosen.ravel(), minlength=experts))
 

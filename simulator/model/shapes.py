@@ -37,6 +37,8 @@ class ShapesSpec(Table):
     head_dim: PositiveCount | None = None
     routed_experts: PositiveCount
     experts_per_token: PositiveCount
+    expert_groups: PositiveCount | None = None
+    groups_per_token: PositiveCount | None = None
     shared_experts: Count
     expert_intermediate: PositiveCount
     dense_intermediate: PositiveCount
@@ -60,7 +62,8 @@ class Shapes:
     q_lora, kv_lora: ranks of the query and key-value down projections; rope_dim, nope_dim: parts of a query or key head
     with and without rotary position; v_dim: size of a value head. kv_heads: heads with keys and values of their own,
     each shared by as many queries (0: all share one latent, as in MLA); then ranks and rope_dim are 0, nope_dim is the
-    size of a whole head.
+    size of a whole head. expert_groups: groups of neighbouring experts, of which a token's router keeps to
+    `groups_per_token` (0: a token may choose from all).
     """
 
     name: str
@@ -81,6 +84,8 @@ class Shapes:
     dense_intermediate: int
     vocabulary: int
     kv_heads: int = 0
+    expert_groups: int = 0
+    groups_per_token: int = 0
 
     @property
     def moe_layers(self) -> int:
@@ -204,9 +209,13 @@ def _checked(tables: dict[str, Any], label: str) -> ModelSpec:
 def _disagreements(spec: ModelSpec) -> Iterator[tuple[str, Any, str]]:
     """(key, what is there, what is right) wherever two numbers contradict each other."""
     shapes = spec.shapes
-    for part, whole in (("dense_layers", "layers"), ("experts_per_token", "routed_experts")):
-        if getattr(shapes, part).si > getattr(shapes, whole).si:
-            yield f"shapes.{part}", getattr(shapes, part), f"at most {whole}, which is {getattr(shapes, whole)}"
+    for part, whole in (("dense_layers", "layers"), ("experts_per_token", "routed_experts"),
+                        ("groups_per_token", "expert_groups")):  # fmt: skip
+        small, large = getattr(shapes, part), getattr(shapes, whole)
+        if small is not None and (large is None or small.si > large.si):
+            yield f"shapes.{part}", small, f"at most {whole}, which is {large or 'not given'}"
+    if shapes.expert_groups and shapes.routed_experts.si % shapes.expert_groups.si > 0:
+        yield "shapes.expert_groups", shapes.expert_groups, f"a divisor of routed_experts, {shapes.routed_experts}"
     given = [{name for name in names if getattr(shapes, name) is not None} for names in (LATENT, GROUPED)]
     if given not in ([set(LATENT), set()], [set(), set(GROUPED)]):
         right = f"either {', '.join(LATENT)} or {', '.join(GROUPED)}"

@@ -40,6 +40,19 @@ def test_a_power_law_touches_as_many_experts_as_the_measured_tables(tokens: int,
     assert touched(power_law_rows, tokens, 1.01, groups=8) == pytest.approx(fullest, rel=0.1)
 
 
+def test_a_token_keeps_to_its_groups_and_ranks_are_less_even() -> None:
+    def fullest(**limit: int) -> float:
+        draws = [power_law_rows(4, 256, 8, 1.01, (seed,), **limit) for seed in range(40)]
+        return mean(max(sum(map(bool, block)) for block in blocks_of(rows, 8)) for rows in draws)
+
+    for seed in range(20):
+        one = power_law_rows(1, 256, 8, 1.01, (seed,), groups=8, kept=4)
+        assert sum(one) == 8
+        assert sum(sum(block) > 0 for block in blocks_of(one, 8)) <= 4
+    assert fullest(groups=8, kept=4) > fullest() + 0.3
+    assert fullest(groups=8, kept=8) == fullest()
+
+
 @pytest.mark.parametrize("tokens", [1, 4, 32, 40])
 def test_even_rows_touch_as_many_experts_as_they_can_in_every_block(tokens: int) -> None:
     rows = even_rows(tokens, 256, 8)

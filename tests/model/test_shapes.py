@@ -30,7 +30,8 @@ def test_kimi_k2_against_its_published_counts() -> None:
 @pytest.mark.parametrize("name", paths.names("workloads/models"))
 def test_every_number_has_a_source(name: str) -> None:
     numbers = dict(quantities(load_model(name)))
-    assert len(numbers) == (13 if "shapes.kv_heads" in numbers else 16)
+    grouped = 2 * ("shapes.expert_groups" in numbers)
+    assert len(numbers) == (13 if "shapes.kv_heads" in numbers else 16) + grouped
     assert all("config.json" in number.source for number in numbers.values())
 
 
@@ -47,6 +48,8 @@ def test_a_smaller_model_by_override() -> None:
     ({"shapes.heads": "0"}, "shapes.heads: got '0': must be a whole number, 1 or more"),
     ({"shapes.hidden": "7168 B"}, "wanted is a plain number"),
     ({"shapes.experts_per_token": "257"}, "at most routed_experts, which is 256"),
+    ({"shapes.groups_per_token": "9"}, "at most expert_groups, which is 8"),
+    ({"shapes.expert_groups": "7"}, "a divisor of routed_experts, 256"),
 ])
 def test_what_an_override_refuses(changes: dict[str, str], says: str) -> None:
     with pytest.raises(SpecError) as caught:
