@@ -4,11 +4,12 @@ Data parallel attention has all of MLA on every card, which leaves little memory
 o_proj on each of n cards and gathers it just in time: two buffers, odd and even layers; when attention of layer i has
 used its buffer, the all-gather of layer i + 2 starts on that parity's communication stream, and o_proj of layer i + 2
 waits for its end. Meanwhile its CTAs hold SMs. The feed-forward is tensor or expert parallel over all cards: an
-AllGather of all data parallel tokens before it, a ReduceScatter after it.
+AllGather of all data parallel tokens before it, and after it an AllReduce of all of them, of which each keeps its own
+(SGLang 0.4.10, `layers/communicator.py` and `models/deepseek_v2.py`), or a ReduceScatter (later). NCCL runs rings.
 
 Layer, data parallel: projections -> attention (decode, prompts) -> [wait for gathered o_proj] o -> [gather of layer
-i + 2] -> norm -> AllGather -> gate, experts, shared expert -> ReduceScatter. Tensor parallel (the baseline): all cards
-have all tokens and some heads; an AllReduce after o and after the feed-forward.
+i + 2] -> add -> AllGather -> norm, gate, experts, shared expert -> AllReduce -> own tokens. Tensor parallel (the
+baseline): all cards have all tokens and some heads; an AllReduce after o and after the feed-forward.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from simulator.scenario import Case, MemoryItem, Part, Workload
 from workloads.flow_mla_memory import items, requests, sharded_bytes
 from workloads.flow_mla_run import GATHER, LAST, Iteration, plan, readings
 
+RING = "ring"  # NCCL's algorithm for AllGather, ReduceScatter and AllReduce over nodes
 SAMPLE = 2048  # tokens of which each draws its experts; of more, chance moves no expert's share by much
 
 
@@ -57,6 +59,9 @@ class Knobs(BaseModel):
     buffers: int = Field(2, gt=0, description="FlowMLA: layers whose gathered weights there is room for")
     gather_engine: str = Field("nccl_background", description="FlowMLA: what drives the gather")
     engine: str = Field("nccl", description="what drives all other collectives: an engine of the machine")
+    combine: Literal["all_reduce", "reduce_scatter"] = Field(
+        "all_reduce", description="how results of all data parallel tokens are summed and come back"
+    )
     small_engine: str = Field("custom_all_reduce", description="what drives AllReduce up to `small_mb`")
     small_mb: float = Field(8.0, ge=0, description="largest AllReduce of `small_engine`")
     pad_to_captured: bool = Field(True, description="decode runs in graphs captured for a few batch sizes")
@@ -95,7 +100,7 @@ def step(npu: Rank, case: Case, iteration: Iteration, shards: Shards) -> None:
 
 def data_parallel_layer(npu: Rank, case: Case, iteration: Iteration, layer: int, shards: Shards) -> None:
     """All heads of own tokens; then the feed-forward of everybody's."""
-    s, world, tokens = case.shapes, npu.group("world"), _tokens(case, iteration)
+    s, tokens = case.shapes, _tokens(case, iteration)
     shards.before("qkv_a", "q_b", "qkv")
     attend(npu, case, iteration, s.heads)
     *before, o = serving.output(s, tokens, s.heads, case.knobs.dtype)
@@ -103,10 +108,34 @@ def data_parallel_layer(npu: Rank, case: Case, iteration: Iteration, layer: int,
     shards.before("o")
     launch(npu, iteration, [o])
     shards.read()
-    launch(npu, iteration, [("ffn.norm", ops.add_rms_norm(tokens, s.hidden))])
-    world.all_gather("ffn.all_gather", 2 * tokens * s.hidden, case.knobs.engine)
-    feed_forward(npu, case, iteration, layer, tokens * world.size)
-    world.reduce_scatter("ffn.reduce_scatter", 2 * tokens * s.hidden, case.knobs.engine)
+    everybody = tokens * npu.group("world").size
+    gather_tokens(npu, case, iteration, tokens)
+    launch(npu, iteration, [("ffn.norm", ops.rms_norm(everybody, s.hidden))])
+    feed_forward(npu, case, iteration, layer, everybody)
+    combine_tokens(npu, case, iteration, tokens)
+
+
+def gather_tokens(npu: Rank, case: Case, iteration: Iteration, tokens: int) -> None:
+    """Own tokens, residual added, to everybody; the sum is the new residual of own ones."""
+    size = 2.0 * tokens * case.shapes.hidden
+    launch(npu, iteration, [("ffn.add", ops.passes(2 * size, size))])
+    npu.group("world").all_gather("ffn.all_gather", round(size), case.knobs.engine, RING)
+    launch(npu, iteration, own("ffn.residual", tokens, case.shapes.hidden))
+
+
+def combine_tokens(npu: Rank, case: Case, iteration: Iteration, tokens: int) -> None:
+    """What the feed-forward gave, summed over all ranks; own tokens are kept."""
+    s, world = case.shapes, npu.group("world")
+    if case.knobs.combine == "reduce_scatter":
+        world.reduce_scatter("ffn.reduce_scatter", 2 * tokens * s.hidden, case.knobs.engine, RING)
+        return
+    all_reduce(npu, case, "ffn.all_reduce", tokens * world.size)
+    launch(npu, iteration, own("ffn.own", tokens, s.hidden))
+
+
+def own(name: str, tokens: int, width: int) -> Kernels:
+    """Own rows out of everybody's: a buffer is zeroed, then they are copied into it."""
+    return [(f"{name}.zero", ops.passes(0.0, 2.0 * tokens * width)), (name, ops.copy(tokens * width))]
 
 
 def tensor_parallel_layer(npu: Rank, case: Case, iteration: Iteration, layer: int) -> None:
@@ -197,9 +226,9 @@ def head(npu: Rank, case: Case, iteration: Iteration) -> None:
     everybody = rows
     if case.knobs.attention == "dp":
         everybody = rows * world.size
-        world.all_gather("head.gather_tokens", 2 * rows * s.hidden, case.knobs.engine)
+        world.all_gather("head.gather_tokens", 2 * rows * s.hidden, case.knobs.engine, RING)
     launch(npu, iteration, [("head.logits", ops.gemm(everybody, s.vocabulary // world.size, s.hidden, "bf16"))])
-    world.all_gather("head.gather_logits", 2 * everybody * s.vocabulary // world.size, case.knobs.engine)
+    world.all_gather("head.gather_logits", 2 * everybody * s.vocabulary // world.size, case.knobs.engine, RING)
     launch(npu, iteration, [(LAST, ops.passes(2.0 * rows * s.vocabulary, 8.0 * rows))])
 
 
@@ -235,7 +264,7 @@ class Shards:
         with self.npu.stream(f"gather {self.asked % knobs.buffers}"):
             self.npu.wait(last_reader)
             shard = round(sharded_bytes(self.case) / knobs.shards)
-            self.gathered.append(self.npu.group("shards").all_gather(GATHER, shard, knobs.gather_engine))
+            self.gathered.append(self.npu.group("shards").all_gather(GATHER, shard, knobs.gather_engine, RING))
         self.asked += 1
 
 
@@ -252,7 +281,7 @@ def all_reduce(npu: Rank, case: Case, name: str, tokens: int) -> None:
     """Sum over all ranks, by the kernel for its size."""
     size, knobs = 2 * tokens * case.shapes.hidden, case.knobs
     engine = knobs.small_engine if size <= knobs.small_mb * 1e6 else knobs.engine
-    npu.group("world").all_reduce(name, size, engine)
+    npu.group("world").all_reduce(name, size, engine, RING)
 
 
 def _placed(iteration: Iteration, kernels: Kernels) -> Kernels:
