@@ -25,9 +25,9 @@ FINAL_MISS = (
 )
 DEPTH = (
     ". Three lead four by 0.2% (0.2 to 0.9% over seeds), close as in the source: attention of five tokens needs a"
-    " second wave of its tiles at this length, four do not. Where pieces of keys are shorter or longer than 128 they are equal"
-    " or four leads by 0.5% (study). No table has several query tokens; they are counted as further heads, which the"
-    " tables have. That table was looked at because this sign was missed"
+    " second wave of its tiles at this length, four do not. With pieces of 64 keys they are equal, of 256 four leads by"
+    " 0.5% (study). No table has several query tokens; they are counted as further heads, which the tables have. That"
+    " table was looked at because this sign was missed"
 )
 TP8_MISS = (
     ". TP8 comes out 0.7% better (0.1 to 0.9% over seeds). With even routing TP4 x EP2 leads by 1.7% (study): kernels"
