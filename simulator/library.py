@@ -74,9 +74,9 @@ def _module(path: Path) -> ModuleType:
     known = sys.modules.get(name)
     if known is not None and getattr(known, "__file__", None) == str(path):
         return known
-    for importable in (str(paths.folder("workloads").parent), str(path.resolve().parent)):
-        if importable not in sys.path:
-            sys.path.append(importable)
+    for folder in (paths.folder("workloads").parent, path.resolve().parent):
+        if str(folder) not in sys.path and folder != paths.folder("scenarios"):
+            sys.path.append(str(folder))
     specification = importlib.util.spec_from_file_location(name, path)
     assert specification is not None
     assert specification.loader is not None
