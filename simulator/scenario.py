@@ -36,8 +36,8 @@ class Part(BaseModel):
 class Prompts(Part):
     """A batch of prompts to prefill: `requests` of `prompt_tokens` each, or the lengths of `prompt_lengths`."""
 
-    requests: int = Field(1, gt=0, le=10**6)
-    prompt_tokens: PositiveInt = 4096
+    requests: int = Field(1, gt=0, le=10**6, description="prompts in the batch")
+    prompt_tokens: PositiveInt = Field(4096, description="of each prompt")
     prompt_lengths: tuple[PositiveInt, ...] = Field((), description="uneven prompts; instead of the two above")
 
     @property
@@ -49,18 +49,22 @@ class Prompts(Part):
 class Requests(Part):
     """Requests in decode: so many on every card, each with a prompt and an output, `draft_tokens` by MTP modules.
 
-    acceptance: probability that a draft token is accepted, given that those before it were. length_spread: coefficient
-    of variation of the cached tokens between requests (0: all alike). placement: how requests fall on ranks, as they
-    arrive or so that ranks cache as many tokens each. Simulated is the iteration half-way through the output.
+    Simulated is the iteration half-way through the output.
     """
 
-    per_card: int = Field(gt=0, le=10**4)
-    prompt_tokens: PositiveInt = 2048
-    output_tokens: PositiveInt = 2048
-    draft_tokens: int = Field(1, ge=0, le=8)
-    acceptance: float = Field(0.7, ge=0, le=1)
-    length_spread: float = Field(0.0, ge=0, le=2)
-    placement: Literal["arrival", "length_aware"] = "arrival"
+    per_card: int = Field(gt=0, le=10**4, description="requests on every card")
+    prompt_tokens: PositiveInt = Field(2048, description="of each request")
+    output_tokens: PositiveInt = Field(2048, description="of each request; half of them are cached")
+    draft_tokens: int = Field(1, ge=0, le=8, description="per request and iteration, by MTP modules")
+    acceptance: float = Field(
+        0.7, ge=0, le=1, description="probability that a draft token is accepted, given that those before it were"
+    )
+    length_spread: float = Field(
+        0.0, ge=0, le=2, description="coefficient of variation of the cached tokens between requests (0: all alike)"
+    )
+    placement: Literal["arrival", "length_aware"] = Field(
+        "arrival", description="requests fall on ranks as they arrive, or so that ranks cache as many tokens each"
+    )
 
     @property
     def cached_tokens(self) -> int:
@@ -98,7 +102,10 @@ class Layout(Part):
 class RoutingSpec(Part):
     """Expert load: forced even without a skew; drawn from a power law with one (0 is even popularity)."""
 
-    skew: float | None = Field(None, ge=0, allow_inf_nan=False)
+    skew: float | None = Field(
+        None, ge=0, allow_inf_nan=False,
+        description="of a power law that experts are drawn from (0: even popularity); none: load forced even",
+    )  # fmt: skip
 
 
 class Expected(Part):
@@ -206,7 +213,7 @@ class Scenario(Part):
     machine: str = Field(description="name in topologies/, or path of a .toml file")
     model: str = Field(description="name in workloads/models/, or path of a .toml file")
     kernels: str = Field(description="software generation of the kernels, one of the machine's")
-    cards: PositiveInt
+    cards: PositiveInt = Field(description="what is bought; a card may carry several dies, each of them a rank")
     batch: SerializeAsAny[Part]
     layout: SerializeAsAny[Part] = Layout()
     routing: RoutingSpec = RoutingSpec()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -23,6 +23,19 @@ def leaves(model: BaseModel, prefix: str = "") -> dict[str, Any]:
             found |= leaves(value, f"{prefix}{name}.")
         else:
             found[prefix + name] = value
+    return found
+
+
+def meanings(model: BaseModel, prefix: str = "") -> dict[str, str]:
+    """Dotted key -> what it may be, where it is one of a few, and what it means; "" where nothing is said."""
+    found: dict[str, str] = {}
+    for name, value in _fields(model):
+        if isinstance(value, BaseModel):
+            found |= meanings(value, f"{prefix}{name}.")
+            continue
+        field = type(model).model_fields[name]
+        few = ", ".join(map(str, get_args(field.annotation))) if get_origin(field.annotation) is Literal else ""
+        found[prefix + name] = ": ".join(part for part in (few, field.description) if part)
     return found
 
 

@@ -76,6 +76,15 @@ def test_show_says_what_a_scenario_consists_of(braid: Braid) -> None:
         assert wanted in done.out
 
 
+def test_show_says_what_settings_mean(braid: Braid) -> None:
+    settings = braid("show", MICROBATCH).out.partition("Settings")[2].partition("Expected values")[0].splitlines()
+    meaning = {line.split()[0]: " ".join(line.split()[2:]) for line in settings[1:] if line}
+    assert meaning["knobs.attention"] == "ntd, tnd: layout of FlashAttention's operands"
+    assert meaning["knobs.read_sizes"].startswith("the host blocks")
+    assert meaning["kernels"].startswith("software generation")
+    assert meaning["layout.expert_parallel"] == ""
+
+
 def test_show_program_is_in_launch_order(braid: Braid) -> None:
     done = braid("show", MICROBATCH, "--program", "--set", "model.shapes.layers=5")
     assert done.code == 0

@@ -18,11 +18,12 @@ def description(scenario: Scenario) -> str:
     from simulator.machine.generation import base_of
     from simulator.machine.typed_toml import quantities
     from simulator.model.shapes import load_model, override_model
-    from simulator.settings import shown
+    from simulator.settings import meanings, shown
     from simulator.simulation import prepare
 
     ready = prepare(scenario)
     model = override_model(load_model(scenario.model), scenario.model_changes)
+    meaning = meanings(scenario)
     generation = base_of(scenario.kernels, ready.machine.generations)
     machine_numbers = [(key, one) for key, one in quantities(ready.machine) if _matters(key, generation)]
     sections = {
@@ -30,7 +31,8 @@ def description(scenario: Scenario) -> str:
         f"Machine: {ready.machine.title}": _machine(ready),
         "Layout": _layout(ready),
         "Memory of the fullest rank": str(ready.ledger).splitlines(),
-        "Settings (--set KEY=VALUE)": _columns((key, shown(value)) for key, value in scenario.settings().items()),
+        "Settings (--set KEY=VALUE)": _columns(
+            (key, shown(value), meaning[key]) for key, value in scenario.settings().items()),
         "Expected values": _expected(scenario),
         f"Numbers of the machine {scenario.machine} (--set machine.KEY=VALUE)": _numbers(machine_numbers),
         f"Numbers of the model {scenario.model} (--set model.KEY=VALUE)": _numbers(quantities(model)),
