@@ -140,6 +140,10 @@ def _naming_settings(run: Callable[Concatenate[Scenario, P], R]) -> Callable[Con
         except NoSuchName as error:
             keys = [key for key, value in scenario.settings().items() if value == error.name]
             raise InputError(": ".join([scenario.name, *([", ".join(keys)] if keys else []), str(error)])) from error
+        except InputError as error:
+            if type(error) is not InputError or str(error).startswith(f"{scenario.name}: "):
+                raise
+            raise InputError(f"{scenario.name}: {error}") from error
 
     return named
 

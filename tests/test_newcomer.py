@@ -179,6 +179,11 @@ def test_what_show_calls_none_can_be_set_so(braid: Braid) -> None:
     assert "batch.prompt_lengths    none" in done.out
 
 
+def test_what_a_run_refuses_names_the_scenario(braid: Braid) -> None:
+    for setting in ("cards=100000", "model=glm_4_5"):
+        assert braid("run", DP, "--set", setting).err.startswith(f"Error: {DP}: ")
+
+
 def test_a_sweep_goes_on_after_a_value_that_cannot_run(braid: Braid) -> None:
     words = ("sweep", "a3_prefill:dp", "batch.requests", "32", "4096", "64", "--set", "model.shapes.layers=4")
     done = braid(*words, "--metrics", "latency_ms")
