@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import partial
+from inspect import getattr_static
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel
@@ -70,20 +71,32 @@ class Reads:
         return self._twin(type(quantity), dict.fromkeys(_NUMBER, key)).model_construct(**dict(quantity))
 
     def _twin(self, cls: Any, own: Mapping[str, str]) -> Any:
-        """A class like `cls` whose objects note a look at the fields in `own`: field -> key."""
-        noted = self._read
+        """A class like `cls` whose objects note a look at the fields in `own` (field -> key); to be hashed is no look."""
+        body: dict[str, Any] = {"__module__": cls.__module__, "__doc__": cls.__doc__}
+        if issubclass(cls, BaseModel):
+            body |= {name: self._noting_all(getattr(cls, name), own) for name in _WHOLE}
+        else:
+            slots = [getattr_static(cls, name) for name in cls.__slots__]
+            body |= {"__slots__": (), "__hash__": lambda one: hash(tuple(slot.__get__(one) for slot in slots))}
+        twin = type(cls)(cls.__name__, (cls,), body)
+        for name, key in own.items():
+            setattr(twin, name, self._noting(getattr_static(cls, name, None), name, key))
+        return twin
 
-        def look(one: Any, name: str) -> Any:
-            if name in own:
-                noted.add(own[name])
-            elif name in _WHOLE:
-                noted.update(own.values())
-            return cls.__getattribute__(one, name)
+    def _noting(self, original: Any, name: str, key: str) -> property:
+        """In place of a slot or property of a class, or of a field that lies in the object (None)."""
 
-        def hashed(one: Any) -> int:  # to be a key of a cache is no look
-            return hash(tuple(cls.__getattribute__(one, name) for name in cls.__slots__))
+        def look(one: Any) -> Any:
+            self._read.add(key)
+            return one.__dict__[name] if original is None else original.__get__(one, type(one))
 
-        body: dict[str, Any] = {"__getattribute__": look, "__module__": cls.__module__, "__doc__": cls.__doc__}
-        if not issubclass(cls, BaseModel):
-            body |= {"__slots__": (), "__hash__": hashed}
-        return type(cls)(cls.__name__, (cls,), body)
+        return property(look, getattr(original, "__set__", None))
+
+    def _noting_all(self, original: Any, own: Mapping[str, str]) -> Any:
+        """In place of a method that reads every field."""
+
+        def look(one: Any, *args: Any, **named: Any) -> Any:
+            self._read.update(own.values())
+            return original(one, *args, **named)
+
+        return look
