@@ -71,7 +71,7 @@ class Reads:
         return self._twin(type(quantity), dict.fromkeys(_NUMBER, key)).model_construct(**dict(quantity))
 
     def _twin(self, cls: Any, own: Mapping[str, str]) -> Any:
-        """A class like `cls` whose objects note a look at the fields in `own`: field -> key; being hashed is no look."""
+        """A class like `cls` whose objects note looks at the fields in `own`: field -> key; being hashed is no look."""
         body: dict[str, Any] = {"__module__": cls.__module__, "__doc__": cls.__doc__}
         if issubclass(cls, BaseModel):
             body |= {name: self._noting_all(getattr(cls, name), own) for name in _WHOLE}
