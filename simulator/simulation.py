@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial, wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from functools import cached_property, lru_cache, partial
+from typing import Any
 
-from simulator.errors import InputError, NoSuchName, RunError
+from simulator.errors import InputError
 from simulator.live_journal import LiveJournal
 from simulator.machine.graph import Fabric
 from simulator.machine.memory import Ledger
@@ -28,6 +28,7 @@ from simulator.program.variants import Compiler
 from simulator.program.world import World, record_world
 from simulator.provenance import parameters_of
 from simulator.reads import Reads
+from simulator.refusals import naming_settings, numbers_of
 from simulator.scenario import Case, Expected, Scenario, Workload
 from simulator.traffic import traffic
 from simulator.units import PS_PER_S
@@ -123,32 +124,7 @@ def _metrics_of(name: str, seed: int, changes: tuple[tuple[str, str], ...]) -> M
     return simulate(load_scenario(name).replace(dict(changes)), seed=seed).metrics
 
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def _naming_settings(run: Callable[Concatenate[Scenario, P], R]) -> Callable[Concatenate[Scenario, P], R]:
-    """What goes wrong with a scenario says so: where a machine lacks what it names, which of its settings does."""
-
-    @wraps(run)
-    def named(scenario: Scenario, *args: P.args, **options: P.kwargs) -> R:
-        try:
-            return run(scenario, *args, **options)
-        except OverflowError as error:
-            raise RunError(f"{scenario.name}: it lasts longer than the 106 days that the clock can count: is a rate, a "
-                           "time or a size off by orders of magnitude?") from error
-        except NoSuchName as error:
-            keys = [key for key, value in scenario.settings().items() if value == error.name]
-            raise InputError(": ".join([scenario.name, *([", ".join(keys)] if keys else []), str(error)])) from error
-        except InputError as error:
-            if type(error) is not InputError or str(error).startswith(f"{scenario.name}: "):
-                raise
-            raise InputError(f"{scenario.name}: {error}") from error
-
-    return named
-
-
-@_naming_settings
+@naming_settings
 def prepare(scenario: Scenario, seed: int = 0) -> Prepared:
     """Record the programs of a scenario and check that it fits.
 
@@ -179,7 +155,7 @@ def _record(workload: Workload, case: Case, npu: Rank) -> None:
     workload.program(npu, case)
 
 
-@_naming_settings
+@naming_settings
 @seldom_collected()
 def simulate(
     scenario: Scenario,
@@ -257,7 +233,7 @@ def _add_ranks(timeline: Timeline, ready: Prepared, roles: Roles) -> None:
 def _metrics(result: Result, case: Case) -> Mapping[str, float]:
     """The workload's own metrics, then those that every recorded run has."""
     seconds = result.makespan_ps / PS_PER_S
-    measures = _numbers(result.scenario, result.scenario.workload.measures(case, seconds))
+    measures = numbers_of(result.scenario, result.scenario.workload.measures(case, seconds))
     if not result.recorded:
         return measures
     times = result.measured.all_communication
@@ -278,16 +254,6 @@ def _metrics(result: Result, case: Case) -> Mapping[str, float]:
     if result.measured.stretch.beside_communication is not None:
         metrics["compute_stretch_beside_communication"] = result.measured.stretch.beside_communication
     return metrics
-
-
-def _numbers(scenario: Scenario, measures: Any) -> Mapping[str, float]:
-    """What a workload measures, if it is that; InputError if not."""
-    if not isinstance(measures, Mapping):
-        raise InputError(f"{scenario.name}: measures: got {measures!r}, not names with numbers")
-    for name, value in measures.items():
-        if isinstance(value, str) or not hasattr(value, "__float__"):
-            raise InputError(f"{scenario.name}: measures: {name} is {value!r}, not a number")
-    return measures
 
 
 class _Reporting:
