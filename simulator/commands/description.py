@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from simulator.commands.summary import band_text
+from simulator.commands.summary import band_text, count
 
 if TYPE_CHECKING:
     from simulator.scenario import Scenario
@@ -70,7 +70,8 @@ def _layout(ready: Prepared) -> list[str]:
     world = ready.world
     programs = len({id(program) for program in world.programs})
     return [
-        f"  {ready.scenario.cards} cards of {ready.machine.dies_per_card} dies = {ready.case.ranks} ranks; "
+        f"  {count(ready.scenario.cards, 'card')} of {count(ready.machine.dies_per_card.count, 'die')} = "
+        f"{count(ready.case.ranks, 'rank')}; "
         f"different programs: {programs}; {len(world.programs[0].tasks):,} tasks on rank 0",
         *(f"  group {name}: {len(members)} of {len(members[0])} ranks" for name, members in world.groups.items()),
     ]

@@ -29,7 +29,7 @@ def facts(result: Result) -> list[str]:
     ranks, classes = header["ranks"], header["classes"]
     how = f"by roles, {classes} of {ranks} ranks stand for all" if header["mode"] == "roles" else "every rank by itself"
     lines = [
-        f"{header['machine']}, {_count(header['cards'], 'card')} = {_count(ranks, 'rank')}; {header['model']}",
+        f"{header['machine']}, {count(header['cards'], 'card')} = {count(ranks, 'rank')}; {header['model']}",
         f"simulated {how}; seed {header['seed']}",
         f"memory: {format_si(ledger.used_bytes, 'B')} of {format_si(ledger.usable_bytes, 'B')} on the fullest rank",
     ]
@@ -46,7 +46,8 @@ def facts(result: Result) -> list[str]:
     return lines
 
 
-def _count(number: int, what: str) -> str:
+def count(number: int, what: str) -> str:
+    """"1 card", "8 cards"."""
     return f"{number} {what}{'s' * (number != 1)}"
 
 
