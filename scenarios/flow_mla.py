@@ -42,7 +42,7 @@ def h20_tp() -> Scenario:
         cards=8,
         batch=Batch(chunk_tokens=8192),
         layout=Layout(),
-        routing=RoutingSpec(skew=1.47),
+        routing=RoutingSpec(skew=1.5),
         knobs=Knobs(attention="tp"),
         workload=FLOW_MLA,
         expected=(
@@ -54,7 +54,7 @@ def h20_tp() -> Scenario:
                 title="Popularity of experts is published nowhere; with more skew fewer are read (the power_law_1.01 "
                 "tables of aiconfigurator for H100 touch as many as 0.6 does)",
                 key="routing.skew",
-                values=("0.0", "0.6", "1.0", "1.47"),
+                values=("0.0", "0.6", "1.0", "1.5"),
                 metrics=("throughput_tok_s_per_card",),
                 beside=("flow_mla:h20_flow",),
             ),
@@ -182,7 +182,7 @@ def h800_flow() -> Scenario:
             Study(
                 title="Experts that are not equally popular: on whole experts the fullest rank decides",
                 key="routing.skew",
-                values=("none", "0.6", "1.47"),
+                values=("none", "0.6", "1.5"),
                 metrics=("throughput_tok_s_per_card",),
                 beside=("flow_mla:h800_dp",),
             ),

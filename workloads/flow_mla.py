@@ -214,7 +214,8 @@ def expert_rows(case: Case, layer: int, tokens: int) -> tuple[int, ...]:
     if skew is None:
         return even_rows(tokens, s.routed_experts, s.experts_per_token)
     drawn = min(tokens, SAMPLE)
-    rows = chosen_rows(drawn, s.routed_experts, s.experts_per_token, skew, (case.seed, layer))
+    limit = s.expert_groups, s.groups_per_token
+    rows = chosen_rows(drawn, s.routed_experts, s.experts_per_token, skew, (case.seed, layer), *limit)
     return tuple(round(count * tokens / drawn) for count in rows)
 
 

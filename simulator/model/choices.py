@@ -23,14 +23,16 @@ if TYPE_CHECKING:
 LEAST, MOST = 1.0, 10.0  # popularities of power_law_rows, before scaling
 
 
-def chosen_rows(tokens: int, experts: int, per_token: int, skew: float, seed: tuple[int, ...]) -> tuple[int, ...]:
-    """Rows of every expert; seed: any whole numbers (run, layer, ...)."""
+def chosen_rows(
+    tokens: int, experts: int, per_token: int, skew: float, seed: tuple[int, ...], groups: int = 0, kept: int = 0
+) -> tuple[int, ...]:
+    """Rows of every expert; seed: any whole numbers (run, layer, ...). groups, kept: as of power_law_rows."""
     import numpy as np
 
     random = np.random.default_rng(seed)
     popularity = -skew * np.log(np.arange(1, experts + 1, dtype=float))
     random.shuffle(popularity)
-    return _choose(random, tokens, popularity, per_token)
+    return _choose(random, tokens, popularity, per_token, groups, kept)
 
 
 def power_law_rows(
