@@ -32,6 +32,12 @@ class Outcome:
         return self.code == code and not self.out and alone and "Traceback" not in self.err
 
 
+@pytest.fixture(autouse=True)
+def _no_width_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Text that is no terminal's is as wide as without COLUMNS, which parallel test runners set."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture
 def braid(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
     """Runs one command line in this process: braid("run", "a3_prefill:dp") -> Outcome."""
