@@ -7,10 +7,10 @@ H800 too; on H800 the share of memory that the server gets, of which no launch f
 
 from __future__ import annotations
 
-from simulator.scenario import Expected, Layout, RoutingSpec, Scenario, Study
+from simulator.scenario import Layout, RoutingSpec, Scenario, Source, Study
 from workloads.flow_mla import FLOW_MLA, Batch, Knobs
 
-SOURCE = "FlowMLA, Ant Group"
+_expect = Source("FlowMLA, Ant Group").expects
 LONGER = (1.0, None)
 SPAN = (": the gain moves by twenty points with CTAs, padding, routing and the passes of MoE kernels, none of which is "
         "published")  # fmt: skip
@@ -21,10 +21,6 @@ SCHEDULER = (": no time of the scheduler between steps is published, and none is
 UNFITTED = ": nothing is fitted on it; NCCL's rates are a table's, popularity is H20's"
 CTAS = "machine.collectives.nccl_background.cores.sm"
 RUN = ("throughput_tok_s_per_card", "tpot_ms", "prefetch_stall_ms")
-
-
-def _expect(number: str, metric: str, value: float, role: str = "predict", note: str = "", **more: object) -> Expected:
-    return Expected(id=number, metric=metric, value=value, role=role, note=f"{SOURCE}{note}", **more)  # type: ignore[arg-type]
 
 
 def _h800(**more: object) -> Knobs:
@@ -46,8 +42,8 @@ def h20_tp() -> Scenario:
         knobs=Knobs(attention="tp"),
         workload=FLOW_MLA,
         expected=(
-            _expect("flow.h20.tp", "requests", 52, "fit", LACKING),
-            _expect("flow.h20.tp", "throughput_tok_s_per_card", 128, "fit", ": fits the skew of experts' popularity"),
+            _expect("flow.h20.tp", "requests", 52, LACKING, "fit"),
+            _expect("flow.h20.tp", "throughput_tok_s_per_card", 128, ": fits the skew of experts' popularity", "fit"),
         ),
         studies=(
             Study(
@@ -81,7 +77,7 @@ def h20_flow() -> Scenario:
         title="FlowMLA: 8 x H20, FP8, DP8, o_proj sharded",
         knobs=Knobs(sharded=("o",)),
         expected=(
-            _expect("flow.h20.dp", "fitting_requests_unsharded", 0, "predict", ": does not fit without FlowMLA"),
+            _expect("flow.h20.dp", "fitting_requests_unsharded", 0, ": does not fit without FlowMLA"),
             _expect("flow.h20.flow", "requests", 136, note=": counted, 17.3 on each of 8 cards"),
             _expect("flow.h20.flow", "requests", 136 / 52, note=": 2.6 times", against="flow_mla:h20_tp"),
             _expect("flow.h20.flow", "throughput_tok_s_per_card", 181, note=SCHEDULER),
@@ -153,8 +149,8 @@ def h800_dp() -> Scenario:
         layout=Layout(expert_parallel=32),
         knobs=_h800(),
         expected=(
-            _expect("flow.h800.dp", "requests_per_card", 30, "fit", ": fits the share of memory that the server gets"),
-            _expect("flow.h800.dp", "throughput_tok_s_per_card", 280, "fit", UNFITTED),
+            _expect("flow.h800.dp", "requests_per_card", 30, ": fits the share of memory that the server gets", "fit"),
+            _expect("flow.h800.dp", "throughput_tok_s_per_card", 280, UNFITTED, "fit"),
         ),
     )
 
