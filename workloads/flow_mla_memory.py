@@ -27,7 +27,7 @@ def module_parameters(case: Case) -> dict[str, int]:
     """Of one layer's attention, by module that can be sharded.
 
     Raises:
-        InputError: `sharded` names a module that this model does not have.
+        InputError: `sharded` names a module that this model does not have, or there is nothing to shard.
     """
     s = case.shapes
     latent = {"qkv_a": s.hidden * (s.q_lora + s.kv_values), "q_b": s.q_lora * s.heads * s.qk_dim}
@@ -36,6 +36,9 @@ def module_parameters(case: Case) -> dict[str, int]:
     unknown = [name for name in case.knobs.sharded if name not in sizes]
     if unknown:
         raise InputError(f"knobs.sharded has {', '.join(unknown)}: attention of {s.name} has {', '.join(sizes)}")
+    if case.knobs.sharded and case.knobs.attention == "tp":
+        what = ", ".join(case.knobs.sharded)
+        raise InputError(f"knobs.sharded has {what}: with knobs.attention tp every rank has only its heads' part of it")
     return sizes
 
 

@@ -16,7 +16,11 @@ def disagreements(spec: MachineSpec) -> Iterator[tuple[str, Any, str]]:
     """(key, what is there, what is right) wherever two parts of a machine contradict each other."""
     yield from _pools(spec)
     yield from _generations(spec)
+    levels = [level.name for level in spec.fabric]
     for name, collective in spec.collectives.items():
+        if collective.within is not None and collective.within not in levels:
+            hint = did_you_mean(collective.within, levels)
+            yield f"collectives.{name}.within", collective.within, f"the fabric has {', '.join(levels)}{hint}"
         for kind, rungs in collective.ladder:
             sizes = [rung.bytes_per_peer for rung in rungs or []]
             if any(lower.si >= upper.si for lower, upper in pairwise(sizes)):

@@ -24,7 +24,7 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from simulator.errors import NoSuchName
+from simulator.errors import InputError, NoSuchName
 from simulator.machine.crossings import Way, crossings, way_of
 from simulator.paths import did_you_mean
 from simulator.program.hierarchical import backwards, hierarchical
@@ -78,6 +78,7 @@ class Lowering:
         n = len(members)
         if n == 1:
             return (Phase(0.0, ()),)
+        _check_reach(self.fabric, collective, engine, members)
         if collective.kind == "send":
             return (self._message(collective, *members),)
         if collective.kind in ONE_SIDED:
@@ -236,6 +237,14 @@ def _parts(all_reduce: Collective, members: int) -> tuple[Collective, ...]:
         return (replace(all_reduce, kind="all_gather", algorithm="direct"),)
     shard = -(-all_reduce.bytes_per_pair // members)
     return tuple(replace(all_reduce, kind=kind, bytes_per_pair=shard) for kind in ("reduce_scatter", "all_gather"))
+
+
+def _check_reach(fabric: Fabric, collective: Collective, engine: CollectiveSpec, members: Sequence[int]) -> None:
+    level = engine.within
+    if level is not None and len({fabric.instance(rank, level) for rank in members}) > 1:
+        raise InputError(
+            f"engine '{collective.via}' does not leave a {level}, and group '{collective.group}' has members in several"
+        )
 
 
 def engine_of(collective: Collective, engines: Mapping[str, CollectiveSpec]) -> CollectiveSpec:

@@ -12,6 +12,8 @@ from tests.published.runs import run
 from workloads.flow_mla import expert_rows
 from workloads.flow_mla_memory import items, request_bytes, split_parameters
 
+BRIEF = {"batch.cached_tokens": "2048", "batch.samples": "2", "model.shapes.layers": "5", "batch.requests": "8"}
+
 
 def case_of(name: str, **changes: str) -> Case:
     scenario = load_scenario(f"flow_mla:{name}").replace(changes)
@@ -70,11 +72,21 @@ def test_a_token_alone_reads_its_own_experts_and_no_others() -> None:
 
 @pytest.mark.parametrize("name", ["qwen3_tp", "qwen3_flow", "glm_flow"])
 def test_roles_give_the_unfolded_run_to_the_picosecond(name: str) -> None:
-    changes = {"batch.cached_tokens": "2048", "batch.samples": "2", "model.shapes.layers": "5", "batch.requests": "8"}
-    scenario = load_scenario(f"flow_mla:{name}").replace(changes)
+    scenario = load_scenario(f"flow_mla:{name}").replace(BRIEF)
     assert simulate(scenario).makespan_ps == simulate(scenario, ranks="all").makespan_ps
 
 
 def test_a_module_that_the_model_does_not_have_is_refused() -> None:
     with pytest.raises(InputError, match=r"knobs.sharded has q_b: attention of qwen3_235b has qkv, o"):
         simulate(load_scenario("flow_mla:qwen3_flow").replace({"knobs.sharded": "q_b,o"}))
+
+
+def test_heads_that_are_split_leave_nothing_to_shard() -> None:
+    with pytest.raises(InputError, match=r"knobs.sharded has o: with knobs.attention tp"):
+        simulate(load_scenario("flow_mla:h20_tp").replace({"knobs.sharded": "o"}))
+
+
+def test_copy_engines_do_not_gather_over_nodes() -> None:
+    """They drive NVLink, not a network card."""
+    with pytest.raises(InputError, match="engine 'copy_engine' does not leave a node, and group 'shards' has members"):
+        simulate(load_scenario("flow_mla:h800_flow_32").replace({"knobs.gather_engine": "copy_engine", **BRIEF}))

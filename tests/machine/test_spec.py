@@ -257,6 +257,11 @@ def test_rungs_must_rise(mistakes: Loader) -> None:
     assert lines == ["collectives.sdma.ladder.default: got 1 MiB, 1 MiB: bytes_per_peer must rise from rung to rung"]
 
 
+def test_an_engine_stays_within_a_level_that_there_is(mistakes: Loader) -> None:
+    lines = mistakes(A3_TEXT.replace("[collectives.sdma]", '[collectives.sdma]\nwithin = "rack"', 1))
+    assert lines == ["collectives.sdma.within: got 'rack': the fabric has package, node, supernode"]
+
+
 def test_numbers_of_a_machine_by_their_keys() -> None:
     numbers = dict(quantities(machine("box", level("box", "switch", 4, 100, 1.0))))
     assert numbers["fabric.box.link_rate"].si == 100e9
