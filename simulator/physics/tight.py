@@ -56,9 +56,9 @@ class Tight:
 
     def _load(self, flows: Crowded, level: Floats) -> Floats:
         """What moves on each capacity."""
-        load = np.zeros(len(self._rates) + 1)
-        np.add.at(load, flows.capacities, flows.pulls * level[:, None])
-        return load[:-1]
+        moved = flows.pulls * level[:, None]
+        load = np.bincount(flows.capacities.ravel(), moved.ravel(), len(self._rates) + 1)
+        return load[:-1].astype(float, copy=False)
 
     def _look_again(self) -> None:
         """How much room the others have."""
