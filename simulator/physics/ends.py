@@ -30,12 +30,14 @@ class Ends:
     def first_ps(self) -> int | None:
         """When the first of all flows ends."""
         heap, line = self.heap, self._line
-        if len(heap) > MANY and 4 * len(heap) > len(line):
+        if heap and len(heap) > MANY and 4 * len(heap) > len(line):
             line += heap
             line.sort(reverse=True)
             heap.clear()
-        if line and not heap and line[-1][2].finish_ps == line[-1][0]:
-            return line[-1][0]
+        if line and not heap:
+            at_ps, _, flow = line[-1]
+            if flow.finish_ps == at_ps:
+                return at_ps
         while heap or line:
             in_line = not heap or (line and line[-1] < heap[0])
             at_ps, _, flow = entry = line[-1] if in_line else heap[0]
@@ -52,15 +54,13 @@ class Ends:
         """The flows that end now, in the order of their start; they are marked as done."""
         batch: list[Flow] = []
         heap, line = self.heap, self._line
-        while heap or line:
-            if line and (not heap or line[-1] < heap[0]):
-                if line[-1][0] > now_ps:
-                    break
+        while True:
+            if line and line[-1][0] <= now_ps and (not heap or line[-1] < heap[0]):
                 entry = line.pop()
-            else:
-                if heap[0][0] > now_ps:
-                    break
+            elif heap and heap[0][0] <= now_ps:
                 entry = heappop(heap)
+            else:
+                break
             flow = entry[2]
             if flow.finish_ps == now_ps:
                 flow.finish_ps = DONE

@@ -80,12 +80,10 @@ class Network:
         stats.started += 1
         flow.done = done
         self.active[flow] = None
-        if not flow.size_bytes:
-            call_later(self.env, latency_ps, lambda _: self._end_empty(flow))
-        elif latency_ps:
-            call_later(self.env, latency_ps, lambda _: self._begin(flow))
-        else:
+        if flow.size_bytes and not latency_ps:
             self._begin(flow)
+        else:
+            call_later(self.env, latency_ps, lambda _: self._begin(flow) if flow.size_bytes else self._end_empty(flow))
 
     def adopt(self, flow: Flow, done: Callable[[Flow], object]) -> None:
         """Take in a flow that is under way, looked after by somebody else so far, at the rate that it has here too."""
