@@ -160,13 +160,14 @@ class OnChip:
         moving: list[Mover] = []
         over: list[Mover] = []
         for mover in self.apart:
-            flow = mover.flow
-            if (flow.finish_ps if flow is not None else mover.at_ps) <= now_ps:
-                mover.catch_up(now_ps)
-                if mover.over:
-                    over.append(mover)
-                    continue
-            if mover.flow is not None or mover.begun(now_ps):
+            if mover.turn_ps() > now_ps:
+                if mover.flow is not None:
+                    moving.append(mover)
+                continue
+            mover.catch_up(now_ps)
+            if mover.over:
+                over.append(mover)
+            elif mover.begun(now_ps):
                 moving.append(mover)
         for mover in over:
             self.leave(mover)
