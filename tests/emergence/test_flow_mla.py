@@ -12,6 +12,7 @@ from tests.published.runs import run
 FLOW, ONE = "flow_mla:h20_flow", "flow_mla:h20_batch_1"
 CTAS = "machine__collectives__nccl_background__cores__sm"
 SHORT = {"batch.cached_tokens": "2048", "batch.samples": "2"}  # two decode iterations instead of the whole run
+BRIEF = {key.replace(".", "__"): text for key, text in SHORT.items()}
 
 
 def tpot(name: str = FLOW, **changes: str) -> float:
@@ -23,7 +24,7 @@ def stall(name: str, **changes: str) -> float:
 
 
 def short(**changes: str) -> Result:
-    return run(FLOW, batch__cached_tokens="2048", batch__samples="2", **changes)
+    return run(FLOW, **BRIEF, **changes)
 
 
 def test_a_gather_that_holds_no_sms_slows_no_kernel() -> None:
@@ -106,22 +107,22 @@ def test_a_batch_beyond_the_largest_graph_is_launched_kernel_by_kernel_and_not_p
 def test_memory_decides_how_many_requests_there_are() -> None:
     more = short(machine__chip__hbm__capacity="100 GiB").metrics["requests"]
     assert more > short().metrics["requests"] > short(knobs__buffers="6").metrics["requests"]
-    assert run("flow_mla:h800_flow_32").metrics["requests"] > run("flow_mla:h800_flow").metrics["requests"]
+    over_32, over_8 = (run(name, **BRIEF) for name in ("flow_mla:h800_flow_32", "flow_mla:h800_flow"))
+    assert over_32.metrics["requests"] > over_8.metrics["requests"]
 
 
 def test_a_gather_over_nodes_costs_little_until_network_cards_are_slow() -> None:
     """Rings take an eighth of what they move over network cards; slow ones are in the way of the tokens' exchanges."""
     over, inside = "flow_mla:h800_flow_32", "flow_mla:h800_flow"
-    brief = {key.replace(".", "__"): text for key, text in SHORT.items()}
-    slow = {**brief, "machine__fabric__cluster__link_rate": "10 GB/s"}
-    assert stall(inside, **brief) == stall(inside, **slow) == 0.0
-    assert tpot(over, **brief) < 1.1 * tpot(inside, **brief)
+    slow = {**BRIEF, "machine__fabric__cluster__link_rate": "10 GB/s"}
+    assert stall(inside, **BRIEF) == stall(inside, **slow) == 0.0
+    assert tpot(over, **BRIEF) < 1.1 * tpot(inside, **BRIEF)
     assert tpot(over, **slow) > 1.5 * tpot(inside, **slow)
 
 
 def test_results_that_come_back_whole_cost_twice_the_bytes() -> None:
     """An AllReduce of everybody's tokens against a ReduceScatter: half as much again for both exchanges of a layer."""
-    whole, scattered = run("flow_mla:h800_dp"), run("flow_mla:h800_dp", knobs__combine="reduce_scatter")
+    whole, scattered = (run("flow_mla:h800_dp", **BRIEF, knobs__combine=how) for how in ("all_reduce", "reduce_scatter"))
     bytes_of = {}
     for name, result in (("ffn.all_reduce", whole), ("ffn.reduce_scatter", scattered), ("ffn.all_gather", whole)):
         rows = (result.columns["name"] == name) & (result.columns["layer"] == 30) & (result.columns["rank"] == 0)
@@ -131,7 +132,7 @@ def test_results_that_come_back_whole_cost_twice_the_bytes() -> None:
 
 
 def test_sharding_the_queries_too_lets_more_requests_in() -> None:
-    assert run("flow_mla:h20_queries_too").metrics["requests"] > 1.5 * run(FLOW).metrics["requests"]
+    assert run("flow_mla:h20_queries_too", **BRIEF).metrics["requests"] > 1.5 * short().metrics["requests"]
     assert run("flow_mla:kimi_flow").metrics["requests"] > run("flow_mla:kimi_dp").metrics["requests"]
 
 
