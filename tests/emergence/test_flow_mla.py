@@ -122,7 +122,8 @@ def test_a_gather_over_nodes_costs_little_until_network_cards_are_slow() -> None
 
 def test_results_that_come_back_whole_cost_twice_the_bytes() -> None:
     """An AllReduce of everybody's tokens against a ReduceScatter: half as much again for both exchanges of a layer."""
-    whole, scattered = (run("flow_mla:h800_dp", **BRIEF, knobs__combine=how) for how in ("all_reduce", "reduce_scatter"))
+    ways = ("all_reduce", "reduce_scatter")
+    whole, scattered = (run("flow_mla:h800_dp", **BRIEF, knobs__combine=way) for way in ways)
     bytes_of = {}
     for name, result in (("ffn.all_reduce", whole), ("ffn.reduce_scatter", scattered), ("ffn.all_gather", whole)):
         rows = (result.columns["name"] == name) & (result.columns["layer"] == 30) & (result.columns["rank"] == 0)
