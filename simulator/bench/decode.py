@@ -80,16 +80,13 @@ def _moe(npu: Rank, case: Case, layer: int, half: int, kinds: int) -> None:
         ep.collect(f"{name}.arrive", "fused_push")
 
     exchange("dispatch", s.hidden + 4, back=False)
-    for place in range(3):
-        def expert(rank: int, place: int = place) -> object:
-            rows = _rows(layer, half)[rank % kinds] if kinds else away
-            return _experts(s, rows, f"layer{layer}")[place][1]
-
-        name = ("experts.gate_up", "experts.swiglu", "experts.down")[place]
+    loads = _rows(layer, half)[:kinds] if kinds else (away,)
+    kernels = [_experts(s, rows, f"layer{layer}") for rows in loads]
+    for place, (name, work) in enumerate(kernels[0]):
         if kinds:
-            npu.launch_by_rank(expert, name)  # type: ignore[arg-type]
+            npu.launch_by_rank(lambda rank, place=place: kernels[rank % kinds][place][1], name)  # type: ignore[misc]
         else:
-            npu.launch(expert(0), name)  # type: ignore[arg-type]
+            npu.launch(work, name)
     exchange("combine", 2 * s.hidden, back=True)
 
 

@@ -34,6 +34,13 @@ class Stage:
     l2_rate: float
     ports: tuple[tuple[Capacity, float], ...]
 
+    def of_size(self, size_bytes: float) -> Stage:
+        """One like this that moves so many bytes."""
+        flow = self.flow.again()
+        flow.size_bytes = flow.left_bytes = size_bytes
+        length_ps = to_ps(flow.solo_s())
+        return Stage(self.wait_ps, flow, length_ps, self.ask, self.own, self.hbm_rate, self.l2_rate, self.ports)
+
 
 def stage_of(wait_ps: int, flow: Flow, hbm: Capacity, l2: Capacity) -> Stage:
     """A stage that moves bytes like this flow, on a die of which these are the capacities."""

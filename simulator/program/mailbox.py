@@ -6,23 +6,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, partial
 from math import inf
+from typing import TypeVar
 
 import simpy
 
 from simulator.machine.mover import Mover
 from simulator.machine.npu import Npu
-from simulator.machine.shape import Shape, stage_of
+from simulator.machine.shape import Shape, Stage, stage_of
 from simulator.physics.clock import call_later
 from simulator.physics.cores import Need
 from simulator.physics.flows import Capacity, Flow, Network
 from simulator.program.collectives import Lowering
-from simulator.program.one_sided import IN, OUT, Keys, costs_of, keys_of, latency_s, own_transfer, startup_s
+from simulator.program.one_sided import IN, OUT, costs_of, keys_of, latency_s, own_transfer, startup_s
 from simulator.program.task import Collective
 from simulator.program.transfer import Key, Transfer
 from simulator.units import to_ps
 
 _WORDS = "engine", "latency"  # what limits a put that no capacity does: its engine's rate, its start-up
-RECENT = 8  # sizes of a rank's exchanges that are remembered: one end of many is the same in every layer
+RECENT = 8  # ends of a rank's puts that are remembered: one end of many is the same in every layer
+_WHOLE = 1 << 40  # bytes of the put that stands for those of all sizes: what they load, they load in proportion
+Made = TypeVar("Made")
 
 
 @dataclass(slots=True, eq=False)
@@ -57,18 +60,16 @@ class Mailboxes:
     ) -> None:
         self.env, self.network, self.capacity, self.lowering = env, network, capacity, lowering
         self._boxes: dict[object, Mailbox] = {}
-        self._keys: dict[tuple[int, int], tuple[Keys, Keys]] = {}  # by rank and identity of the members
         self._idle: dict[int, list[Mover]] = {}  # by rank
         self._shapes: dict[int, dict[tuple, Shape]] = {}  # by rank
+        self._stages: dict[int, dict[tuple, Stage]] = {}  # by rank: of _WHOLE bytes
         self._costs = cache(lambda via: costs_of(lowering.engines[via]))
         self._startup_ps = cache(lambda via, members: to_ps(startup_s(lowering.engines[via], members)))
 
-    def own(self, collective: Collective, members: tuple[int, ...], rank: int, side: int) -> Transfer | None:
-        """What leaves a rank or what arrives at it in a put, where ranks are not folded."""
-        keys = self._keys.get((rank, id(members))) or keys_of(self.lowering.fabric, members, rank)
-        self._keys[rank, id(members)] = keys
-        size = collective.received_bytes if side == IN else collective.sent_bytes
-        return own_transfer(keys[side], self._costs(collective.via), len(members) - 1, rank, size)
+    def own(self, via: str, members: tuple[int, ...], rank: int, side: int) -> Transfer | None:
+        """What leaves a rank or what arrives at it when _WHOLE bytes are put, where ranks are not folded."""
+        keys = keys_of(self.lowering.fabric, members, rank)
+        return own_transfer(keys[side], self._costs(via), len(members) - 1, rank, _WHOLE)
 
     def __len__(self) -> int:
         return len(self._boxes)
@@ -90,8 +91,7 @@ class Mailboxes:
     ) -> None:  # fmt: skip
         """A rank's own bytes leave, and what is meant for it starts to drain, on the cores that it holds.
 
-        own: the transfer of each side, if there is one; the same for all puts of this rank that are `alike` and of one
-        size.
+        own: the transfer of each side for _WHOLE bytes; the same for all puts of this rank that are `alike`.
         """
         need, start_ps = npu.steps[index].need, npu.env._now
         shape = partial(self._shape, npu, need, collective.via, members, alike, own)
@@ -123,18 +123,18 @@ class Mailboxes:
         side: int, size: int,
     ) -> Shape:  # fmt: skip
         """One end of a put on a die, which is remembered for some time: its start-up, then its bytes, if any."""
-        recent = self._shapes.setdefault(npu.rank, {})
-        key = alike, via, need, side, size
-        found = recent.pop(key, None)
-        if found is None:
+        def make() -> Shape:
             startup_ps = self._startup_ps(via, members) if members > 1 else 0
-            transfer = own(side) if members > 1 else None
-            limit = self._rate(via, need, size / max(members - 1, 1)) if side == OUT else inf
-            found = self._make(npu, transfer, limit, startup_ps)
-            if len(recent) == RECENT:
-                del recent[next(iter(recent))]
-        recent[key] = found
-        return found
+            if not size or members == 1:
+                return Shape((), startup_ps, startup_ps, startup_ps, *_WORDS)
+            limit = self._rate(via, need, size / (members - 1)) if side == OUT else inf
+            whole = partial(self._stage, npu, own, side, limit, startup_ps)
+            stages = self._stages.setdefault(npu.rank, {})
+            stage = _recent(stages, (alike, via, need, side, limit), whole).of_size(size)
+            alone_ps = startup_ps + stage.length_ps
+            return Shape((stage,), startup_ps, alone_ps, alone_ps, *_WORDS)
+
+        return _recent(self._shapes.setdefault(npu.rank, {}), (alike, via, need, side, size), make)
 
     def _rate(self, via: str, need: Need, per_peer: float) -> float:
         """Bytes/s of an engine on the cores that it got."""
@@ -143,14 +143,14 @@ class Mailboxes:
         share = sum(count for _, count in need) / cores if cores else 1.0
         return engine.rate_bytes_per_s("all_to_all", per_peer) * share
 
-    def _make(self, npu: Npu, transfer: Transfer | None, limit: float, startup_ps: int) -> Shape:
-        if transfer is None:
-            return Shape((), startup_ps, startup_ps, startup_ps, *_WORDS)
-        size = transfer.size_bytes
-        loads = [(self.capacity(key), load / size) for key, load in transfer.loads]
-        stage = stage_of(startup_ps, Flow(size, loads, limit, transfer.weight), npu.onchip.hbm, npu.onchip.l2)
-        alone_ps = startup_ps + stage.length_ps
-        return Shape((stage,), startup_ps, alone_ps, alone_ps, *_WORDS)
+    def _stage(
+        self, npu: Npu, own: Callable[[int], Transfer | None], side: int, limit: float, startup_ps: int
+    ) -> Stage:
+        """One end of a put of _WHOLE bytes."""
+        transfer = own(side)
+        assert transfer is not None  # who is not alone has ports
+        loads = [(self.capacity(key), load / _WHOLE) for key, load in transfer.loads]
+        return stage_of(startup_ps, Flow(_WHOLE, loads, limit, transfer.weight), npu.onchip.hbm, npu.onchip.l2)
 
     def _landed(self, box: Mailbox, rank: int) -> None:
         box.landed.add(rank)
@@ -176,3 +176,14 @@ class Mailboxes:
             box.latency_ps,
             lambda _: npu.finish(index, start_ps, box.latency_ps, "latency", need, 1),
         )
+
+
+def _recent(known: dict[tuple, Made], key: tuple, make: Callable[[], Made]) -> Made:
+    """What was made for this key, if that is not long ago."""
+    found = known.pop(key, None)
+    if found is None:
+        found = make()
+        if len(known) == RECENT:
+            del known[next(iter(known))]
+    known[key] = found
+    return found

@@ -156,7 +156,7 @@ class Meetings:
         self, rank: int, who: Who, collective: Collective, members: tuple[int, ...], side: int
     ) -> Transfer | None:
         """What leaves a rank or arrives at it in a put, folded or not."""
-        own = self.mailboxes.own(collective, members, rank, side)
+        own = self.mailboxes.own(collective.via, members, rank, side)
         if self.roles.folding is None or own is None:
             return own
         return self.roles.folding.own(as_exchange(who.group, members, rank, collective), rank, own, side)
