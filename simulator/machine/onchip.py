@@ -88,8 +88,9 @@ class OnChip:
         if NEVER < clash_ps <= self.env._now:
             self._crowd()
             return
-        mover.alarm.set(mover.end_ps)
-        if clash_ps != NEVER and not NEVER < self._clash.at_ps <= clash_ps:
+        if clash_ps == NEVER:
+            mover.alarm.set(mover.end_ps)
+        elif not NEVER < self._clash.at_ps <= clash_ps:  # it comes before any end
             self._clash.set(clash_ps)
 
     def _crowd(self) -> None:
