@@ -16,7 +16,7 @@ MORE = (1.0, None)  # a sign: the ratio is above one
 
 GTC_MISS = (
     ". Plain GEMMs of routed experts have no public table: they are CUTLASS's grouped products without sort and sum."
-    " The model was changed eight times knowing this figure, so how near it is, is weak evidence. If the year made only"
+    " The model was changed nine times knowing this figure, so how near it is, is weak evidence. If the year made only"
     " the library's own kernels faster and not cuBLAS, it is 278 (study of `kernels`)"
 )
 FINAL_MISS = (

@@ -99,9 +99,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = _complain(f"{error.format_message()}\nTry '{name} --help'.", error.exit_code)
     except plain_click.ClickException as error:
         code = _complain(error.format_message(), error.exit_code)
-    except OSError as error:  # files are looked at before a run: this is a full disk, or a terminal that is gone
-        where = f" '{error.filename}'" if error.filename else ""
-        code = _complain(f"cannot read or write{where}: {error.strerror or error}", BraidError.exit_code)
+    except OSError as error:  # files are looked at before a run: a full disk, a terminal that is gone, or a user's file
+        where, place = f" '{error.filename}'" if error.filename else "", _own_line(error)
+        text = f"cannot read or write{where}: {error.strerror or error}"
+        code = _complain(f"{place}: {text}" if place else text, BraidError.exit_code)
     except MemoryError:
         code = _complain("out of memory: this needs more than the computer has", BraidError.exit_code)
     except Exception as error:

@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -69,12 +70,16 @@ def _why_not(module: ModuleType, name: str, file: str, functions: list[str]) -> 
 
 
 def _module(path: Path) -> ModuleType:
-    """The file as a module; its own folder's siblings and the library's `workloads` can be imported from it."""
+    """The file as a module; its own folder's siblings and the library's `workloads` can be imported from it.
+
+    Siblings belong to the file: another file's sibling of the same name is another module.
+    """
     name = f"braid_scenarios.{path.stem}"
     known = sys.modules.get(name)
     if known is not None and getattr(known, "__file__", None) == str(path):
         return known
-    for folder in (paths.folder("workloads").parent, path.resolve().parent):
+    own = path.resolve().parent
+    for folder in (paths.folder("workloads").parent, own):  # also for what is imported later, in a function
         if str(folder) not in sys.path and folder != paths.folder("scenarios"):
             sys.path.append(str(folder))
     specification = importlib.util.spec_from_file_location(name, path)
@@ -83,13 +88,29 @@ def _module(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(specification)
     sys.modules[name] = module
     try:
-        specification.loader.exec_module(module)
+        with _siblings(own) if own != paths.folder("scenarios") else nullcontext():
+            specification.loader.exec_module(module)
     except BaseException as error:
         del sys.modules[name]
         if isinstance(error, SyntaxError | ImportError | NameError):
             raise InputError(f"{path}: {type(error).__name__}: {error}") from error
         raise
     return module
+
+
+@contextmanager
+def _siblings(folder: Path) -> Iterator[None]:
+    """Modules of this folder can be imported, and are forgotten afterwards: whoever imported them has them."""
+    before = set(sys.modules)
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        for name in set(sys.modules) - before:
+            file = getattr(sys.modules[name], "__file__", None)
+            if file and Path(file).resolve().is_relative_to(folder) and not name.startswith("braid_scenarios."):
+                del sys.modules[name]
 
 
 def _functions(module: ModuleType) -> Iterator[tuple[str, Callable[[], Any]]]:

@@ -23,6 +23,8 @@ def naming_settings(run: Callable[Concatenate[Scenario, P], R]) -> Callable[Conc
         try:
             return run(scenario, *args, **options)
         except OverflowError as error:
+            if not _is_ours(error):
+                raise
             raise RunError(f"{scenario.name}: it lasts longer than the 106 days that the clock can count: is a rate, a "
                            "time or a size off by orders of magnitude?") from error
         except NoSuchName as error:
@@ -34,6 +36,14 @@ def naming_settings(run: Callable[Concatenate[Scenario, P], R]) -> Callable[Conc
             raise InputError(f"{scenario.name}: {error}") from error
 
     return named
+
+
+def _is_ours(error: Exception) -> bool:
+    """Whether it was raised in Braid's code, not in that of a user's own file."""
+    here = error.__traceback__
+    while here is not None and here.tb_next is not None:
+        here = here.tb_next
+    return here is not None and here.tb_frame.f_globals.get("__name__", "").startswith("simulator.")
 
 
 def numbers_of(scenario: Scenario, measures: Any) -> Mapping[str, float]:

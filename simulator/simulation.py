@@ -239,7 +239,8 @@ def _metrics(result: Result, case: Case) -> Mapping[str, float]:
     times = result.measured.all_communication
     metrics = {
         **measures,
-        **(readings(case, result.columns) if (readings := result.scenario.workload.readings) else {}),
+        **(numbers_of(result.scenario, readings(case, result.columns))
+           if (readings := result.scenario.workload.readings) else {}),
         "communication_ms": times.busy_ps / 1e9,
         "hidden_comm_ms": times.hidden_ps / 1e9,
         "exposed_comm_ms": times.exposed_ps / 1e9,

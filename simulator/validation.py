@@ -232,9 +232,9 @@ def markdown(rows: Sequence[Row], tables: Sequence[StudyTable] = ()) -> str:
     """results/validation.md; the same rows and studies give the same bytes."""
     lines = [
         "# Validation", "",
-        "Written by `braid validate`. **fit**: a parameter was fitted on this value, so it proves nothing."
-        " **predict**: no parameter was fitted on it. That is weaker than it sounds: several assumed numbers and"
-        " mechanisms were chosen with these values in view; the README lists them.",
+        "Written by `braid validate`. **fit**: a parameter was fitted on this value, or could have been, so it proves"
+        " nothing. **predict**: no parameter was fitted on it. That is weaker than it sounds: several assumed numbers"
+        " and mechanisms were chosen with these values in view; the README lists them.",
         "", f"{summary(rows)}.", "", by_system(rows), "", "## Every value", "",
         table((*_HEAD, "note"), [[*_cells(row), row.reason or row.note or ""] for row in rows]), "",
     ]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from simulator.library import load_scenario
 from simulator.study import Table
 from simulator.validation import _study_lines
 from tests.conftest import ROOT, Outcome
@@ -119,6 +120,28 @@ def test_files_in_the_same_folder_can_be_imported(
         "def mine():\n    return load_scenario('a3_prefill:dp').replace({'model.shapes.layers': LAYERS})\n")
     monkeypatch.chdir(ROOT)
     assert braid("show", f"{tmp_path}/study_of_mine.py:mine").code == 0
+
+
+def test_files_of_one_name_in_two_folders_are_two(tmp_path: Path) -> None:
+    for folder, layers in (("a", 4), ("b", 5)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "common_of_mine.py").write_text(f"LAYERS = '{layers}'\n")
+        (tmp_path / folder / f"study_{folder}.py").write_text(
+            "from common_of_mine import LAYERS\nfrom simulator.library import load_scenario\n"
+            "def mine():\n    return load_scenario('a3_prefill:dp').replace({'model.shapes.layers': LAYERS})\n")
+    mine = [load_scenario(f"{tmp_path}/{folder}/study_{folder}.py:mine") for folder in "ab"]
+    assert [one.changes["model.shapes.layers"] for one in mine] == ["4", "5"]
+
+
+def test_a_file_that_a_program_of_ones_own_does_not_find_is_said_with_its_line(own: Callable[..., Outcome]) -> None:
+    done = own(program="open('nowhere.txt')")
+    assert done.is_one_clear_message(1), done
+    assert "own0.py:8: cannot read or write 'nowhere.txt'" in done.err, done
+
+
+def test_arithmetic_of_ones_own_is_not_the_clocks(own: Callable[..., Outcome]) -> None:
+    done = own(program="2.0 ** 5000")
+    assert "own0.py:8: OverflowError" in done.err, done
 
 
 EXTENDS = {

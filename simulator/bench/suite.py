@@ -28,8 +28,8 @@ CASES = (
          "simulator.bench.flows:coupled", "us/flow", 10.0,
          limit="each end moves about a hundred levels and makes six other flows look for what holds them back (26 with "
                "ties, for the ports are nearly alike at first, and half of the time goes into the first eighth of the "
-               "ends): two updates of a solution of 289 numbers, 444 calls of Python and numpy. An end that makes nobody "
-               "look takes 65 us in numpy; the arithmetic alone, in a compiled loop, would take 10 to 15 us"),
+               "ends): two updates of a solution of 289 numbers, 444 calls of Python and numpy. An end that makes "
+               "nobody look takes 65 us in numpy; the arithmetic alone, in a compiled loop, would take 10 to 15 us"),
     Case("streams_alone", "144 ranks x 61 layers x 2 x 25 kernels, nothing shared, whole run, best of three",
          "simulator.bench.streams:alone", "tasks/s", 200_000, more_is_better=True,
          limit="columns and metrics of the finished run are a good part of it"),

@@ -25,7 +25,8 @@ def scenario_of(reference: str, settings: Mapping[str, str]) -> Scenario:
         raise InputError(f"{reference}: {_text_of(error)}") from error
     for one in scenario.expected:
         try:
-            library.load_scenario(one.against or reference)
+            if one.against:
+                library.load_scenario(one.against)
         except InputError as error:
             raise InputError(f"{reference}: expected value {one.id}: {error}") from error
     return scenario.replace(dict(settings)) if settings else scenario

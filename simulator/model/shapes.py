@@ -216,6 +216,11 @@ def _disagreements(spec: ModelSpec) -> Iterator[tuple[str, Any, str]]:
             yield f"shapes.{part}", small, f"at most {whole}, which is {large or 'not given'}"
     if shapes.expert_groups and shapes.routed_experts.si % shapes.expert_groups.si > 0:
         yield "shapes.expert_groups", shapes.expert_groups, f"a divisor of routed_experts, {shapes.routed_experts}"
+    elif shapes.expert_groups:
+        kept = shapes.groups_per_token.si if shapes.groups_per_token else 0
+        if kept * shapes.routed_experts.si < shapes.experts_per_token.si * shapes.expert_groups.si:
+            right = f"so many groups that they hold the {shapes.experts_per_token} experts of a token"
+            yield "shapes.groups_per_token", shapes.groups_per_token or "nothing", right
     given = [{name for name in names if getattr(shapes, name) is not None} for names in (LATENT, GROUPED)]
     if given not in ([set(LATENT), set()], [set(), set(GROUPED)]):
         right = f"either {', '.join(LATENT)} or {', '.join(GROUPED)}"

@@ -60,6 +60,11 @@ class Meeting:
         """Whether everybody is there."""
         return len(self.arrived) == len(self.expected) and all(len(x) == self.steps for x in self.arrived.values())
 
+    @property
+    def latency_ps(self) -> int:
+        """How long nothing is on the wire: the start-up, and the latencies of all steps after it."""
+        return sum(to_ps(phase.latency_s) for phase in self.phases)
+
     def absent(self) -> list[int]:
         """Ranks that have not arrived, or not with both ends of their message."""
         return sorted(rank for rank in self.expected if len(self.arrived.get(rank, ())) < self.steps)
@@ -256,6 +261,8 @@ class Meetings:
         """A transfer of the last phase has ended: members that waited for nothing else leave."""
         by = flow.bound_by()
         bound_by = by.name.partition(":")[0] if isinstance(by, Capacity) else "engine"
+        if 2 * meeting.latency_ps > self.env.now - meeting.started_ps:
+            bound_by = "latency"
         for rank in flow.tag.ranks:
             meeting.waiting[rank] -= 1
             if not meeting.waiting[rank]:

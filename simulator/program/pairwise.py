@@ -48,10 +48,13 @@ def pairwise(
     """The phases; the first one bears the start-up. lowered: transfers of these pairs, at the rates of a ladder."""
     inside, across = steps_of(fabric, members)
     first, *others = across or [[]]
-    hop_s = fabric.route(*first[0]).latency_s if first else 0.0
-    step_s = hop_s * (engine.step_latencies.count if engine.step_latencies else 1)
+    hops = engine.step_latencies.count if engine.step_latencies else 1
+
+    def step_s(pairs: Pairs) -> float:
+        return hops * max(fabric.route(*pair).latency_s for pair in pairs)
+
     start = lowered(inside, "all_to_all") + lowered(first, "send")
-    return Phase(latency_s, start), *(Phase(step_s, lowered(pairs, "send")) for pairs in others)
+    return Phase(latency_s, start), *(Phase(step_s(pairs), lowered(pairs, "send")) for pairs in others)
 
 
 def even(fabric: Fabric, engine: CollectiveSpec, pairs: Pairs, size: int, ladder: str) -> tuple[Transfer, ...]:

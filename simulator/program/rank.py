@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from simulator.machine.kernels import Work
 from simulator.paths import did_you_mean
 from simulator.program.flag import Flag
-from simulator.program.task import Collective, HostWait, Prefetch, Program, ProgramError, Task
+from simulator.program.task import ALGORITHMS, Collective, HostWait, Prefetch, Program, ProgramError, Task
 
 DEFAULT_STREAM = "compute"
 
@@ -229,6 +229,10 @@ class Group:
         return self._launch(Collective(kind, self.name, via, _whole(size_bytes), peer=peer), name)
 
     def _launch(self, collective: Collective, name: str) -> Event:
+        algorithm, right = collective.algorithm, ALGORITHMS.get(collective.kind, ("direct",))
+        if algorithm not in right:
+            what = f"{collective.kind} '{name}' in group '{self.name}': no algorithm '{algorithm}'"
+            raise ProgramError(f"{what}{did_you_mean(algorithm, right)}; there are {', '.join(right)}")
         return self.npu.launch(collective, name)
 
 

@@ -50,6 +50,7 @@ def test_a_smaller_model_by_override() -> None:
     ({"shapes.experts_per_token": "257"}, "at most routed_experts, which is 256"),
     ({"shapes.groups_per_token": "9"}, "at most expert_groups, which is 8"),
     ({"shapes.expert_groups": "7"}, "a divisor of routed_experts, 256"),
+    ({"shapes.expert_groups": "64", "shapes.groups_per_token": "1"}, "so many groups that they hold the 8 experts"),
 ])
 def test_what_an_override_refuses(changes: dict[str, str], says: str) -> None:
     with pytest.raises(SpecError) as caught:

@@ -207,3 +207,10 @@ def test_ranks_that_ask_who_they_are_record_their_own() -> None:
 
     programs = record_world(program, 3, everybody(3), lambda _: {}).programs
     assert [str(program.tasks[0].name) for program in programs] == ["rank 0", "rank 1", "rank 2"]
+
+
+def test_an_algorithm_that_a_collective_does_not_know() -> None:
+    with pytest.raises(ProgramError, match=r"all_gather 'it' .*no algorithm 'rnig' \(did you mean 'ring'\?\)"):
+        recorded(lambda npu: npu.group("world").all_gather("it", 8, "dma", "rnig") and None)
+    with pytest.raises(ProgramError, match=r"all_reduce 'it' .*no algorithm 'pairwise'.* there are direct"):
+        recorded(lambda npu: npu.group("world").all_reduce("it", 8, "dma", "pairwise") and None)

@@ -45,7 +45,7 @@ def test_a_collective_alone(kind: str, us: int, mode: str) -> None:
     ({"fabric.box.link_rate": "0.5 GB/s"}, 14 + 6000, "link box"),
     ({"chip.hbm.peak": "4 GB/s"}, 14 + 9000, "HBM"),
     ({"chip.l2.rate": "1 GB/s"}, 14 + 18_000, "L2"),
-    ({"collectives.dma.startup": "20 ms"}, 20_004 + 3000, "wire"),
+    ({"collectives.dma.startup": "20 ms"}, 20_004 + 3000, "latency"),
 ])
 def test_what_a_collective_is_bound_by(changes: dict[str, str], us: int, bound: str) -> None:
     done = run(exchange, 4, machine=tiny(changes))
