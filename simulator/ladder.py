@@ -26,7 +26,7 @@ def scenarios_of(scenario: Scenario) -> Iterator[tuple[str, Scenario]]:
         InputError: it has no ladder, or a step changes what cannot be changed.
     """
     if not scenario.ladder:
-        raise InputError(f"{scenario.name} has no ladder: its scenario function sets none")
+        raise InputError(f"{scenario.name} has no ladder: its scenario function sets none (trt_min_latency:base does)")
     yield scenario.name, scenario
     for step in scenario.ladder:
         scenario = scenario.replace(step.changes)

@@ -52,7 +52,8 @@ def test_what_sharding_frees_is_the_formula_of_flow_mla_on_another_model() -> No
 def test_sharding_lets_in_more_than_either_layout_without_it() -> None:
     held = {name: metric(f"qwen3_{name}", "requests") for name in ("tp", "dp", "flow", "flow_all")}
     assert held["dp"] < held["tp"] < held["flow"] < held["flow_all"]
-    assert metric("qwen3_flow", "throughput_tok_s_per_card") > metric("qwen3_tp", "throughput_tok_s_per_card")
+    tp, flow = (metric(name, "throughput_tok_s_per_card") for name in ("qwen3_tp", "qwen3_flow"))
+    assert flow > tp  # by little: the AllReduce that brings all results back takes most of what more requests give
     assert metric("glm_flow", "requests") > metric("glm_tp", "requests") > metric("glm_dp", "requests")
 
 
