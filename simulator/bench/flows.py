@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from simulator.bench.case import Measurement, best_of, cpu_s_of
@@ -42,7 +41,6 @@ def all_to_all(hosts: int) -> list[Flow]:
 
 def _measured(flows: list[Flow]) -> Measurement:
     """CPU microseconds a flow, from the first start, by an event of the run as in any run, to the last end."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy is imported: one core
     import simpy
 
     from simulator.physics.clock import call_later, run
