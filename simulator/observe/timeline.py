@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import fields
+from functools import partial
 from itertools import accumulate
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -194,9 +195,11 @@ class Timeline:
             "found": np.sort(np.frombuffer(self._found, dtype=np.dtype(_FOUND)), order="key"),
         }
         for field in fields(StaticTasks):
-            values = [value for program in programs for value in getattr(program, field.name)]
-            kind = COLUMNS[field.name][0]
-            tables[field.name] = _objects(values) if kind in ("text", "tasks") else np.array(values, dtype=kind)
+            lists, kind = [getattr(program, field.name) for program in programs], COLUMNS[field.name][0]
+            array_of = _objects if kind in ("text", "tasks") else partial(np.array, dtype=kind)
+            made = {key: array_of(values) for key, values in {id(values): values for values in lists}.items()}
+            # programs that differ in their numbers alone share all other lists
+            tables[field.name] = np.concatenate([made[id(values)] for values in lists] or [array_of([])])
         return tables
 
     def _per_rank(self, value: Any, absent: int = 0) -> Array:
