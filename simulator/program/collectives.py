@@ -120,7 +120,8 @@ class Lowering:
             if not collective.sizes:
                 return even(self.fabric, engine, pairs, collective.bytes_per_pair, ladder)
             sized = [(a, b, collective.sizes[place[a]][place[b]]) for a, b in pairs]
-            return self._messages([one for one in sized if one[2]], ladder, engine, engine.weight.si)
+            each = sum(a == pairs[0][0] for a, _ in pairs) if pairs else 1  # messages of a sender in this step
+            return self._messages([one for one in sized if one[2]], ladder, engine, engine.weight.si / each)
 
         return pairwise(self.fabric, engine, members, self._latency_s(engine, members), lowered)
 

@@ -87,3 +87,12 @@ def test_a_step_lasts_as_long_as_its_longest_message() -> None:
     sizes = tuple(tuple(2 * PAIR if to == 0 else PAIR for to in range(32)) for _ in range(32))
     phases = lowered(Collective("all_to_all", "ep", "sdma", sizes=sizes, algorithm="pairwise"))
     assert busy_us(phases) == pytest.approx([20] * 24, rel=1e-4)
+
+
+@pytest.mark.parametrize("uneven", [False, True])
+def test_what_a_rank_sends_to_one_place_at_a_time_weighs_as_much_as_one_kernel(uneven: bool) -> None:
+    """Its messages inside the node together one, and the one that goes to another node one."""
+    first, *others = lowered(all_to_all(uneven=uneven))
+    for phase, weight in ((first, 2.0), *((phase, 1.0) for phase in others)):
+        sent = [transfer.weight for transfer in phase.transfers if not uneven or transfer.ranks[0] == 0]
+        assert sum(sent) == pytest.approx(weight)
