@@ -15,7 +15,7 @@ from simulator.machine.npu import Npu
 from simulator.machine.shape import Shape, Stage, stage_of
 from simulator.physics.clock import call_later
 from simulator.physics.cores import Need
-from simulator.physics.flows import Capacity, Flow, Network
+from simulator.physics.flows import Capacity, Flow
 from simulator.program.collectives import Lowering
 from simulator.program.one_sided import IN, OUT, costs_of, keys_of, latency_s, own_transfer, startup_s
 from simulator.program.task import Collective
@@ -55,10 +55,8 @@ class Mailbox:
 class Mailboxes:
     """The one-sided exchanges of a run that are under way. capacity: finds or makes the capacity of a key."""
 
-    def __init__(
-        self, env: simpy.Environment, network: Network, capacity: Callable[[Key], Capacity], lowering: Lowering
-    ) -> None:
-        self.env, self.network, self.capacity, self.lowering = env, network, capacity, lowering
+    def __init__(self, env: simpy.Environment, capacity: Callable[[Key], Capacity], lowering: Lowering) -> None:
+        self.env, self.capacity, self.lowering = env, capacity, lowering
         self._boxes: dict[object, Mailbox] = {}
         self._idle: dict[int, list[Mover]] = {}  # by rank
         self._shapes: dict[int, dict[tuple, Shape]] = {}  # by rank

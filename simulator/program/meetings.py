@@ -92,7 +92,7 @@ class Meetings:
         self._whos: dict[Who, tuple[Who, frozenset[int]]] = {}  # one object for all who are equal, and who is expected
         self._leading = Leading(world, roles)
         self._flows: dict[Transfer, Flow] = {}
-        self.mailboxes = Mailboxes(env, network, capacity, lowering)
+        self.mailboxes = Mailboxes(env, capacity, lowering)
 
     def prepare(self, rank: int) -> None:
         """Lower every exchange of a rank's program before the clock runs."""
