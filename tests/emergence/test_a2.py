@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from simulator.library import load_scenario
+from simulator.simulation import simulate
 from tests.published.runs import run
 
 SMALL = {"model__shapes__layers": "6", "batch__length_spread": "0"}
@@ -139,3 +141,10 @@ def test_kv_that_does_not_fit_is_refused_with_the_ledger() -> None:
 
     with pytest.raises(DoesNotFit, match="latent cache"):
         run("a2_decode:decode_2k2k", batch__prompt_tokens="65536")
+
+
+def test_from_peer_to_peer_roles_give_the_unfolded_run_to_the_picosecond() -> None:
+    scenario = load_scenario("a2_decode:even_all_to_all").replace({"model.shapes.layers": "5"})
+    folded, unfolded = simulate(scenario), simulate(scenario, ranks="all")
+    assert folded.header["classes"] < unfolded.header["classes"]
+    assert folded.makespan_ps == unfolded.makespan_ps
