@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.machine.generation import base_of
 from simulator.machine.typed_toml import quantities
+from simulator.program.one_sided import ONE_SIDED
 from simulator.units import Quantity
 
 if TYPE_CHECKING:
@@ -64,5 +65,6 @@ def _names(segment: Segment, machine: MachineSpec, scenario: Scenario, families:
         "latency": [f"kernels.{generation}.{which}.{part}" for part in _LATENCIES],
     }
     if by == "latency" and not which:
-        return [f"collectives.{engine}.startup", f"collectives.{engine}.startup_per_peer"]
+        own = segment.kind in ONE_SIDED  # they have an engine of their own, which no column names
+        return [] if own else [f"collectives.{engine}.startup", f"collectives.{engine}.startup_per_peer"]
     return names.get(by, [segment.bound_by])
