@@ -28,6 +28,8 @@ _COMMANDS = {
     "ladder": ladder, "validate": validate, "bench": bench,
 }
 
+READER_GONE = 128 + 13
+
 
 class _Group(click.RichGroup):
     """Keeps the commands in the order given and lets Ctrl-C pass as one of Braid's errors."""
@@ -65,7 +67,8 @@ def braid() -> None:
 
     A SCENARIO is FILE:FUNCTION from the library (a3_prefill:microbatch) or from a file of your own (my.py:mine).
 
-    Exit codes: 0 done, 1 a run failed, 2 wrong usage or input, 130 interrupted. BRAID_DEBUG=1 shows tracebacks.
+    Exit codes: 0 done, 1 a run failed, 2 wrong usage or input, 130 interrupted, 141 nobody reads the output.
+    BRAID_DEBUG=1 shows tracebacks.
 
     \b
     Start here:
@@ -92,6 +95,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = _complain("interrupted", Interrupted.exit_code, prefix="")
     except Interrupted as error:
         code = _complain(str(error), error.exit_code, prefix="")
+    except (BrokenPipeError, SystemExit) as error:  # rich and rich-click make an exit of a pipe that is closed
+        if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
+            raise
+        code = _nobody_reads()
     except BraidError as error:
         code = _complain(str(error), error.exit_code)
     except plain_click.UsageError as error:
@@ -124,6 +131,15 @@ def _own_line(error: Exception) -> str:
             found = f"{file}:{here.tb_lineno}"
         here = here.tb_next
     return found
+
+
+def _nobody_reads() -> int:
+    """The exit code of what SIGPIPE ends, as shells have it; what is left to print goes nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.__stdout__, sys.__stderr__):
+        if stream is not None:
+            os.dup2(nowhere, stream.fileno())
+    return READER_GONE
 
 
 def _complain(text: str, exit_code: int, prefix: str = "Error: ") -> int:

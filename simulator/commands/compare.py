@@ -35,13 +35,15 @@ def compare(a: str, b: str, settings: dict[str, str], ranks: str, seed: int, out
     folder = OutputFolder(out) if out is not None else None
     scenarios = [scenario_of(reference, settings) for reference in (a, b)]
     results = [simulate(scenario, ranks, seed) for scenario in scenarios]
-    from simulator.commands.comparison import print_comparison
-
-    print_comparison(*results)
+    written: list[Path] = []
     if folder is not None:
         folder.path.mkdir(exist_ok=True)
         for number, result in enumerate(results):
             name = result.scenario.name.replace(":", "-").replace("/", "-")
             twin = number == 1 and results[0].scenario.name == result.scenario.name
-            for path in write_result(result, OutputFolder(folder.path / (f"{name}-b" if twin else name))):
-                click.echo(f"wrote {path}")
+            written += write_result(result, OutputFolder(folder.path / (f"{name}-b" if twin else name)))
+    from simulator.commands.comparison import print_comparison
+
+    print_comparison(*results)
+    for path in written:
+        click.echo(f"wrote {path}")
