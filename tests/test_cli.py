@@ -111,9 +111,11 @@ def test_run_without_recording_prints_what_follows_from_the_makespan(braid: Brai
 
 
 def test_run_json_is_one_object(braid: Braid) -> None:
-    done = braid("run", DP, "--json", *SMALL)
-    assert set(done.json) == {"scenario", "metrics", "expected", "parameters"}
+    done = braid("run", DP, "--json", *SMALL, "--seed", 3)
+    assert set(done.json) == {"scenario", "changes", "seed", "metrics", "expected", "parameters"}
     assert done.json["scenario"] == DP
+    assert done.json["changes"] == {"model.shapes.layers": "5", "batch.requests": "32"}
+    assert done.json["seed"] == 3
     assert {"latency_ms", "throughput_tok_s_per_card", "exposed_comm_ms", "hidden_comm_ms"} <= set(done.json["metrics"])
     assert all(set(row) == EXPECTED for row in done.json["expected"])
     assert done.json["parameters"]

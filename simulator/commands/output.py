@@ -33,9 +33,11 @@ def expected_row(row: Mapping[str, Any], *more: str) -> dict[str, Any]:
 
 
 def result_object(result: Result) -> dict[str, Any]:
-    """What `run --json` prints: scenario, metrics, expected, parameters."""
+    """What `run --json` prints: what was run, with which changes and seed, and what came out."""
     return {
         "scenario": result.scenario.name,
+        "changes": dict(result.header["changed"]),
+        "seed": result.header["seed"],
         "metrics": plain(result.metrics),
         "expected": [expected_row(row) for row in result.expected],
         "parameters": plain(result.parameters) if result.recorded else [],
