@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import rich_click as click
 
 from simulator.commands import options
+
+if TYPE_CHECKING:
+    from simulator.scenario import Scenario
 
 
 @click.command()
@@ -19,7 +23,8 @@ from simulator.commands import options
 def compare(a: str, b: str, settings: dict[str, str], ranks: str, seed: int, out: Path | None) -> None:
     """Simulate scenarios A and B and print metrics and time by kind side by side.
 
-    Settings given with --set hold for both. With --out, each scenario gets a folder of its own in DIR.
+    What --set changes is changed in A and in B; `braid sweep` shows one scenario with several values of a setting.
+    With --out, each scenario gets a folder of its own in DIR.
 
     \b
     Examples:
@@ -33,7 +38,8 @@ def compare(a: str, b: str, settings: dict[str, str], ranks: str, seed: int, out
     from simulator.commands.request import scenario_of, simulate
 
     folder = OutputFolder(out) if out is not None else None
-    scenarios = [scenario_of(reference, settings) for reference in (a, b)]
+    named = {"A": scenario_of(a, {}), "B": scenario_of(b, {})}
+    scenarios = [_changed(side, scenario, settings) for side, scenario in named.items()]
     results = [simulate(scenario, ranks, seed) for scenario in scenarios]
     written: list[Path] = []
     if folder is not None:
@@ -47,3 +53,13 @@ def compare(a: str, b: str, settings: dict[str, str], ranks: str, seed: int, out
     print_comparison(*results)
     for path in written:
         click.echo(f"wrote {path}")
+
+
+def _changed(side: str, scenario: Scenario, settings: dict[str, str]) -> Scenario:
+    """With these settings, which the other side may have and this one not."""
+    from simulator.errors import InputError
+
+    try:
+        return scenario.replace(settings) if settings else scenario
+    except InputError as error:
+        raise InputError(f"{side}, {scenario.name}: {error}") from None

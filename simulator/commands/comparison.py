@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from simulator.commands.summary import expected_rows, facts, headline
@@ -21,12 +22,14 @@ def print_comparison(a: Result, b: Result) -> None:
     from simulator.observe.tables import console, show
 
     terminal = console()
+    both = dict(a.header["changed"].items() & b.header["changed"].items())
     for letter, result in (("A", a), ("B", b)):
         terminal.print(f"{letter}  {result.scenario.name}: {result.scenario.title}", style="bold")
-        for fact in (*facts(result), stretch_sentence(result.measured)):
+        for fact in (*facts(result, both), stretch_sentence(result.measured)):
             terminal.print(Padding(fact, (0, 0, 0, 3)))
     terminal.print()
-    expected = [*expected_rows(a), *expected_rows(b)]
+    expected = [replace(row, id=f"{letter}  {row.id}") for letter, result in (("A", a), ("B", b))
+                for row in expected_rows(result)]
     show(terminal, *([expected_table(expected)] if expected else ()), *_tables(a, b))
     for letter, result in (("A", a), ("B", b)):
         terminal.print(f"{letter}  {result.scenario.name}, one layer's streams", style="bold")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -23,8 +24,8 @@ def _in_tables(name: str) -> bool:
     return name in _IN_TABLES or name.startswith(("block_", "sent_"))
 
 
-def facts(result: Result) -> list[str]:
-    """The header's lines: what was run, how, and what the command line changed."""
+def facts(result: Result, in_both: Container[str] = ()) -> list[str]:
+    """The header's lines: what was run, how, and what the command line changed; in_both: what it did on two sides."""
     header, ledger = result.header, result.ledger
     ranks, classes = header["ranks"], header["classes"]
     how = f"by roles, {classes} of {ranks} ranks stand for all" if header["mode"] == "roles" else "every rank by itself"
@@ -39,7 +40,8 @@ def facts(result: Result) -> list[str]:
         how = " (assumed)" if key.startswith(("machine.", "model.")) else ""
         if key in header["unread"]:
             how = " (without effect: nothing in this run reads it)"
-        lines.append(f"changed: {key} = {text}{how}")
+        where = " in A and B" if key in in_both else ""
+        lines.append(f"changed{where}: {key} = {text}{how}")
     lines += missing(result)
     if header["changed"] and result.scenario.expected:
         lines.append("expected values are those of the scenario without these changes")

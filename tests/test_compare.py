@@ -1,0 +1,35 @@
+"""Two runs side by side: what was changed on which side is said, and either side can be changed alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.conftest import Outcome
+
+Braid = Callable[..., Outcome]
+DP, LOW = "a3_prefill:dp", "cm384_decode:decode_low"
+SMALL = ("--set", "model.shapes.layers=4", "--set", "batch.requests=32")
+
+
+def sides(text: str) -> tuple[str, str]:
+    """The header's lines of A, and of B."""
+    a, _, rest = text.partition("\nB  ")
+    return a, rest.partition("\n\n")[0]
+
+
+def test_a_change_of_both_sides_says_so(braid: Braid) -> None:
+    for side in sides(braid("compare", DP, "a3_prefill:dp_tnd", *SMALL).out):
+        assert "changed in A and B: batch.requests = 32" in side
+        assert "changed in A and B: model.shapes.layers = 4 (assumed)" in side
+
+
+def test_published_values_say_whose_they_are(braid: Braid) -> None:
+    done = braid("compare", DP, DP, *SMALL)
+    rows = [line.split()[:2] for line in done.out.splitlines() if "a3.prefill.share" in line]
+    assert rows == [["A", "a3.prefill.share"], ["B", "a3.prefill.share"]]
+
+
+def test_a_setting_that_one_side_does_not_have_names_that_side(braid: Braid) -> None:
+    done = braid("compare", DP, LOW, "--set", "batch.requests=32")
+    assert done.is_one_clear_message(2), done
+    assert done.err.startswith(f"Error: B, {LOW}: --set batch.requests: no such setting")
