@@ -33,3 +33,17 @@ def test_a_setting_that_one_side_does_not_have_names_that_side(braid: Braid) -> 
     done = braid("compare", DP, LOW, "--set", "batch.requests=32")
     assert done.is_one_clear_message(2), done
     assert done.err.startswith(f"Error: B, {LOW}: --set batch.requests: no such setting")
+
+
+def test_one_side_is_changed_alone_by_its_letter(braid: Braid) -> None:
+    a, b = sides(braid("compare", DP, DP, *SMALL, "--set", "B:knobs.attention=tnd", "--set", "B:batch.requests=64").out)
+    assert "changed: knobs.attention" not in a
+    assert "changed: batch.requests = 32" in a
+    assert "changed: knobs.attention = tnd" in b
+    assert "changed: batch.requests = 64" in b
+    assert "changed in A and B: model.shapes.layers = 4" in a
+
+
+def test_no_other_command_has_sides(braid: Braid) -> None:
+    assert braid("run", DP, "--set", "B:batch.requests=64").is_one_clear_message(2)
+    assert braid("compare", DP, DP, "--set", "C:batch.requests=64").is_one_clear_message(2)

@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 def compare(a: str, b: str, settings: dict[str, str], ranks: str, seed: int, out: Path | None) -> None:
     """Simulate scenarios A and B and print metrics and time by kind side by side.
 
-    What --set changes is changed in A and in B; `braid sweep` shows one scenario with several values of a setting.
-    With --out, each scenario gets a folder of its own in DIR.
+    What --set KEY=VALUE changes is changed in A and in B, --set B:KEY=VALUE in B alone (A:KEY=VALUE in A). With --out,
+    each scenario gets a folder of its own in DIR.
 
     \b
     Examples:
       braid compare a3_prefill:dp a3_prefill:microbatch
       braid compare a3_prefill:dp a3_prefill:microbatch --set batch.requests=128
+      # a scenario beside itself with one thing changed
+      braid compare a3_prefill:microbatch a3_prefill:microbatch --set B:knobs.engine=aiv
       # keep both traces
       braid compare a3_prefill:dp a3_prefill:microbatch --out results/a3_prefill
     """
@@ -56,9 +58,11 @@ def compare(a: str, b: str, settings: dict[str, str], ranks: str, seed: int, out
 
 
 def _changed(side: str, scenario: Scenario, settings: dict[str, str]) -> Scenario:
-    """With these settings, which the other side may have and this one not."""
+    """With the settings that are not those of the other side alone."""
     from simulator.errors import InputError
 
+    own = {key.removeprefix(f"{side}:"): text for key, text in settings.items() if key.startswith(f"{side}:")}
+    settings = {key: text for key, text in settings.items() if not key.startswith(("A:", "B:"))} | own
     try:
         return scenario.replace(settings) if settings else scenario
     except InputError as error:
