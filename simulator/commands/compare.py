@@ -31,7 +31,7 @@ def compare(a: str, b: str, settings: dict[str, str], ranks: str, seed: int, out
       braid compare a3_prefill:dp a3_prefill:microbatch
       braid compare a3_prefill:dp a3_prefill:microbatch --set batch.requests=128
       # a scenario beside itself with one thing changed
-      braid compare a3_prefill:microbatch a3_prefill:microbatch --set B:knobs.engine=aiv
+      braid compare a3_prefill:dp a3_prefill:dp --set B:knobs.attention=tnd
       # keep both traces
       braid compare a3_prefill:dp a3_prefill:microbatch --out results/a3_prefill
     """
