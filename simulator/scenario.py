@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, SerializeAsAny, 
 
 from simulator.errors import InputError
 from simulator.machine.spec import MachineSpec, load_machine, override
+from simulator.machine.typed_toml import quantities
 from simulator.model.layout import deal
 from simulator.model.shapes import Shapes, load_model, override_model, shapes_of
 from simulator.program.rank import Rank
@@ -258,7 +259,7 @@ class Scenario(Part):
         )
         mistakes = []
         try:
-            changed = replaced(changed, own)
+            changed = replaced(changed, own, changed.numbers)
         except InputError as error:
             mistakes.append(str(error))
         for check in (changed.machine_spec, changed.shapes):  # everything is refused here, before anything runs
@@ -269,6 +270,14 @@ class Scenario(Part):
         if mistakes:
             raise InputError("\n".join(mistakes))
         return changed
+
+    def numbers(self) -> list[str]:
+        """Every key of a number of the machine or the model, as `replace` takes it; none of a file that is wrong."""
+        try:
+            files = {"machine": load_machine(self.machine), "model": load_model(self.model)}
+        except InputError:
+            return []
+        return [f"{file}.{key}" for file, spec in files.items() for key, _ in quantities(spec)]
 
     def machine_spec(self, reads: Reads | None = None) -> MachineSpec:
         """The machine's file with the changes of this scenario and the collectives of its generation."""

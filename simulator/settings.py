@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -39,13 +39,17 @@ def meanings(model: BaseModel, prefix: str = "") -> dict[str, str]:
     return found
 
 
-def replaced(model: Model, changes: Mapping[str, str]) -> Model:
-    """`model` with leaves replaced from text; InputError names every wrong key and value at once."""
+def replaced(model: Model, changes: Mapping[str, str], elsewhere: Callable[[], Sequence[str]] = tuple) -> Model:
+    """`model` with leaves replaced from text; InputError names every wrong key and value at once.
+
+    elsewhere: keys that are set in another way, to be meant by whoever leaves out how they begin.
+    """
     known, mistakes = leaves(model), []
     for key in changes:
         if key not in known:
             inside = [one for one in known if one.startswith(key.rpartition(".")[0] + ".")] or list(known)
-            mistakes.append(f"--set {key}: no such setting{did_you_mean(key, known)}; there are {', '.join(inside)}")
+            hint = _meant(key, list(known), elsewhere())
+            mistakes.append(f"--set {key}: no such setting{hint}; there are {', '.join(inside)}")
     for key, text in changes.items():
         if key not in known:
             continue
@@ -64,6 +68,16 @@ def shown(value: Any) -> str:
     if value is None or value == ():
         return "none"
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _meant(key: str, own: Sequence[str], elsewhere: Sequence[str]) -> str:
+    """What a wrong key may mean: the only one that ends so, or one that is close; "" if none is."""
+    ending = [one for one in (*own, *elsewhere) if one.endswith(f".{key}")]
+    if len(ending) == 1:
+        return f" (did you mean '{ending[0]}'?)"
+    part = key.partition(".")[0]
+    of_a_part = any(one.startswith(f"{part}.") for one in own)
+    return did_you_mean(key, own) or did_you_mean(key, () if of_a_part else elsewhere)
 
 
 def _fields(model: BaseModel) -> Iterator[tuple[str, Any]]:

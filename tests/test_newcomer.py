@@ -189,6 +189,37 @@ def test_very_large_and_very_small(braid: Braid, setting: str, code: int, said: 
     assert said in done.err
 
 
+@pytest.mark.parametrize(("key", "meant"), [
+    ("chip.hbm.peak", "'machine.chip.hbm.peak'"),
+    ("hbm.peak", "'machine.chip.hbm.peak'"),
+    ("chip.hbm.peek", "'machine.chip.hbm.peak'"),
+    ("machines.chip.hbm.peak", "'machine.chip.hbm.peak'"),
+    ("layers", "'model.shapes.layers'"),
+    ("engine", "'knobs.engine'"),
+    ("skew", "'routing.skew'"),
+    ("batch.request", "'batch.requests'"),
+    ("knob.engine", "'knobs.engine'"),
+])
+def test_a_key_without_its_beginning_is_found_out(braid: Braid, key: str, meant: str) -> None:
+    done = braid("show", DP, "--set", f"{key}=1")
+    assert done.is_one_clear_message(2), done
+    assert f"--set {key}: no such setting (did you mean {meant}?); there are " in done.err
+
+
+@pytest.mark.parametrize("key", ["knobs.fused_top_k", "startup", "colour"])
+def test_a_key_that_could_be_many_or_none_has_no_guess(braid: Braid, key: str) -> None:
+    done = braid("show", DP, "--set", f"{key}=1")
+    assert done.is_one_clear_message(2), done
+    assert f"--set {key}: no such setting; there are " in done.err
+
+
+def test_a_wrong_key_beside_a_wrong_machine_is_no_defect(braid: Braid) -> None:
+    done = braid("show", DP, "--set", "machine=atlas_a33", "--set", "hbm.peak=1 TB/s")
+    assert done.is_one_clear_message(2), done
+    assert "did you mean 'atlas_a3'" in done.err
+    assert "--set hbm.peak: no such setting" in done.err
+
+
 @pytest.mark.parametrize("name", ["point_to_point:efa", "pplx_rl:pipelined"])
 def test_a_transfer_with_nobody_to_receive_it(braid: Braid, name: str) -> None:
     done = braid("run", name, "--set", "cards=1")
