@@ -87,8 +87,7 @@ H800 = chip(132, {"fp8": 1979e12, "bf16": 989e12, "fp32": 67e12}, 3.35e12, 0.93,
 
 def kernel(law: str, p: Numbers) -> Any:
     """A family with these numbers, as laws read it."""
-    optional = {"granule": p.get("gr"), "tile_keys": p.get("tk"), "tile_ramp": p.get("ramp"),
-                "split_waves": p.get("sw")}
+    optional = {"granule": p.get("gr"), "tile_ramp": p.get("ramp"), "plan_keys": p.get("pk")}
     return Numbered(
         law=law, cores={"sm": number(1)}, floor=number(p["floor"]), serial_per_k=number(p.get("sk", 0.0)),
         unoverlapped=number(p["un"]), compute_share=number(p["cs"]), hbm_share=number(p["hs"]),
@@ -131,19 +130,18 @@ def families(folder: Path) -> list[tuple[str, Family]]:
     bound = ("floor", "sk", "cs", "ramp")  # H20: on 64-row tiles compute binds at every size; HBM's share shows nowhere
     grouped = {chip: infersim_grouped(folder, chip, "decode") + infersim_grouped(folder, chip, "prefill")
                for chip in ("h20", "h800")}
-    mla = {"floor": 17e-6, "cs": 0.7, "hs": 0.7, "un": 0.0, "tm": 64, "tk": 64}
-    fa3 = {"floor": 17e-6, "cs": 0.9, "hs": 0.7, "un": 1.0, "tm": 64, "sw": 1}
+    planned = {"floor": 17e-6, "cs": 0.9, "hs": 0.7, "un": 0.0, "tm": 64, "pk": 256}
     flash = {"floor": 20e-6, "cs": 0.6, "hs": 1.0, "un": 0.0, "tm": 128}
-    attention = ("floor", "cs", "hs")
+    attention, bare = ("floor", "cs", "hs"), ("floor", "cs")  # compute binds everywhere on H20
     return [
         ("h20", Family("gemm_fp8", H20, infersim_gemm(folder, "h20"), "gemm", gemm, bound, TILES[:3])),
         ("h20", Family("grouped_gemm_fp8", H20, grouped["h20"], "gemm", gemm, bound, TILES[:3])),
-        ("h20", Family("mla_decode", H20, infersim_mla_decode(folder, "h20", "m"), "attention", fa3, attention)),
+        ("h20", Family("mla_decode", H20, infersim_mla_decode(folder, "h20", "m"), "attention", planned, bare)),
         ("h800", Family("gemm_fp8", H800, infersim_gemm(folder, "h800"), "gemm", gemm, free, TILES[2:])),
         ("h800", Family("gemm_bf16", H800, dense_bf16(folder), "gemm", gemm, free, TILES[2:])),
         ("h800", Family("batched_gemm_bf16", H800, absorbed(folder), "gemm", gemm, free, TILES[1:])),
         ("h800", Family("grouped_gemm_fp8", H800, grouped["h800"], "gemm", gemm, free, TILES[2:])),
-        ("h800", Family("mla_decode", H800, infersim_mla_decode(folder, "h800", "m"), "attention", mla, attention)),
+        ("h800", Family("mla_decode", H800, infersim_mla_decode(folder, "h800", "m"), "attention", planned, attention)),
         ("h800", Family("flash_attention", H800, infersim_mla_prefill(folder, "h800", "f"), "attention", flash,
                         ("floor", "cs"))),
     ]  # fmt: skip

@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from math import ceil, inf
 from typing import TYPE_CHECKING
 
+from simulator.machine.key_plan import plan
+
 if TYPE_CHECKING:
     from simulator.machine.spec import AttentionKernel, ChipSpec, FusedKernel, GemmKernel, KernelSpec, VectorKernel
 
@@ -217,6 +219,10 @@ def _attention(work: Work, chip: ChipSpec, kernel: AttentionKernel) -> Cost:
     if kernel.split_waves and scores:  # tiles are counted in longest pieces
         piece = longest / max(kernel.split_waves.count * units // all_strips, 1) / scores
         tiles, tile_s = ceil(1.0 / piece - 1e-9), compute_s * units * piece
+    if kernel.plan_keys:  # tiles are the shares of busy cores, all as long as the busiest one's
+        requests = [(queries * sharing, keys) for queries, keys, _ in work.scores] * work.kv_heads
+        tiles, keys = plan(requests, tile_m, units, kernel.plan_keys.count)
+        tile_s = 2.0 * tile_m * keys * (work.qk_dim + work.v_dim) / (_peak(chip, kernel, work.dtype) / units)
     # every strip of tile_m rows reads its keys again; score tiles cross L2 between cube and vector cores
     onchip = scores * (kernel.score_bytes.si + work.kv_dim * ELEMENT_BYTES[work.dtype] / tile_m) + work.write_bytes
     return Cost(

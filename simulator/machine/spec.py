@@ -210,7 +210,8 @@ class AttentionKernel(_Kernel):
 
     score_bytes cross L2 per element of the score matrix. tile_keys: keys are split over cores in pieces of so many.
     split_waves: instead, the keys of every strip are split in as many pieces as fit this many waves of all cores, at
-    least one, and a wave lasts as long as its longest piece.
+    least one, and a wave lasts as long as its longest piece. plan_keys: instead, keys are shared out over the cores
+    before the kernel starts, in pieces of multiples of so many (`key_plan`).
     """
 
     law: Literal["attention"]
@@ -218,6 +219,7 @@ class AttentionKernel(_Kernel):
     score_bytes: Ratio
     tile_keys: PositiveCount | None = None
     split_waves: PositiveCount | None = None
+    plan_keys: PositiveCount | None = None
 
 
 class VectorKernel(_Kernel):

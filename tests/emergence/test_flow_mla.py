@@ -30,7 +30,7 @@ def short(**changes: str) -> Result:
 def test_a_gather_that_holds_no_sms_slows_no_kernel() -> None:
     """Copy engines instead of CTAs: every kernel gets all the SMs that it wants, and memory has room for both."""
     free, held = short(knobs__gather_engine="copy_engine"), short()
-    assert held.metrics["tpot_ms"] > 1.08 * free.metrics["tpot_ms"]
+    assert held.metrics["tpot_ms"] > 1.1 * free.metrics["tpot_ms"]
     assert free.metrics["compute_stretch"] == pytest.approx(1.0, abs=0.01)
     alone = {kernel: set() for kernel in ("experts.gate_up", "attention.o")}  # type: dict[str, set[int]]
     for kernel, times in alone.items():
@@ -68,7 +68,7 @@ def test_one_buffer_makes_attention_wait() -> None:
 
 
 def test_a_gather_without_bandwidth_is_what_the_iteration_lasts() -> None:
-    """20 CTAs at 1 GB/s together: an iteration lasts as long as its 61 gathers of seven shards of 14.7 MB."""
+    """24 CTAs at 1.2 GB/s together: an iteration lasts as long as its 61 gathers of seven shards of 14.7 MB."""
     slow = run(ONE, machine__collectives__nccl_background__rate_per_core="0.05 GB/s")
     assert slow.metrics["prefetch_stall_ms"] > 0.9 * slow.metrics["tpot_ms"]
 

@@ -60,19 +60,24 @@ def test_fp8_products_of_an_h20_take_as_long_for_1_row_as_for_64_and_are_bound_b
 
 @pytest.mark.parametrize(("requests", "cached", "us"), [
     (1, 131072, 315), (16, 8192, 403), (32, 32768, 3176), (64, 8192, 1362), (128, 8192, 2711), (256, 8192, 4739)])
-def test_mla_of_an_h20_takes_whole_waves_of_strips(requests: int, cached: int, us: float) -> None:
-    """Its table: 0.73 of peak where 128 or 256 strips make 2 or 4 waves of 78 SMs, 0.83 where 512 make 7; one wave of
-    few requests, split over all SMs, does not overlap its bytes."""
+def test_mla_of_an_h20_is_as_uneven_as_its_plan(requests: int, cached: int, us: float) -> None:
+    """Its table: 0.62 of peak with 16 and 32 requests, 0.73 with 64 and 128, 0.83 with 256; an SM's own is 0.88."""
     work = ops.latent_attention(((1, cached),) * requests, 128, 512, 64, "mla_decode")
     cost = cost_of(work, H20.chip, H20.kernels["sglang_2025"])
-    assert alone_s(cost, H20.chip) == pytest.approx(us / 1e6, rel=0.12)
+    assert alone_s(cost, H20.chip) == pytest.approx(us / 1e6, rel=0.03)
 
 
-def test_requests_of_one_key_take_no_wave_of_their_own() -> None:
-    """What fills up a captured graph: 17 requests and 7 of one key last as long as 17 in one wave of 24."""
+def test_planned_shares_of_keys_wait_for_sms_that_others_hold() -> None:
+    """A share is a thread block's from start to end: on fewer SMs some begin when others have ended."""
+    work = ops.latent_attention(((1, 3000),) * 64, 128, 512, 64, "mla_decode")
+    cost = cost_of(work, H20.chip, H20.kernels["sglang_2025"])
+    assert (cost.want, cost.compute_s(62)) == (78, 2 * cost.compute_s(78))
+
+
+def test_requests_of_one_key_take_no_sm_of_their_own() -> None:
+    """What fills up a captured graph: 17 requests and 7 of one key last as long as 17 alone."""
     alike, dummies = ((1, 3000),) * 17, ((1, 1),) * 7
     kernels = H20.kernels["sglang_2025"]
-    padded, full = (cost_of(ops.latent_attention(each, 128, 512, 64, "mla_decode"), H20.chip, kernels)
-                    for each in (alike + dummies, alike + ((1, 3000),) * 7))
-    assert padded.compute_s(78) == pytest.approx(full.compute_s(78), rel=1e-6)
-    assert padded.tiles < full.tiles
+    padded, alone = (cost_of(ops.latent_attention(each, 128, 512, 64, "mla_decode"), H20.chip, kernels)
+                     for each in (alike + dummies, alike))  # fmt: skip
+    assert padded.compute_s(78) == pytest.approx(alone.compute_s(78), rel=0.01)

@@ -145,9 +145,10 @@ def test_attention_by_hand() -> None:
     assert cost.hbm_bytes == 2 * (25 * 64 + 120 * 96 + 25 * 32) * 2
 
 
-@pytest.mark.parametrize(("machine", "family"), [("dgx_b200", "mla"), ("h20_node", "mla_decode")])
+@pytest.mark.parametrize(("machine", "family"), [
+    ("dgx_b200", "mla"), ("h20_node", "gqa_decode"), ("h20_node", "mla_decode")])
 def test_requests_without_queries_or_keys_compute_nothing(machine: str, family: str) -> None:
-    """A rank may have no requests in an iteration, whether its kernel cuts keys by size or by waves."""
+    """A rank may have no requests in an iteration, whether its kernel cuts keys by size, by waves or by a plan."""
     spec = load_machine(machine)
     kernels = next(iter(spec.kernels.values()))
 
