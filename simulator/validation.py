@@ -159,7 +159,8 @@ def summary(rows: Sequence[Row]) -> str:
 
 SYSTEMS = {
     "a3": "Atlas A3 prefill", "a2": "Atlas 800I A2", "cm384": "CloudMatrix384", "pplx": "TransferEngine on EFA, CX-7",
-    "uccl": "UCCL-EP on EFA", "trt": "TensorRT-LLM on B200", "flow": "FlowMLA on H20, H800",
+    "uccl": "UCCL-EP on EFA", "deepep": "DeepEP on H800, CX-7", "trt": "TensorRT-LLM on B200",
+    "flow": "FlowMLA on H20, H800",
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Host-proxy RDMA against what Perplexity and UCCL published. Published values are never changed."""
+"""Host-proxy RDMA against what Perplexity, UCCL and DeepEP published. Published values are never changed."""
 
 from __future__ import annotations
 
@@ -18,6 +18,12 @@ REPORTED = {
     ("pplx:efa_ep64", "nvlink_share"): 0.001,
     ("pplx:uccl_ep16", "dispatch_combine_us"): 0.145,
     ("pplx_rl:pipelined", "update_s"): 0.241,
+    ("deepep:ep8", "dispatch_us"): 0.237,
+    ("deepep:ep8", "combine_us"): 0.111,
+    ("deepep:ep16", "dispatch_us"): 0.114,
+    ("deepep:ep16", "combine_us"): 0.022,
+    ("deepep:ep32", "dispatch_us"): 0.053,
+    ("deepep:ep32", "combine_us"): 0.041,
     ("point_to_point:efa", "single_64KiB_gbit_s"): 0.027,
     ("point_to_point:efa", "single_256KiB_gbit_s"): 0.018,
     ("point_to_point:efa", "single_1024KiB_gbit_s"): 0.027,
@@ -39,11 +45,12 @@ REPORTED = {
 # hundreds of thousands of writes, or the same as others here at a larger size: `braid validate` runs these
 LONG = ("pplx:cx7_ep64_generic", "pplx:uccl_ep24", "pplx:uccl_ep32", "pplx:cx7_ep32", "pplx:cx7_ep64_no_templates",
         "pplx:cx7_ep64", "pplx:efa_ep64_no_private", "pplx:efa_ep64_small_private", "pplx:efa_ep64_large_private",
-        "pplx_decode:ep32_two", "pplx_decode:ep32_large_two", "pplx_rl:serial")
+        "pplx_decode:ep32_two", "pplx_decode:ep32_large_two", "pplx_rl:serial", "deepep:ep64", "deepep:ep128",
+        "deepep:ep256")
 CASES = [
     (name, one.id, one.full_metric)
     for name, _ in scenario_names()
-    if name.startswith(("pplx", "point_to_point")) and name not in LONG
+    if name.startswith(("pplx", "point_to_point", "deepep")) and name not in LONG
     for one in load_scenario(name).expected
 ]
 
