@@ -220,6 +220,35 @@ def test_a_wrong_key_beside_a_wrong_machine_is_no_defect(braid: Braid) -> None:
     assert "--set hbm.peak: no such setting" in done.err
 
 
+@pytest.mark.parametrize(("name", "settings", "said"), [
+    ("a3_prefill:microbatch", ("batch.requests=32",), "batch.requests gives 32, and 64 are one for each of every rank"),
+    ("a3_prefill:microbatch", ("batch.prompt_lengths=4096,512",), "batch.prompt_lengths gives 2, and 64 are"),
+    ("a3_prefill:sp_tp_sp", ("batch.requests=1",), "batch.requests gives 1, and 2 are one for each"),
+    ("pplx_decode:ep32_two", ("batch.per_rank=1",), "batch.per_rank is 1: set it to 2 or more"),
+])
+def test_a_micro_batch_without_requests_is_refused(
+    braid: Braid, name: str, settings: tuple[str, ...], said: str
+) -> None:
+    words = [word for setting in settings for word in ("--set", setting)]
+    done = braid("run", name, *words)
+    assert done.is_one_clear_message(2), done
+    assert done.err.startswith(f"Error: {name}: ")
+    assert said in done.err
+
+
+def test_one_request_more_and_some_rank_has_two_micro_batches(braid: Braid) -> None:
+    assert braid("show", "a3_prefill:microbatch", "--set", "batch.requests=33").code == 0
+    assert braid("show", "a3_prefill:dp", "--set", "batch.requests=1").code == 0
+
+
+def test_a_request_per_die_is_one_micro_batch(braid: Braid) -> None:
+    for requests, exchanges in ((2, 1), (3, 2)):
+        settings = (f"batch.per_card={requests}", "model.shapes.layers=4", "batch.draft_tokens=0")
+        words = [word for setting in settings for word in ("--set", setting)]
+        program = braid("show", "cm384_decode:decode_even", "--program", *words).out
+        assert program.count("dispatch.write") == exchanges
+
+
 @pytest.mark.parametrize("name", ["point_to_point:efa", "pplx_rl:pipelined"])
 def test_a_transfer_with_nobody_to_receive_it(braid: Braid, name: str) -> None:
     done = braid("run", name, "--set", "cards=1")

@@ -246,6 +246,8 @@ class Exchange:
         self.npu, self.case, self.number = npu, case, number
         self.group = npu.group("ep")
         tokens = _tokens_by_rank(case, number, parts, sequence_parallel)
+        if not any(tokens):
+            raise ValueError(_without_prompts(case, number, parts, sequence_parallel))
         size, s = self.group.size, case.shapes
         drawn = case.routing.skew is not None
         first = npu.rank // size * size if drawn or (len(set(tokens)) > 1 and size < case.ranks) else 0
@@ -314,6 +316,14 @@ def _tokens_by_rank(case: Case, number: int, parts: int, sequence_parallel: bool
         return (split(sum(case.micro_batch_lengths(number, parts)), case.ranks)[0],) * case.ranks
     hands = deal(case.batch.lengths, case.ranks)
     return tuple(sum(deal(hand, parts)[number]) for hand in hands)
+
+
+def _without_prompts(case: Case, number: int, parts: int, sequence_parallel: bool) -> str:
+    """Why a micro-batch cannot be, and how many prompts would do."""
+    setting = "prompt_lengths" if case.batch.prompt_lengths else "requests"
+    whose, enough = (" of every rank", parts * case.ranks) if not sequence_parallel else ("", parts)
+    return (f"micro-batch {number + 1} of {parts} has no prompts: batch.{setting} gives {len(case.batch.lengths)}, and "
+            f"{enough} are one for each{whose}")
 
 
 def _end_of(npu: Rank, stream: str) -> Event:

@@ -113,7 +113,7 @@ def iteration(npu: Rank, case: Case) -> None:
     """Verify, sample, draft."""
     npu.program.captured = True
     partition(npu, case)
-    halves = halves_of(case, case.knobs.micro_batches)
+    halves = [half for half in halves_of(case, case.knobs.micro_batches) if half.padded]  # one with a request per die
     with _main(npu, case):
         embed(npu, case, case.batch.queries)
     layers(npu, case, halves, range(case.shapes.layers), case.batch.queries)

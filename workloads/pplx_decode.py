@@ -64,6 +64,9 @@ class DecodeKnobs(Knobs):
 def decode(npu: Rank, case: Case) -> None:
     """Layers of one iteration, as one captured graph."""
     npu.program.captured = True
+    if case.batch.per_rank < case.knobs.micro_batches:
+        raise ValueError(f"{case.knobs.micro_batches} micro-batches need as many requests on a rank; batch.per_rank is "
+                         f"{case.batch.per_rank}: set it to 2 or more, or knobs.micro_batches to 1")
     if case.knobs.micro_batches == 1:
         for layer in range(case.knobs.layers):
             _one(npu, case, layer)
