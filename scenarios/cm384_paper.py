@@ -1,14 +1,16 @@
-"""CloudMatrix384, 160 cards = 320 dies: decode of DeepSeek-R1 at EP320 as in the paper, by length and batch.
+"""CloudMatrix384 as in its paper: decode of DeepSeek-R1 on 160 cards = 320 dies by length and batch, and prefill on 16.
 
 Published by Huawei, "Serving large language models on Huawei CloudMatrix384" (arXiv 2506.12708): tokens per second and
-card for several lengths of prompts and outputs and several limits of TPOT, one MTP module with 70% of drafts accepted.
-No parameter was fitted on them. The values are as remembered from the paper; how skewed the routing was is not
-published, nor whether the split of the cores changed with the lengths: here it does not.
+card for several lengths of prompts and outputs and several limits of TPOT, one MTP module with 70% of drafts accepted;
+in prefill 16,384 tokens a card in prompts of 4K, as if experts were loaded alike. No parameter was fitted on them. The
+values are as remembered from the paper; how skewed the routing was in decode is not published, nor whether the split
+of the cores changed with the lengths: here it does not.
 """
 
 from __future__ import annotations
 
 from scenarios.cm384_decode import decode_50ms
+from scenarios.cm384_prefill import microbatch_dp
 from simulator.scenario import Requests, Scenario, Source
 from workloads.cm384_decode import Dies, Knobs
 
@@ -59,3 +61,10 @@ def decode_30ms() -> Scenario:
 def decode_15ms() -> Scenario:
     """TPOT below 15 ms with prompts of 4K tokens; so few gain nothing from a second micro-batch."""
     return _decode("cm384.paper.15ms", 8, 4096, 256, 538, 14.9, micro_batches=1)
+
+
+def prefill() -> Scenario:
+    """Prefill on 16 cards = 32 dies, EP32: the machine of Atlas A3's published prefill with the same batch."""
+    published = _expect("cm384.paper.prefill", "throughput_tok_s_per_card", 6688, ": with experts loaded alike")
+    return microbatch_dp().variant(title="CloudMatrix384 prefill: 16 cards, 16,384 tokens per card in prompts of 4K",
+                                   expected=(published,))
