@@ -27,30 +27,30 @@ def _low_latency(ranks: int, dispatch_us: float, combine_us: float, note: str = 
 
 
 def ep8() -> Scenario:
-    """One node: NVLink alone."""
+    """EP8: one node, NVLink alone."""
     return _low_latency(8, 77, 114, NVLINK)
 
 
 def ep16() -> Scenario:
-    """Two nodes."""
+    """EP16: two nodes."""
     return _low_latency(16, 118, 195)
 
 
 def ep32() -> Scenario:
-    """Four nodes."""
+    """EP32: four nodes."""
     return _low_latency(32, 155, 273)
 
 
 def ep64() -> Scenario:
-    """Eight nodes."""
+    """EP64: eight nodes."""
     return _low_latency(64, 173, 314)
 
 
 def ep128() -> Scenario:
-    """Sixteen nodes."""
+    """EP128: sixteen nodes."""
     return _low_latency(128, 192, 369)
 
 
 def ep256() -> Scenario:
-    """Thirty-two nodes: every expert has a GPU of its own."""
+    """EP256: thirty-two nodes, every expert has a GPU of its own."""
     return _low_latency(256, 194, 360)
