@@ -20,7 +20,7 @@ FLOORS = {
     "program": 3,
     "model": 4,
     "settings": 5, "scenario": 5, "provenance": 5, "simulation": 5, "live_journal": 5, "study": 5, "ladder": 5,
-    "traffic": 5, "reads": 5, "refusals": 5,
+    "traffic": 5, "reads": 5, "refusals": 5, "glossary": 5,
     "library": 5,
     "cli": 6, "commands": 6, "validation": 6, "bench": 6, "__main__": 6,
 }

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 def description(scenario: Scenario) -> str:
     """Everything that `braid show` prints; raises what preparing the scenario raises."""
+    from simulator.glossary import metrics_of
     from simulator.machine.generation import base_of
     from simulator.machine.typed_toml import quantities
     from simulator.model.shapes import load_model, override_model
@@ -33,6 +34,8 @@ def description(scenario: Scenario) -> str:
         "Memory of the fullest rank": str(ready.ledger).splitlines(),
         "Settings (--set KEY=VALUE)": _columns(
             (key, shown(value), meaning[key]) for key, value in scenario.settings().items()),
+        "Metrics (times of an average rank, in the unit that ends the name)": _columns(
+            metrics_of(scenario, ready.case)),
         "Expected values": _expected(scenario),
         f"Numbers of the machine {scenario.machine} (--set machine.KEY=VALUE)": _numbers(machine_numbers),
         f"Numbers of the model {scenario.model} (--set model.KEY=VALUE)": _numbers(quantities(model)),

@@ -28,7 +28,7 @@ def list_scenarios() -> None:
 @options.settings
 @click.option("--program", is_flag=True, help="Print what rank 0 does, in launch order, instead.")
 def show(scenario: str, settings: dict[str, str], program: bool) -> None:
-    """Show SCENARIO: machine, layout, memory ledger, settings, every number with its source.
+    """Show SCENARIO: machine, layout, memory ledger, settings, metrics, every number with its source.
 
     The settings listed are the keys that --set takes. Nothing is simulated.
 

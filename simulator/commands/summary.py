@@ -6,6 +6,7 @@ from collections.abc import Container
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from simulator.glossary import meaning
 from simulator.observe.report import ExpectedRow, Footnote, ReportInput
 from simulator.observe.tables import number
 from simulator.units import format_si
@@ -95,10 +96,12 @@ def headline(result: Result) -> dict[str, float]:
 
 def report_of(result: Result) -> ReportInput:
     """The report of one run."""
+    numbers = [(name, number(value)) for name, value in headline(result).items() if not _in_tables(name)]
     shown = ReportInput(
         title=f"{result.scenario.name}: {result.scenario.title}",
         facts=facts(result),
-        numbers=[(name, number(value)) for name, value in headline(result).items() if not _in_tables(name)],
+        numbers=numbers,
+        meanings={name: meaning(name) for name, _ in numbers},
         expected=expected_rows(result),
     )
     if not result.recorded:

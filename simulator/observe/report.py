@@ -12,6 +12,7 @@ from simulator.observe.tables import SideBySide, Titled, console, number, percen
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
     from rich.text import Text
 
     from simulator.observe.columns import Columns
@@ -55,6 +56,7 @@ class ReportInput:
     """All that a report shows; what is empty or None is left out.
 
     facts: lines below the title. numbers: headline metrics as (name, text). utilisation: shares by name.
+    meanings: what the names of numbers mean, said beside them.
     picture_rank, picture_layer: what `columns` is drawn for (layer None: the middle one).
     """
 
@@ -69,6 +71,7 @@ class ReportInput:
     picture_rank: int = 0
     picture_layer: int | None = None
     footnotes: Sequence[Footnote] = ()
+    meanings: Mapping[str, str] = field(default_factory=dict)
 
 
 def print_report(report: ReportInput, file: IO[str] | None = None, width: int | None = None) -> None:
@@ -79,7 +82,7 @@ def print_report(report: ReportInput, file: IO[str] | None = None, width: int | 
 
 def parts(report: ReportInput, width: int) -> list[RenderableType]:
     """The pieces of a report from top to bottom; the picture is as wide as the console."""
-    made: list[RenderableType] = [_header(report)]
+    made: list[RenderableType] = [_header(report), *([_numbers(report)] if report.numbers else ()), ""]
     if report.expected:
         made.append(expected_table(report.expected))
     if report.metrics is not None and report.metrics.makespan_ps:
@@ -228,6 +231,15 @@ def _header(report: ReportInput) -> Text:
     header = Text(report.title, style="bold")
     for fact in report.facts:
         header.append("\n" + fact, "not bold")
+    return header
+
+
+def _numbers(report: ReportInput) -> Table:
+    """A line for each headline metric, with what it means beside it."""
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table.grid(padding=(0, 2))
     for name, text in report.numbers:
-        header.append(f"\n{name}: ", "not bold").append(text, "bold")
-    return header.append("\n")
+        made.add_row(Text(f"{name}: ").append(text, "bold"), Text(report.meanings.get(name, ""), "dim"))
+    return made
