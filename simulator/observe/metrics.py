@@ -59,9 +59,10 @@ class Metrics:
 
     ranks: how many the rows stand for. compute_ps: at least one compute task works. communication: by task name.
     communication_by_kind, all_communication: the same by task kind and together. kind_ps, engine_ps: at least one task
-    of that kind or engine works. host_bound_ps: a compute stream is idle only because the host has not issued its next
-    task. account_ps: a partition of the makespan (they add up): compute; exposed communication; waiting for peers or
-    cores; host; idle. per_rank: rank, multiplicity, end_ps, compute_ps, host_bound_ps as arrays over recorded ranks.
+    of that kind or engine works. host_bound_ps: a compute task lacks only to be issued, by a host that is not blocked;
+    before collectives that is not counted. account_ps: a partition of the makespan (they add up): compute; exposed
+    communication; waiting for peers or cores; host; idle. per_rank: rank, multiplicity, end_ps, compute_ps,
+    host_bound_ps as arrays over recorded ranks.
     """
 
     makespan_ps: int
@@ -242,7 +243,7 @@ def _ratio(wall: float, solo: float) -> float:
 
 
 def _host_gaps(line: _Line) -> Intervals:
-    """When a compute stream is idle only because the host, which is not blocked, has not issued its next task."""
+    """When a compute task, with all done that it waits for, lacks only to be issued by a host that is not blocked."""
     import numpy as np
 
     columns = line.columns

@@ -189,7 +189,7 @@ def stretch_sentence(metrics: Metrics) -> str:
 def host_sentence(metrics: Metrics) -> str:
     """How long compute waited for the host alone, in words."""
     return (f"Host-bound: {ms(metrics.host_bound_ps)} ms ({share(metrics.host_bound_ps, metrics)}) in which a compute "
-            "stream was idle only because the host had not issued its next task.")
+            "kernel lacked only its launch, by a host that was not blocked.")
 
 
 def utilisation_sentence(shares: Mapping[str, float]) -> str:

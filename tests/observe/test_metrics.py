@@ -107,6 +107,16 @@ def test_host_bound_time_is_the_hosts_own() -> None:
     assert measure(in_time).host_bound_ps == 0
 
 
+def test_what_lacks_the_launch_of_a_collective_is_idle_and_not_host_bound() -> None:
+    seen = measure(timeline([
+        task("counts", 0, 10),
+        comm("tokens", 14, 20, issued=14, ready=14, after=(0,), host_after=0),
+        task("experts", 20, 30, issued=16, after=(1,)),
+    ]).columns())
+    assert seen.host_bound_ps == 0
+    assert seen.account_ps["idle"] == 14 - 10
+
+
 def test_prefetch_is_neither_compute_nor_communication() -> None:
     seen = measure(timeline([task("weights", 0, 10, kind="prefetch", stream="aside"), comm("x", 0, 10)]).columns())
     assert seen.compute_ps == 0

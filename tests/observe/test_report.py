@@ -66,8 +66,8 @@ all (overlaps once)   230  65.7%   100  28.6%   130  37.1%   20   5.7%          
 
 Compute against its time alone on the same cores: +10.0% over the run, +25.0% while communication
 runs on its rank, +0.0% apart from it.
-Host-bound: 0 ms (0.0%) in which a compute stream was idle only because the host had not issued its
-next task.
+Host-bound: 0 ms (0.0%) in which a compute kernel lacked only its launch, by a host that was not
+blocked.
 Utilisation: sdma busy 65.7%, cube busy 62.9%.
 
 critical path (more than 1% of it)
