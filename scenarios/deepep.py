@@ -1,16 +1,18 @@
-"""DeepEP's low-latency kernels on H800 with ConnectX-7: dispatch and combine of 128 tokens per rank, by EP.
+"""DeepEP on H800 with ConnectX-7: dispatch and combine of 128 (low-latency) or 4096 (normal kernels) tokens, by EP.
 
-Published in the README of deepseek-ai/DeepEP (hidden 7168, top-8, dispatch FP8, combine BF16; remembered). Nothing was
-chosen for it: the workload and the network card are those of `pplx`, fitted on Perplexity's figures, the GPU is H800's.
-GPUs post the writes themselves, one per token copy; inside a node they write over NVLink.
+Published in the README of deepseek-ai/DeepEP (hidden 7168, top-8, dispatch FP8, combine BF16; remembered). The network
+card is that of `pplx`, fitted on Perplexity's figures, and the GPU is H800's, whose NVLink has the rate that the normal
+kernels reach inside one node; nothing else was chosen for it. GPUs post the writes themselves: one per token copy, or
+one copy per node that goes on over NVLink. Normal kernels were measured with tokens that keep to four nodes.
 """
 
 from __future__ import annotations
 
-from scenarios.pplx import cx7_ep32_gpu_initiated
+from scenarios.pplx import cx7_ep32_gpu_initiated, prefill_reducing
 from simulator.scenario import Scenario, Source
+from workloads.reducing_moe import ReducingKnobs
 
-_expect = Source("DeepEP, low-latency kernels, README of deepseek-ai/DeepEP (remembered)").expects
+_expect = Source("DeepEP, README of deepseek-ai/DeepEP (remembered)").expects
 NVLINK = ": the node's NVLink alone, at the rate of the normal kernels; these reach 98 of its 155 GB/s, 127 in combine"
 
 
@@ -54,3 +56,34 @@ def ep128() -> Scenario:
 def ep256() -> Scenario:
     """EP256: thirty-two nodes, every expert has a GPU of its own."""
     return _low_latency(256, 194, 360)
+
+
+# --- normal kernels ---------------------------------------------------------------------------------------------------
+
+
+def _normal(ranks: int, dispatch_gb_s: float, combine_gb_s: float) -> Scenario:
+    return prefill_reducing().variant(
+        title=f"DeepEP normal dispatch + combine on H800, EP{ranks}, 4096 tokens",
+        machine="h800_cx7",
+        cards=ranks,
+        knobs=ReducingKnobs(nodes_per_token=4),
+        expected=(
+            _expect("deepep.normal", "dispatch_rdma_gb_s", dispatch_gb_s),
+            _expect("deepep.normal", "combine_rdma_gb_s", combine_gb_s),
+        ),
+    )
+
+
+def normal_ep16() -> Scenario:
+    """Two nodes: NVLink has more to do than the network cards."""
+    return _normal(16, 43, 43)
+
+
+def normal_ep32() -> Scenario:
+    """Four nodes."""
+    return _normal(32, 58, 57)
+
+
+def normal_ep64() -> Scenario:
+    """Eight nodes, of which a token needs four at most."""
+    return _normal(64, 51, 50)

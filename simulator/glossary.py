@@ -31,6 +31,7 @@ OF_WORKLOADS = {
     "dispatch_us": "MoE dispatch, from start to end, mean over ranks",
     "combine_us": "MoE combine, from start to end, mean over ranks",
     "dispatch_combine_us": "a dispatch and a combine together",
+    "*_rdma_gb_s": "bytes of tokens, once for every node they go to, by time",
     "nvlink_share": "share of tokens to experts in their own node, over NVLink",
     "*_hop_flag_to_host_us": "slowest rank: until the proxy on the host sees the GPU's flag",
     "*_hop_proxy_polls_us": "slowest rank: until the proxy sees what has come",

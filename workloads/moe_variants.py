@@ -1,4 +1,4 @@
-"""Other ways to do the same exchange, for comparison: generic proxies, GPU-initiated writes, reduction on the sender.
+"""Other ways to do the same exchange, for comparison: generic proxies, and writes that GPUs post themselves.
 
 The GPU side is that of `pplx_moe` where tokens go one by one to their experts' ranks; what differs is who posts what.
 """
@@ -7,24 +7,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from functools import cache
 from random import Random
-from typing import Any
 
 from pydantic import Field
 
-from simulator.model import ops
-from simulator.model.routing import Sizes
-from simulator.program.flag import set_flag, wait_flag
 from simulator.program.host import Host
 from simulator.program.host_thread import HostThread, Steps
 from simulator.program.journal import Key, Label
 from simulator.program.nic import Write
-from simulator.program.rank import Event, Rank
 from simulator.scenario import Case, Workload
 from workloads.pplx_moe import (
     COMBINE_BYTES,
-    NODE,
     SLOT_BYTES,
     Knobs,
     Step,
@@ -32,7 +25,6 @@ from workloads.pplx_moe import (
     groups,
     measures,
     memory,
-    phase,
     place,
     readings,
     step_of,
@@ -43,12 +35,6 @@ class GenericKnobs(Knobs):
     """Generic proxies."""
 
     threads: int = Field(1, gt=0, description="proxy threads of a GPU: 1 as NVSHMEM's IBRC, 4 as UCCL-EP")
-
-
-class ReducingKnobs(Knobs):
-    """Kernels that hold SMs from start to end."""
-
-    held_sms: int = Field(20, ge=0, description="SMs that the kernel holds while it waits for the wire")
 
 
 def exchanges(step: Step) -> list[tuple[Label, str, str, list[tuple[int, int]], int, int]]:
@@ -140,85 +126,10 @@ def gpu_initiated(host: Host, case: Case) -> Steps:
                 nic.post(Write(label, host.rank, peer, size, counter, posted=row))
 
 
-# --- reduction on the sender: one copy per token and node, kernels that hold SMs --------------------------------------
+def posted_by(live: Callable[[Host, Case], Steps]) -> Workload:
+    """The exchange with others who post its writes."""
+    return Workload(dispatch_and_combine, groups, place, memory, measures, live, readings)
 
 
-def reducing(npu: Rank, case: Case) -> None:
-    """Tokens cross the wire once per node, to the GPU of the sender's number, and spread from there over NVLink;
-    results are summed in their node before they go back."""
-    npu.program.captured = True
-    held = (("sm", case.knobs.held_sms),) if case.knobs.held_sms else ()
-    for number in range(case.batch.steps):
-        step, rails = step_of(case, npu.rank, number), rails_of(case, npu.rank, number)
-        with npu.scope(layer=number):
-            _reducing_dispatch(npu, step, rails, case.batch.per_rank, held)
-            _reducing_combine(npu, step, rails, case.batch.per_rank, held)
-
-
-def _reducing_dispatch(npu: Rank, step: Step, rails: Step, tokens: int, held: Any) -> None:
-    npu.launch(ops.passes(tokens * 8 * 8.0, 1024), "dispatch.count")
-    npu.launch(phase(tokens * SLOT_BYTES, rails.sent(rails.remote) * SLOT_BYTES), "dispatch.pack")
-    set_flag(npu, "dispatch.send_done", rails.on("send_done"))
-    wait_flag(npu, "dispatch.wait", rails.on("dispatched"), held)
-    _spread(npu, step, "dispatch.nvlink", SLOT_BYTES)
-    arrived = step.received(range(len(step.rows))) * SLOT_BYTES
-    npu.launch(ops.passes(arrived, arrived), "dispatch.shuffle")
-
-
-def _reducing_combine(npu: Rank, step: Step, rails: Step, tokens: int, held: Any) -> Event:
-    arrived = step.received(range(len(step.rows))) * COMBINE_BYTES
-    npu.launch(ops.passes(arrived, arrived), "combine.pack")
-    _spread(npu, step, "combine.nvlink", COMBINE_BYTES)
-    npu.launch(phase(arrived, rails.received(rails.remote) * COMBINE_BYTES), "combine.reduce")
-    set_flag(npu, "combine.send_done", rails.on("combine_packed"))
-    wait_flag(npu, "combine.wait", rails.on("combined"), held)
-    back = rails.sent(rails.remote) * COMBINE_BYTES
-    return npu.launch(ops.passes(back, tokens * COMBINE_BYTES), "combine.sum")
-
-
-def _spread(npu: Rank, step: Step, name: str, row_bytes: int) -> None:
-    """All copies for the experts of this node, between its GPUs."""
-    node = npu.group("node")
-    copies = sum(map(sum, step.rows)) // len(step.rows)
-    node.all_to_all(name, copies * row_bytes // node.size, "nvlink")
-
-
-def rails_of(case: Case, rank: int, number: int) -> Step:
-    """The step's rows on the wire: a token goes once to every other node where one of its experts is."""
-    return Step(number, -1, rank, _rails(case.ranks, case.batch.per_rank, case.shapes.experts_per_token),
-                case.knobs)
-
-
-@cache
-def _rails(ranks: int, tokens: int, per_token: int) -> Sizes:
-    gpus = min(NODE, ranks)
-    reached = round(tokens * (1.0 - (1.0 - gpus / ranks) ** per_token))  # by expectation
-    return tuple(tuple(reached if source % gpus == target % gpus else 0 for target in range(ranks))
-                 for source in range(ranks))
-
-
-def reducing_writes(host: Host, case: Case) -> Steps:
-    """The kernel's warps post a write per chunk of 32 tokens; receivers spin on counters in their own memory."""
-    counters = Counters(host, lambda write: write.size_bytes)
-    for number in range(case.batch.steps):
-        for label, flag, answer, parts, size, arriving in exchanges(rails_of(case, host.rank, number)):
-            counter = f"{number} {label.name}"
-            counters.want(counter, arriving * size, answer)
-            row = yield host.flag(flag)
-            for turn, (peer, rows) in enumerate(_chunks(parts, 32)):
-                nic = host.engine.nics[turn % len(host.engine.nics)]
-                nic.post(Write(label, host.rank, peer, rows * size, counter, posted=row))
-
-
-def _chunks(parts: list[tuple[int, int]], most: int) -> list[tuple[int, int]]:
-    return [(peer, min(most, rows - first)) for peer, rows in parts for first in range(0, rows, most)]
-
-
-def two_sided(live: Callable[[Host, Case], Steps], program: Callable[[Rank, Case], None]) -> Workload:
-    """A variant of the exchange with the same readings."""
-    return Workload(program, groups, place, memory, measures, live, readings)
-
-
-GENERIC = two_sided(generic_proxies, dispatch_and_combine)
-GPU_INITIATED = two_sided(gpu_initiated, dispatch_and_combine)
-REDUCING = two_sided(reducing_writes, reducing)
+GENERIC = posted_by(generic_proxies)
+GPU_INITIATED = posted_by(gpu_initiated)

@@ -20,6 +20,17 @@ def span_us(columns: Mapping[str, Any], first: str, last: str) -> float:
     return float((columns["end_ps"][end] - columns["ready_ps"][start]).mean()) / PS_PER_US
 
 
+def between_us(columns: Mapping[str, Any], first: str, last: str) -> float:
+    """From the first start of `first` to the last end of `last` of the same layer, mean over ranks and layers."""
+    start, end = {}, {}  # type: dict[tuple[int, int], int], dict[tuple[int, int], int]
+    for name, found, times, choose in ((first, start, "ready_ps", min), (last, end, "end_ps", max)):
+        rows = columns["name"] == name
+        fields = (columns[field][rows].tolist() for field in ("rank", "layer", times))
+        for rank, layer, time in zip(*fields, strict=True):
+            found[rank, layer] = choose(found.get((rank, layer), time), time)
+    return sum(end[key] - start[key] for key in start) / max(len(start), 1) / PS_PER_US
+
+
 def hops(columns: Mapping[str, Any], last: str) -> dict[str, float]:
     """Where the time went on the way to the last task of this name that ended: places and the gaps between them, in us,
     in the order of the way.
