@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from simulator.model import ops
 from simulator.program.flag import set_flag, wait_flag
@@ -27,19 +27,21 @@ from simulator.program.host_thread import Steps
 from simulator.program.journal import Label
 from simulator.program.nic import Write
 from simulator.program.rank import Event, Rank
-from simulator.scenario import Case, Workload
+from simulator.scenario import Case, MemoryItem, Workload
 from workloads.moe_variants import Counters
-from workloads.pplx_moe import COMBINE_BYTES, NODE, SLOT_BYTES, Knobs, groups, measures, memory, phase, place
+from workloads.pplx_moe import COMBINE_BYTES, NODE, SLOT_BYTES, groups, measures, phase, place
 from workloads.readings import between_us
 
 WRITE_TOKENS = 32  # of a write
 FP8 = 1.0 + 4.0 / 128  # bytes of an element with its share of a scale
 
 
-class ReducingKnobs(Knobs):
-    """Kernels that hold SMs from start to end."""
+class ReducingKnobs(BaseModel):
+    """How the exchange is done."""
 
-    held_sms: int = Field(20, ge=0, description="SMs that the kernel holds")
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    held_sms: int = Field(20, ge=0, description="SMs that a kernel holds while it waits")
     chunks: int = Field(8, gt=0, description="pieces in which tokens move, one behind the other")
     nodes_per_token: int = Field(0, ge=0, description="a token's experts are on so many nodes at most; 0: on any")
 
@@ -98,13 +100,12 @@ def dispatch(npu: Rank, case: Case, number: int, held: Any) -> None:
     npu.launch(phase(copies.tokens * SLOT_BYTES, copies.crossing * SLOT_BYTES), "dispatch.pack")
     set_flag(npu, "dispatch.send_done", counter(number, "packed", 0))
     share = copies.inside / copies.nodes
-    received(npu, spread(npu, "dispatch.nvlink", share * SLOT_BYTES), share)
+    copied = received(npu, spread(npu, "dispatch.nvlink", share * SLOT_BYTES), share)
     for chunk in range(chunks if copies.nodes > 1 else 0):
         wait_flag(npu, "dispatch.wait", counter(number, "dispatched", chunk), held)
         part = (copies.inside - share) / chunks
         copied = received(npu, spread(npu, "dispatch.nvlink", part * SLOT_BYTES), part)
-        if chunk == chunks - 1:
-            npu.wait(copied)
+    npu.wait(copied)
 
 
 def received(npu: Rank, arrived: Event, rows: float) -> Event:
@@ -145,23 +146,33 @@ def writes(host: Host, case: Case) -> Steps:
     for number in range(case.batch.steps):
         for block, sent, arrived, size in (("dispatch", "packed", "dispatched", SLOT_BYTES),
                                            ("combine", "reduced", "combined", COMBINE_BYTES)):  # fmt: skip
+            label = Label(f"{block}.tokens", number)
             names = [counter(number, arrived, chunk) for chunk in range(chunks)]
             for name in names:
                 counters.want(name, rows * size * len(others), name)
             for chunk, name in enumerate(names):
-                if chunk == 0 or block == "combine":
+                if chunk == 0 or block == "combine":  # dispatch packs everything first
                     seen = yield host.flag(counter(number, sent, chunk))
-                label = Label(f"{block}.tokens", number)
                 for turn, (peer, part) in enumerate(_pieces(others, rows)):
                     nic = host.engine.nics[turn % len(host.engine.nics)]
                     nic.post(Write(label, host.rank, peer, part * size, name, posted=seen))
 
 
 def _pieces(peers: list[int], rows: int) -> list[tuple[int, int]]:
+    """(peer, tokens) of each write, to all peers in turn."""
     return [(peer, min(WRITE_TOKENS, rows - first)) for first in range(0, rows, WRITE_TOKENS) for peer in peers]
 
 
 # --- what a scenario needs to know ------------------------------------------------------------------------------------
+
+
+def memory(case: Case) -> list[MemoryItem]:
+    """What leaves in one exchange, and what has come to be passed on: whole, the chunks' buffers are smaller."""
+    copies = copies_of(case)
+    return [
+        ("send buffer", "communication", copies.per_node * copies.nodes * COMBINE_BYTES),
+        ("receive buffer", "communication", copies.inside * COMBINE_BYTES),
+    ]
 
 
 def readings(case: Case, columns: Mapping[str, Any]) -> Mapping[str, float]:
