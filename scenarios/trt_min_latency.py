@@ -38,6 +38,7 @@ TP8_MISS = (
     " instead of 0.041) is right for TP8 and 2% too slow for TP4; with it TP8 is 0.1% ahead (study), with other seeds"
     " up to 0.6% behind"
 )
+REMEMBERED = ": a step of the source's ladder, as remembered; no number was set on it"
 DEPENDENT = (
     "TensorRT-LLM tech blogs 1 and 2: programmatic dependent launch makes it 1.03 times as fast. How long a prologue is"
     " (0.86 us) is what a table of the library's whole MLA module has less than the tables of its kernels. That says"
@@ -157,6 +158,18 @@ def mtp_2() -> Scenario:
 def mtp_4() -> Scenario:
     """As gtc, with four draft tokens."""
     return _with(gtc(), "TensorRT-LLM at batch 1: four draft tokens", {"batch.draft_tokens": "4"})
+
+
+def backend() -> Scenario:
+    """As gtc with the TensorRT-LLM MoE backend, TP4 x EP2: the state before the last three optimisations."""
+    return _with(gtc(), "TensorRT-LLM at batch 1: its own MoE backend", _climbed(TO_FINAL[:1]),
+                 _expect("trt.ladder", 299, note=REMEMBERED))  # fmt: skip
+
+
+def small_gemms() -> Scenario:
+    """As final, before relaxed acceptance: Fuse_A and router have kernels of their own."""
+    return _with(gtc(), "TensorRT-LLM at batch 1: Fuse_A and router kernels", _climbed(TO_FINAL[:-1]),
+                 _expect("trt.ladder", 340, note=REMEMBERED))  # fmt: skip
 
 
 def final() -> Scenario:
