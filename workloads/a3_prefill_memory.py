@@ -1,4 +1,4 @@
-"""What one die keeps in memory in the prefill programs of `a3_prefill`."""
+"""What one die keeps in memory in the prefill programs of Atlas A3."""
 
 from __future__ import annotations
 
