@@ -16,8 +16,9 @@ from itertools import islice
 from pathlib import Path
 from statistics import quantiles
 
+from simulator.machine.kernel_spec import KernelSpec
 from simulator.machine.kernels import Work, cost_of
-from simulator.machine.spec import KernelSpec, MachineSpec, load_machine
+from simulator.machine.spec import MachineSpec, load_machine
 from simulator.model import choices, ops, sparse
 from simulator.model.shapes import Shapes, load_model, shapes_of
 from simulator.units import Quantity

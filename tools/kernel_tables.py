@@ -13,8 +13,9 @@ from math import log
 from pathlib import Path
 from statistics import median
 
+from simulator.machine.kernel_spec import KernelSpec
 from simulator.machine.kernels import Cost, Work, cost_of
-from simulator.machine.spec import ChipSpec, KernelSpec
+from simulator.machine.spec import ChipSpec
 from simulator.model import ops
 
 Table = list[tuple[Work, float]]

@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING
 from simulator.machine.key_plan import plan
 
 if TYPE_CHECKING:
-    from simulator.machine.spec import AttentionKernel, ChipSpec, FusedKernel, GemmKernel, KernelSpec, VectorKernel
+    from simulator.machine.kernel_spec import AttentionKernel, FusedKernel, GemmKernel, KernelSpec, VectorKernel
+    from simulator.machine.spec import ChipSpec
 
 ELEMENT_BYTES = {"int8": 1.0, "fp8": 1.0, "fp16": 2.0, "bf16": 2.0, "fp32": 4.0, "int32": 4.0, "fp4": 0.5,
                  "nvfp4": 0.5625}  # nvfp4: a scale of one byte for 16 elements

@@ -9,7 +9,8 @@ import pytest
 
 from simulator import paths
 from simulator.errors import InputError
-from simulator.machine.spec import CollectiveSpec, GemmKernel, SpecError, load_machine, override, quantities
+from simulator.machine.kernel_spec import GemmKernel
+from simulator.machine.spec import CollectiveSpec, SpecError, load_machine, override, quantities
 from simulator.machine.typed_toml import validate
 from simulator.units import Quantity, units_of
 from tests.machine.machines import level, machine, number
