@@ -32,7 +32,7 @@ EVEN_TOKENS = 2  # tables of skewed routing: rows of so few tokens take as long 
 Chains = list[tuple[tuple[Work, ...], float]]  # kernels one after the other, and how long they took together
 L2_BYTES = 126e6
 WARM_BYTES = L2_BYTES / 2  # routed experts: each of the two dies keeps a copy of what both read
-OWN_WARM_BYTES = 80e6  # of the TensorRT-LLM backend: up to here times do not grow, from L2_BYTES on they follow HBM
+OWN_WARM_BYTES = 80e6  # own backend, whole MLA module: up to here times do not grow, from L2_BYTES on they follow HBM
 GROUPS, KEPT_GROUPS = 8, 4  # of DeepSeek's routing: a token takes its experts from four of eight groups
 
 

@@ -113,7 +113,8 @@ def iteration(npu: Rank, case: Case) -> None:
     """Verify, sample, draft."""
     npu.program.captured = True
     partition(npu, case)
-    halves = [half for half in halves_of(case, case.knobs.micro_batches) if half.padded]  # one with a request per die
+    # with one request per die there is one micro-batch, on the cores of a half
+    halves = [half for half in halves_of(case, case.knobs.micro_batches) if half.padded]
     with _main(npu, case):
         embed(npu, case, case.batch.queries)
     layers(npu, case, halves, range(case.shapes.layers), case.batch.queries)

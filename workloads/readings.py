@@ -28,7 +28,8 @@ def between_us(columns: Mapping[str, Any], first: str, last: str) -> float:
         fields = (columns[field][rows].tolist() for field in ("rank", "layer", times))
         for rank, layer, time in zip(*fields, strict=True):
             found[rank, layer] = choose(found.get((rank, layer), time), time)
-    return sum(end[key] - start[key] for key in start) / max(len(start), 1) / PS_PER_US
+    lasting = [end[key] - start[key] for key in start if key in end]
+    return sum(lasting) / max(len(lasting), 1) / PS_PER_US
 
 
 def hops(columns: Mapping[str, Any], last: str) -> dict[str, float]:

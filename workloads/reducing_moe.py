@@ -3,33 +3,36 @@
 In dispatch a token crosses the network cards once for every node where an expert of it is, to the GPU with its sender's
 number, and goes on from there over NVLink, once for every GPU. Combine is the way back: results are summed in their
 node before they cross. Kernels hold SMs while they wait; tokens move in chunks, so that the wire, NVLink and the copy
-out of the buffers work on different chunks at the same time. GPUs post the writes themselves.
+out of the buffers, or the sum, work on different chunks at the same time. GPUs post the writes themselves.
 
-    dispatch   count, pack | wire 0   | wire 1   | ...         combine   nvlink 0 | nvlink 1 | ...
-                own node's | nvlink 0 | ...                                 sum 0 | ...
-                             copy     | copy 0   | ...                              wire 0   | ...  | sum of nodes
+    dispatch   count, pack | wire 0   | wire 1   | ...     combine   nvlink 0 | nvlink 1 | ...
+                own node's | nvlink 0 | ...                                   | sum 0    | sum 1  | ...
+                             copy     | copy 0   | ...                                   | wire 0 | ... | sum of nodes
 
-Experts are chosen alike; how many copies there are is their expectation. Published by DeepSeek, deepseek-ai/DeepEP.
+Every set of experts is as likely; how many copies there are is their expectation. Published by DeepSeek,
+deepseek-ai/DeepEP.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import ceil, prod
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from simulator.model import ops
+from simulator.model.layout import split
 from simulator.program.flag import set_flag, wait_flag
 from simulator.program.host import Host
 from simulator.program.host_thread import Steps
-from simulator.program.journal import Label
+from simulator.program.journal import Key, Label
 from simulator.program.nic import Write
 from simulator.program.rank import Event, Rank
 from simulator.scenario import Case, MemoryItem, Workload
 from workloads.moe_variants import Counters
-from workloads.pplx_moe import COMBINE_BYTES, NODE, SLOT_BYTES, groups, measures, phase, place
+from workloads.pplx_moe import COMBINE_BYTES, NODE, ROUTE_BYTES, SLOT_BYTES, groups, measures, phase, place
 from workloads.readings import between_us
 
 WRITE_TOKENS = 32  # of a write
@@ -42,17 +45,18 @@ class ReducingKnobs(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     held_sms: int = Field(20, ge=0, description="SMs that a kernel holds while it waits")
-    chunks: int = Field(8, gt=0, description="pieces in which tokens move, one behind the other")
+    chunk_tokens: int = Field(320, gt=0, description="tokens that move together: 32 on each of 10 channels")
     nodes_per_token: int = Field(0, ge=0, description="a token's experts are on so many nodes at most; 0: on any")
 
 
 @dataclass(frozen=True)
 class Copies:
     """Of one rank's tokens. per_node: to each node, its own one too; inside: to all GPUs of all nodes, which is also
-    what one GPU passes on in its node, whoever sent it."""
+    what one GPU passes on in its node, whoever sent it; chunks: in how many they move."""
 
     tokens: int
     nodes: int
+    chunks: int
     per_node: float
     inside: float
 
@@ -66,17 +70,19 @@ def copies_of(case: Case) -> Copies:
     """By expectation; see the module's text."""
     tokens, chosen, nodes = case.batch.per_rank, case.shapes.experts_per_token, max(case.ranks // NODE, 1)
     near = min(case.knobs.nodes_per_token or nodes, nodes)
-    gpus = near * min(NODE, case.ranks)
-    return Copies(tokens, nodes, tokens * _reached(near, chosen) / nodes, tokens * _reached(gpus, chosen))
+    experts, gpus = case.shapes.routed_experts * near // nodes, near * min(NODE, case.ranks)
+    to_nodes, to_gpus = (_reached(places, experts, chosen) for places in (near, gpus))
+    return Copies(tokens, nodes, ceil(tokens / case.knobs.chunk_tokens), tokens * to_nodes / nodes, tokens * to_gpus)
 
 
-def _reached(places: int, chosen: int) -> float:
-    """Of so many places, how many different ones so many choices find."""
-    return places * (1.0 - (1.0 - 1.0 / places) ** chosen)
+def _reached(places: int, experts: int, chosen: int) -> float:
+    """How many of so many places, with as many of the experts each, have one of the different ones that are chosen."""
+    missed = prod((experts - experts / places - one) / (experts - one) for one in range(chosen))
+    return places * (1.0 - max(missed, 0.0))
 
 
-def counter(step: int, what: str, chunk: int) -> str:
-    """The name of a chunk's flag."""
+def flag(step: int, what: str, chunk: int = 0) -> str:
+    """The name of a flag, and of the counter that sets it."""
     return f"step {step} {what} {chunk}"
 
 
@@ -89,21 +95,20 @@ def reducing(npu: Rank, case: Case) -> None:
     held = (("sm", case.knobs.held_sms),) if case.knobs.held_sms else ()
     for number in range(case.batch.steps):
         with npu.scope(layer=number):
-            dispatch(npu, case, number, held)
-            combine(npu, case, number, held)
+            dispatch(npu, copies_of(case), number, held)
+            combine(npu, copies_of(case), number, held)
 
 
-def dispatch(npu: Rank, case: Case, number: int, held: Any) -> None:
+def dispatch(npu: Rank, copies: Copies, number: int, held: Any) -> None:
     """Own node's tokens at once, then what comes over the wire, chunk by chunk, over NVLink and out of the buffers."""
-    copies, chunks = copies_of(case), case.knobs.chunks
-    npu.launch(ops.passes(copies.tokens * 8 * 8.0, 1024), "dispatch.count")
+    npu.launch(ops.passes(copies.tokens * 8 * 8.0, ROUTE_BYTES), "dispatch.count")
     npu.launch(phase(copies.tokens * SLOT_BYTES, copies.crossing * SLOT_BYTES), "dispatch.pack")
-    set_flag(npu, "dispatch.send_done", counter(number, "packed", 0))
-    share = copies.inside / copies.nodes
-    copied = received(npu, spread(npu, "dispatch.nvlink", share * SLOT_BYTES), share)
-    for chunk in range(chunks if copies.nodes > 1 else 0):
-        wait_flag(npu, "dispatch.wait", counter(number, "dispatched", chunk), held)
-        part = (copies.inside - share) / chunks
+    set_flag(npu, "dispatch.send_done", flag(number, "packed"))
+    own = copies.inside / copies.nodes
+    copied = received(npu, spread(npu, "dispatch.nvlink", own * SLOT_BYTES), own)
+    for chunk in range(copies.chunks if copies.nodes > 1 else 0):
+        wait_flag(npu, "dispatch.wait", flag(number, "dispatched", chunk), held)
+        part = (copies.inside - own) / copies.chunks
         copied = received(npu, spread(npu, "dispatch.nvlink", part * SLOT_BYTES), part)
     npu.wait(copied)
 
@@ -115,16 +120,19 @@ def received(npu: Rank, arrived: Event, rows: float) -> Event:
         return npu.launch(ops.passes(rows * SLOT_BYTES, rows * SLOT_BYTES), "dispatch.copy")
 
 
-def combine(npu: Rank, case: Case, number: int, held: Any) -> None:
+def combine(npu: Rank, copies: Copies, number: int, held: Any) -> None:
     """Over NVLink to the GPU with the sender's number, summed chunk by chunk, back over the wire, and summed again."""
-    copies, chunks = copies_of(case), case.knobs.chunks
     back = copies.per_node * copies.nodes
-    for chunk in range(chunks):
-        spread(npu, "combine.nvlink", copies.inside / chunks * COMBINE_BYTES)
-        npu.launch(phase(copies.inside / chunks * COMBINE_BYTES, back / chunks * COMBINE_BYTES), "combine.reduce")
-        set_flag(npu, "combine.send_done", counter(number, "reduced", chunk))
-    for chunk in range(chunks if copies.nodes > 1 else 0):
-        wait_flag(npu, "combine.wait", counter(number, "combined", chunk), held)
+    for chunk in range(copies.chunks):
+        arrived = spread(npu, "combine.nvlink", copies.inside / copies.chunks * COMBINE_BYTES)
+        with npu.stream("sum"):
+            npu.wait(arrived)
+            npu.launch(phase(copies.inside / copies.chunks * COMBINE_BYTES, back / copies.chunks * COMBINE_BYTES),
+                       "combine.reduce")  # fmt: skip
+            summed = set_flag(npu, "combine.send_done", flag(number, "summed", chunk))
+    npu.wait(summed)
+    if copies.nodes > 1:
+        wait_flag(npu, "combine.wait", flag(number, "combined"), held)
     npu.launch(ops.passes(back * COMBINE_BYTES, copies.tokens * COMBINE_BYTES), "combine.sum")
 
 
@@ -138,29 +146,31 @@ def spread(npu: Rank, name: str, total_bytes: float) -> Event:
 
 
 def writes(host: Host, case: Case) -> Steps:
-    """The kernel's warps post a write for every few tokens; receivers spin on counters in their own memory."""
-    counters = Counters(host, lambda write: write.size_bytes)
-    copies, chunks = copies_of(case), case.knobs.chunks
+    """The kernel's warps post writes chunk by chunk; receivers spin on counters in their own memory."""
+    counters, copies = Counters(host, lambda write: write.size_bytes), copies_of(case)
     others = [(host.rank + far * NODE) % case.ranks for far in range(1, copies.nodes)]
-    rows = round(copies.per_node / chunks)
+    chunks = split(round(copies.per_node), copies.chunks)
     for number in range(case.batch.steps):
-        for block, sent, arrived, size in (("dispatch", "packed", "dispatched", SLOT_BYTES),
-                                           ("combine", "reduced", "combined", COMBINE_BYTES)):  # fmt: skip
-            label = Label(f"{block}.tokens", number)
-            names = [counter(number, arrived, chunk) for chunk in range(chunks)]
-            for name in names:
-                counters.want(name, rows * size * len(others), name)
-            for chunk, name in enumerate(names):
-                if chunk == 0 or block == "combine":  # dispatch packs everything first
-                    seen = yield host.flag(counter(number, sent, chunk))
-                for turn, (peer, part) in enumerate(_pieces(others, rows)):
-                    nic = host.engine.nics[turn % len(host.engine.nics)]
-                    nic.post(Write(label, host.rank, peer, part * size, name, posted=seen))
+        for chunk, tokens in enumerate(chunks):
+            arrived = flag(number, "dispatched", chunk)
+            counters.want(arrived, tokens * SLOT_BYTES * len(others), arrived)
+        seen = yield host.flag(flag(number, "packed"))
+        for chunk, tokens in enumerate(chunks):
+            post(host, Label("dispatch.tokens", number), others, tokens, SLOT_BYTES, flag(number, "dispatched", chunk),
+                 seen)  # fmt: skip
+        arrived = flag(number, "combined")
+        counters.want(arrived, sum(chunks) * COMBINE_BYTES * len(others), arrived)
+        for chunk, tokens in enumerate(chunks):
+            seen = yield host.flag(flag(number, "summed", chunk))
+            post(host, Label("combine.tokens", number), others, tokens, COMBINE_BYTES, arrived, seen)
 
 
-def _pieces(peers: list[int], rows: int) -> list[tuple[int, int]]:
-    """(peer, tokens) of each write, to all peers in turn."""
-    return [(peer, min(WRITE_TOKENS, rows - first)) for first in range(0, rows, WRITE_TOKENS) for peer in peers]
+def post(host: Host, label: Label, peers: list[int], tokens: int, token_bytes: int, counter: str, seen: Key) -> None:
+    """Some tokens for each peer, in writes of a few to all peers in turn."""
+    pieces = [(peer, min(WRITE_TOKENS, tokens - first)) for first in range(0, tokens, WRITE_TOKENS) for peer in peers]
+    for turn, (peer, piece) in enumerate(pieces):
+        card = host.engine.nics[turn % len(host.engine.nics)]
+        card.post(Write(label, host.rank, peer, piece * token_bytes, counter, posted=seen))
 
 
 # --- what a scenario needs to know ------------------------------------------------------------------------------------
@@ -178,12 +188,13 @@ def memory(case: Case) -> list[MemoryItem]:
 def readings(case: Case, columns: Mapping[str, Any]) -> Mapping[str, float]:
     """Both times on an average rank, and DeepEP's bandwidth: copies to nodes, their own too, with scales, over time."""
     copies = copies_of(case)
-    dispatch = between_us(columns, "dispatch.count", "dispatch.copy")
-    together = between_us(columns, "combine.nvlink", "combine.sum")
+    dispatch_us = between_us(columns, "dispatch.count", "dispatch.copy")
+    combine_us = between_us(columns, "combine.nvlink", "combine.sum")
     elements = copies.per_node * copies.nodes * case.shapes.hidden
     return {
-        "dispatch_us": dispatch, "combine_us": together, "dispatch_combine_us": dispatch + together,
-        "dispatch_rdma_gb_s": elements * FP8 / dispatch / 1e3, "combine_rdma_gb_s": elements * 2 / together / 1e3,
+        "dispatch_us": dispatch_us, "combine_us": combine_us, "dispatch_combine_us": dispatch_us + combine_us,
+        "dispatch_rdma_gb_s": elements * FP8 / dispatch_us / 1e3,
+        "combine_rdma_gb_s": elements * 2 / combine_us / 1e3,
     }  # fmt: skip
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 def disagreements(spec: MachineSpec) -> Iterator[tuple[str, Any, str]]:
     """(key, what is there, what is right) wherever two parts of a machine contradict each other."""
     yield from _pools(spec)
+    yield from _cuts(spec)
     yield from _generations(spec)
     levels = [level.name for level in spec.fabric]
     for name, collective in spec.collectives.items():
@@ -41,6 +42,15 @@ def _generations(spec: MachineSpec) -> Iterator[tuple[str, Any, str]]:
             for wrong in sorted(set(named) - set(there)):
                 hint = did_you_mean(wrong, there)
                 yield f"generations.{name}.{key}", wrong, f"there are {', '.join(there)}{hint}"
+
+
+def _cuts(spec: MachineSpec) -> Iterator[tuple[str, Any, str]]:
+    """Attention whose keys are cut in more ways than one."""
+    for generation, kernels in spec.kernels.items():
+        for family, kernel in kernels.items():
+            given = [name for name in ("tile_keys", "split_waves", "plan_keys") if getattr(kernel, name, None)]
+            if len(given) > 1:
+                yield f"kernels.{generation}.{family}", ", ".join(given), "at most one of them cuts keys"
 
 
 def _pools(spec: MachineSpec) -> Iterator[tuple[str, Any, str]]:

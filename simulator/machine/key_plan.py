@@ -3,11 +3,12 @@
 Rows are queries x heads that meet the same keys. A worker is one core with a tile of `tile_m` rows, or two cores with a
 tile each where requests have more rows than that. With K keys in all and W workers no piece is longer than
 
-    limit = K / W, rounded up to 32, 64, 128, 192 or a multiple of `granule`
+    limit = K / W rounded up to a multiple of `granule`; 32, 64, 128 or 192 where it is up to 8, 16, 32 or 64
 
-Requests are cut, in their order, into pieces of `limit` and a rest; a piece goes to the worker with the lowest cost so
-far, its keys + 2 x the worker's rows. The kernel lasts as long as its busiest worker, and its workers keep their shares
-whether they run side by side or, on fewer cores, one after the other.
+Every query counts as one that sees all keys of its request. Requests are cut, in their order, into pieces of `limit`
+and a rest; a piece goes to the worker with the lowest cost so far, its keys + 2 x the worker's rows. The kernel lasts
+as long as its busiest worker, and its workers keep their shares whether they run side by side or, on fewer cores, one
+after the other.
 
 Worked example: 16 requests of 131,072 keys, 128 heads, 78 cores: 39 workers of two; K / W = 53,773, so limit = 54,016,
 and a request is 54,016 + 54,016 + 23,040. Thirteen requests fill the 39 workers, the others' pieces go on top of the

@@ -23,7 +23,7 @@ def times(name: str, **changes: str) -> tuple[float, float]:
 @pytest.mark.parametrize("block", [0, 1])
 def test_chunks_let_the_wire_and_nvlink_work_at_the_same_time(block: int) -> None:
     """In one piece each waits for the other; in many the slower one of the two is what is left."""
-    whole, chunks = (times(EP32, knobs__chunks=count)[block] for count in ("1", "8"))
+    whole, chunks = (times(EP32, knobs__chunk_tokens=tokens)[block] for tokens in ("4096", "320"))
     alone = times(EP32, **ENDLESS)[block]
     assert whole > 1.25 * chunks
     assert alone < chunks < 1.25 * alone
@@ -45,6 +45,12 @@ def test_tokens_that_keep_to_fewer_nodes_cross_less() -> None:
     assert times(EP32, knobs__nodes_per_token="2")[0] < 0.7 * times(EP32)[0]
 
 
+def test_few_tokens_cross_as_well() -> None:
+    columns = run(EP16, batch__per_rank="4").columns
+    rows = (columns["kind"] == "send") & (columns["rank"] == 0)
+    assert columns["wire_bytes"][rows].sum() == 4 * (7168 + 224 + 16) + 4 * 2 * 7168
+
+
 def test_one_node_needs_no_card() -> None:
     result = run(EP16, cards="8")
     assert not (result.columns["kind"] == "send").any()
@@ -54,9 +60,8 @@ def test_one_node_needs_no_card() -> None:
 def test_copies_are_those_of_drawn_experts() -> None:
     scenario = load_scenario(EP32)
     copies, random, tokens = copies_of(scenario.case(scenario.machine_spec(), 0)), Random(1), 20_000
-    drawn = [[random.randrange(32) for _ in range(8)] for _ in range(tokens)]  # a GPU each
-    nodes = sum(len({gpu // 8 for gpu in gpus}) for gpus in drawn) / tokens
-    gpus = sum(len(set(gpus)) for gpus in drawn) / tokens
-    assert copies.per_node * copies.nodes / copies.tokens == pytest.approx(nodes, rel=0.01)
-    assert copies.inside / copies.tokens == pytest.approx(gpus, rel=0.01)
+    drawn = [random.sample(range(256), 8) for _ in range(tokens)]  # 8 experts on each of 32 GPUs
+    nodes, gpus = (sum(len({expert // each for expert in experts}) for experts in drawn) / tokens for each in (64, 8))
+    assert copies.per_node * copies.nodes / copies.tokens == pytest.approx(nodes, rel=0.003)
+    assert copies.inside / copies.tokens == pytest.approx(gpus, rel=0.003)
     assert copies.crossing == pytest.approx(copies.per_node * 3)

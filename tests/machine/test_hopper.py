@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from simulator.machine.kernels import cost_of
-from simulator.machine.spec import load_machine, override, quantities
+from simulator.machine.spec import SpecError, load_machine, override, quantities
 from simulator.model import ops
 from tools.kernel_tables import alone_s
 
@@ -74,10 +76,9 @@ def test_planned_shares_of_keys_wait_for_sms_that_others_hold() -> None:
     assert (cost.want, cost.compute_s(62)) == (78, 2 * cost.compute_s(78))
 
 
-def test_requests_of_one_key_take_no_sm_of_their_own() -> None:
-    """What fills up a captured graph: 17 requests and 7 of one key last as long as 17 alone."""
-    alike, dummies = ((1, 3000),) * 17, ((1, 1),) * 7
-    kernels = H20.kernels["sglang_2025"]
-    padded, alone = (cost_of(ops.latent_attention(each, 128, 512, 64, "mla_decode"), H20.chip, kernels)
-                     for each in (alike + dummies, alike))  # fmt: skip
-    assert padded.compute_s(78) == pytest.approx(alone.compute_s(78), rel=0.01)
+def test_keys_are_cut_in_one_way_only(tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    waves = '{ value = 1, unit = "1", kind = "assumed", source = "a test" }'
+    own.write_text(f'extends = "h20_node"\n[kernels.sglang_2025.mla_decode]\nsplit_waves = {waves}\n', encoding="utf-8")
+    with pytest.raises(SpecError, match="got 'split_waves, plan_keys': at most one of them cuts keys"):
+        load_machine(own)

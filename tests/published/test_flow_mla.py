@@ -108,9 +108,9 @@ def test_rows_in_memory_are_rows_of_the_program() -> None:
     assert sliced_experts_bytes(case, 100_000) == sliced_experts_bytes(case, 65536)
 
 
-def test_with_tiles_of_16_rows_the_baseline_needs_no_fit_and_flow_mla_is_far_too_fast() -> None:
-    """SGLang's tuned tiles and the popularity of a public table give the baseline's 128 with nothing fitted; FlowMLA's
-    181 they miss by 45%, and fewer CTAs no longer help: experts are bound by memory, which held SMs do not slow."""
+def test_with_tiles_of_16_rows_the_baseline_is_near_without_a_fit_and_flow_mla_far_too_fast() -> None:
+    """SGLang's tuned tiles and the popularity of a public table give 135 for the baseline's 128 with nothing fitted;
+    FlowMLA's 181 they miss by 45%: experts are bound by memory, which held SMs do not slow."""
     tiles = {"machine__kernels__sglang_2025__grouped_gemm_fp8__tile_m": "16", "routing__skew": "0.6"}
-    assert run("flow_mla:h20_tp", **tiles).metrics["throughput_tok_s_per_card"] == pytest.approx(128, rel=0.06)
+    assert run("flow_mla:h20_tp", **tiles).metrics["throughput_tok_s_per_card"] == pytest.approx(134.6, rel=0.01)
     assert run("flow_mla:h20_flow", **tiles).metrics["throughput_tok_s_per_card"] > 1.4 * 181
