@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from typing import Any
 
-from simulator.errors import InputError
+from simulator.errors import InputError, RunError
 from simulator.live_journal import LiveJournal
 from simulator.machine.graph import Fabric
 from simulator.machine.memory import Ledger
@@ -96,24 +96,32 @@ class Result:
         """Published values beside simulated ones: id, metric, value, simulated, error, role, scenario, note, and the
         reason where none is simulated.
 
-        Scenarios that a value is a ratio to are simulated by roles with this one's seed and changes.
+        Scenarios that a value is a ratio to are simulated by roles with this one's seed and changes; where one cannot
+        run so, that is the reason.
         """
         return [self._beside(one) for one in self.scenario.expected]
 
     def _beside(self, one: Expected) -> dict[str, Any]:
         simulated, missing = self.metrics.get(one.metric), ""
         if simulated is None:
-            missing = f"no metric '{one.metric}'{did_you_mean(one.metric, self.metrics)}"
+            missing = f"no metric '{one.metric}'{did_you_mean(one.metric, self.metrics)}" * self.recorded
         elif one.against:
-            other = _metrics_of(one.against, self.header["seed"], tuple(self.scenario.changes.items()))
-            if other.get(one.metric):
-                simulated /= other[one.metric]
-            else:
-                what = f"has no metric '{one.metric}'" if one.metric not in other else f"has 0 {one.metric}"
-                simulated, missing = None, f"{one.against} {what}"
+            simulated, missing = self._ratio(simulated, one)
         error = None if simulated is None else _error(simulated, one.value, one.band)
         fields = one.model_dump() | {"metric": one.full_metric, "scenario": self.scenario.name}
-        return fields | {"simulated": simulated, "error": error, "missing": missing * self.recorded}
+        return fields | {"simulated": simulated, "error": error, "missing": missing}
+
+    def _ratio(self, simulated: float, one: Expected) -> tuple[float | None, str]:
+        """To the metric of the scenario that it is against; or None, and why there is none."""
+        try:
+            other = _metrics_of(one.against, self.header["seed"], tuple(self.scenario.changes.items()))
+        except (InputError, RunError) as error:
+            why = str(error).partition("\n")[0].removeprefix(f"{one.against}: ")
+            return None, f"{one.against} cannot run so: {why}"
+        if other.get(one.metric):
+            return simulated / other[one.metric], ""
+        what = f"has no metric '{one.metric}'" if one.metric not in other else f"has 0 {one.metric}"
+        return None, f"{one.against} {what}"
 
 
 @lru_cache(maxsize=64)

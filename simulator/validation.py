@@ -25,7 +25,7 @@ Tell = Callable[[float], None]  # the share done
 
 @dataclass(frozen=True)
 class Row:
-    """One expected value of one scenario; `reason` says why a scenario could not run."""
+    """One expected value of one scenario; `reason` says why nothing is simulated beside it."""
 
     scenario: str
     id: str
@@ -40,7 +40,7 @@ class Row:
 
     @property
     def failed(self) -> bool:
-        """The scenario could not run."""
+        """The scenario, or the one that it is a ratio to, could not run, or has no such metric."""
         return self.reason is not None
 
     def as_object(self) -> dict[str, Any]:
@@ -122,7 +122,8 @@ def _simulated(scenario: Scenario) -> list[Row]:
     from simulator.simulation import simulate
 
     names = [field.name for field in fields(Row) if field.name != "reason"]
-    return [Row(**{name: one[name] for name in names}) for one in simulate(scenario).expected]
+    return [Row(**{name: one[name] for name in names}, reason=one["missing"] or None)
+            for one in simulate(scenario).expected]
 
 
 def _reason(error: Exception) -> str:
@@ -134,7 +135,7 @@ _HEAD = ("id", "scenario", "metric", "expected", "role", "simulated", "error")
 
 
 def _cells(row: Row) -> list[str]:
-    simulated = "did not run" if row.failed else number(row.simulated)
+    simulated = "not simulated" if row.failed else number(row.simulated)
     error = "-" if row.error is None else percent(row.error)
     if row.band is not None and row.error == 0:
         error = "none"
@@ -143,7 +144,7 @@ def _cells(row: Row) -> list[str]:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """One line: how many values, how far off by role, what did not run."""
+    """One line: how many values, how far off by role, what is not simulated."""
     parts = [f"{len(rows)} expected values of {len({row.scenario for row in rows})} scenarios"]
     for role in ("fit", "predict"):
         errors = [abs(row.error) for row in rows if row.role == role and row.error is not None and row.band is None]
@@ -154,7 +155,7 @@ def summary(rows: Sequence[Row]) -> str:
         if banded:
             parts.append(f"{role}: {sum(banded)} of {len(banded)} bands and signs met")
     broken = len({row.scenario for row in rows if row.failed})
-    return "; ".join(parts + ([f"{broken} scenarios did not run"] if broken else []))
+    return "; ".join(parts + ([f"not simulated: values of {broken} scenarios"] if broken else []))
 
 
 SYSTEMS = {
@@ -186,14 +187,14 @@ def _accuracy(rows: Sequence[Row]) -> list[str]:
 
 
 def print_rows(rows: Sequence[Row]) -> None:
-    """The rows as a table in the terminal, then what did not run, then the summary."""
+    """The rows as a table in the terminal, then what is not simulated and why, then the summary."""
     terminal = console()
     shown = Titled("", [f"{'>' if head in ('expected', 'simulated', 'error') else '<'}{head}" for head in _HEAD])
     for row in rows:
         shown.add(*_cells(row))
     show(terminal, shown)
     for name, reason in dict.fromkeys((row.scenario, row.reason) for row in rows if row.failed):
-        terminal.print(f"{name} did not run: {reason}")
+        terminal.print(f"{name}: not simulated: {reason}")
     terminal.print(summary(rows))
 
 

@@ -168,6 +168,24 @@ def test_validate_reports_a_scenario_that_cannot_run_and_goes_on(
     assert "a3.prefill.dp" in report
 
 
+def test_validate_reports_a_ratio_to_what_cannot_run(
+    braid: Braid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from simulator import library
+
+    few = tmp_path / "few.py"
+    few.write_text("from simulator.library import load_scenario\n"
+                   "def mine():\n    return load_scenario('a3_prefill:sp_tp_sp').replace({'batch.requests': '2'})\n")
+    monkeypatch.setattr(library, "scenario_names", lambda: [(f"{few}:mine", ""), ("contention:staging", "")])
+    monkeypatch.chdir(tmp_path)
+    done = braid("validate")
+    assert done.code == 1
+    assert f"{few}:mine: not simulated: a3_prefill:microbatch cannot run so: " in done.out.replace("\n", " ")
+    report = (tmp_path / "results" / "validation.md").read_text()
+    assert "not simulated: values of 1 scenarios" in report
+    assert "a3.contention.staging" in report
+
+
 def test_validate_reports_a_study_that_cannot_run(
     braid: Braid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

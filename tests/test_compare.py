@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from tests.conftest import Outcome
 
@@ -27,6 +28,27 @@ def test_published_values_say_whose_they_are(braid: Braid) -> None:
     done = braid("compare", DP, DP, *SMALL)
     rows = [line.split()[:2] for line in done.out.splitlines() if "a3.prefill.share" in line]
     assert rows == [["A", "a3.prefill.share"], ["B", "a3.prefill.share"]]
+
+
+def test_a_published_value_that_cannot_be_compared_says_why(braid: Braid) -> None:
+    done = braid("compare", DP, "a3_prefill:sp_tp_sp", *SMALL)
+    assert done.code == 0, done.err
+    _, b = sides(done.out)
+    assert "expected a3.prefill.sp: a3_prefill:microbatch cannot run so: micro-batch 2 of 2" in " ".join(b.split())
+    assert ["B", "a3.prefill.sp"] in [line.split()[:2] for line in done.out.splitlines()]
+
+
+def test_nothing_is_printed_before_all_is_there(braid: Braid, tmp_path: Path) -> None:
+    (tmp_path / "stray.py").write_text(
+        "from simulator.library import load_scenario\nfrom simulator.scenario import Expected\n"
+        "def other():\n    parent = load_scenario('a3_prefill:dp')\n"
+        "    return parent.variant(workload=parent.workload._replace(program=lambda npu, case: npu.stray()))\n"
+        "def mine():\n    one = Expected(id='x', metric='latency_ms', value=1, role='fit', "
+        f"against='{tmp_path}/stray.py:other')\n"
+        "    return load_scenario('a3_prefill:dp').variant(expected=(one,))\n")
+    done = braid("compare", DP, f"{tmp_path}/stray.py:mine", *SMALL)
+    assert done.is_one_clear_message(1), done
+    assert "stray.py:5: " in done.err
 
 
 def test_a_setting_that_one_side_does_not_have_names_that_side(braid: Braid) -> None:

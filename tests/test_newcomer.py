@@ -111,6 +111,20 @@ def test_an_expected_ratio_to_what_has_no_such_metric_is_said(own: Callable[...,
     assert "x: contention:staging has no metric 'own_ms'" in done.out
 
 
+@pytest.mark.parametrize(("against", "setting", "why"), [
+    ("a3_prefill:dp", "machine.chip.hbm.capacity=8 GiB", "the fullest rank does not fit: "),
+    ("contention:staging", "batch.requests=32", "--set batch.requests: no such setting"),
+])
+def test_an_expected_ratio_to_what_cannot_be_changed_so_is_said_in_a_line(
+    own: Callable[..., Outcome], against: str, setting: str, why: str
+) -> None:
+    expected = f"Expected(id='x', metric='latency_ms', value=1, role='fit', against='{against}'),"
+    done = own("--json", "--set", setting, expected=expected)
+    assert done.code == 0, done
+    assert f"warning: expected x: {against} cannot run so: {why}" in done.err
+    assert all(line.startswith("warning: ") for line in done.err.splitlines()), "not the lines below the first"
+
+
 def test_files_in_the_same_folder_can_be_imported(
     braid: Braid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,6 +253,19 @@ def test_a_micro_batch_without_requests_is_refused(
 def test_one_request_more_and_some_rank_has_two_micro_batches(braid: Braid) -> None:
     assert braid("show", "a3_prefill:microbatch", "--set", "batch.requests=33").code == 0
     assert braid("show", "a3_prefill:dp", "--set", "batch.requests=1").code == 0
+
+
+@pytest.mark.parametrize("more", [(), ("--no-record",)], ids=["recorded", "not recorded"])
+def test_an_expected_ratio_to_what_cannot_run_so_is_said(braid: Braid, more: tuple[str, ...]) -> None:
+    words = ("a3_prefill:sp_tp_sp", "--set", "batch.requests=2", *more)
+    why = "expected a3.prefill.sp: a3_prefill:microbatch cannot run so: micro-batch 2 of 2 has no prompts"
+    done = braid("run", *words)
+    assert (done.code, done.err) == (0, ""), done
+    assert why in " ".join(done.out.split())
+    done = braid("run", *words, "--json")
+    assert why in done.err
+    (row,) = done.json["expected"]
+    assert (row["simulated"], row["error"]) == (None, None)
 
 
 def test_a_request_per_die_is_one_micro_batch(braid: Braid) -> None:

@@ -22,14 +22,14 @@ def print_comparison(a: Result, b: Result) -> None:
     from simulator.observe.tables import console, show
 
     terminal = console()
+    expected = [replace(row, id=f"{letter}  {row.id}") for letter, result in (("A", a), ("B", b))
+                for row in expected_rows(result)]
     both = dict(a.header["changed"].items() & b.header["changed"].items())
     for letter, result in (("A", a), ("B", b)):
         terminal.print(f"{letter}  {result.scenario.name}: {result.scenario.title}", style="bold")
         for fact in (*facts(result, both), stretch_sentence(result.measured)):
             terminal.print(Padding(fact, (0, 0, 0, 3)))
     terminal.print()
-    expected = [replace(row, id=f"{letter}  {row.id}") for letter, result in (("A", a), ("B", b))
-                for row in expected_rows(result)]
     show(terminal, *([expected_table(expected)] if expected else ()), *_tables(a, b))
     for letter, result in (("A", a), ("B", b)):
         terminal.print(f"{letter}  {result.scenario.name}, one layer's streams", style="bold")

@@ -21,7 +21,7 @@ def validate(ctx: click.Context, pattern: str | None, jobs: int, as_json: bool) 
     PATTERN chooses scenarios or expected values by name or part of it, with * for any text.
 
     A value with role "fit" had a parameter fitted on it and proves nothing; "predict" values were never fitted on.
-    A miss is reported, with its reason; it is no failure. A scenario that cannot run is (exit code 1).
+    A miss is reported, with its reason; it is no failure. A value that cannot be simulated is (exit code 1).
 
     \b
     Examples:
