@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,10 +23,23 @@ COMMANDS = {
 }
 
 
+REPORTS = {
+    "validate": ("validation.md", "from simulator import library\n"
+                 "library.scenario_names = lambda: [('contention:staging', '')]\n"),
+    "bench": ("benchmarks.md", "from simulator.bench import growth, suite\n"
+              "suite.CASES = [one for one in suite.CASES if one.name == 'cold_help']\ngrowth.steps = lambda: []\n"),
+}
+
+
 def read_by_nobody(*arguments: str) -> tuple[int, str]:
     """Exit code and stderr of a command whose output nobody reads."""
-    running = subprocess.Popen([sys.executable, "-m", "simulator", *arguments], cwd=ROOT, stdin=subprocess.DEVNULL,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return unread(ROOT, "-m", "simulator", *arguments)
+
+
+def unread(folder: Path, *words: str) -> tuple[int, str]:
+    """Those of a Python whose output nobody reads."""
+    running = subprocess.Popen([sys.executable, *words], cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)},
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert running.stdout is not None
     running.stdout.close()
     assert running.stderr is not None
@@ -43,3 +57,11 @@ def test_files_are_written_whoever_reads(tmp_path: Path) -> None:
     both = "a3_prefill:dp", "a3_prefill:dp"
     assert read_by_nobody("compare", *both, *SMALL, "--out", str(tmp_path / "out")) == (141, "")
     assert [len(list(folder.iterdir())) for folder in (tmp_path / "out").iterdir()] == [3, 3]
+
+
+@pytest.mark.parametrize("command", REPORTS)
+def test_reports_are_written_whoever_reads(tmp_path: Path, command: str) -> None:
+    report, few = REPORTS[command]
+    code, _ = unread(tmp_path, "-c", f"{few}from simulator.cli import main\nmain(['{command}'])")
+    assert code == 141
+    assert (tmp_path / "results" / report).read_text().startswith("# ")

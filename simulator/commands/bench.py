@@ -36,12 +36,13 @@ def bench(ctx: click.Context, pattern: str | None, as_json: bool) -> None:
         target = Path("results") / "benchmarks.md"
         OutputFolder(target.parent)
     rows = suite.measure(pattern, announce=not as_json)
+    if target is not None:
+        write_text(target, suite.markdown(rows, growth.steps()))  # before anything is printed: nobody may read that
     if as_json:
         click.echo(to_json([row.as_object() for row in rows]))
     else:
         suite.print_rows(rows)
     if target is not None:
-        write_text(target, suite.markdown(rows, growth.steps()))
         click.echo(f"wrote {target}")
     if any(row.failed for row in rows):
         ctx.exit(1)

@@ -42,15 +42,16 @@ def validate(ctx: click.Context, pattern: str | None, jobs: int, as_json: bool) 
         OutputFolder(target.parent)
     with ProgressBar("expected values") as bar:
         rows = validation.validate(pattern, jobs, bar if bar.wanted else None)
-    if as_json:
-        click.echo(to_json([row.as_object() for row in rows]))
-    else:
-        validation.print_rows(rows)
     studies = []
     if target is not None:
         with ProgressBar("studies") as bar:
             studies = validation.studies(jobs, bar if bar.wanted else None)
-        write_text(target, validation.markdown(rows, studies))
+        write_text(target, validation.markdown(rows, studies))  # before anything is printed: nobody may read that
+    if as_json:
+        click.echo(to_json([row.as_object() for row in rows]))
+    else:
+        validation.print_rows(rows)
+    if target is not None:
         click.echo(f"wrote {target}")
     if any(row.failed for row in rows) or any(study.reasons or not study.columns for study in studies):
         ctx.exit(1)
