@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import Outcome
 
 Braid = Callable[..., Outcome]
@@ -55,6 +57,31 @@ def test_a_setting_that_one_side_does_not_have_names_that_side(braid: Braid) -> 
     done = braid("compare", DP, LOW, "--set", "batch.requests=32")
     assert done.is_one_clear_message(2), done
     assert done.err.startswith(f"Error: B, {LOW}: --set batch.requests: no such setting")
+
+
+@pytest.mark.parametrize(("words", "code", "said"), [
+    ((DP, DP, "--set", "B:machine=atlas_a2"), 2, f"B, {DP}: 16 ranks do not divide into groups of 32"),
+    ((DP, DP, "--set", "A:machine.chip.hbm.capacity=8 GiB"), 1, f"A, {DP}: the fullest rank does not fit: "),
+    ((DP, "a3_prefill:microbatch", *SMALL), 2, "B, a3_prefill:microbatch: micro-batch 2 of 2 has no prompts"),
+    ((DP, "a3_prefill:dq"), 2, "B, a3_prefill:dq: 'a3_prefill:dq' is no scenario"),
+])
+def test_whatever_one_side_refuses_names_that_side(braid: Braid, words: tuple[str, ...], code: int, said: str) -> None:
+    done = braid("compare", *words)
+    assert done.is_one_clear_message(code), done
+    assert done.err.startswith(f"Error: {said}")
+
+
+def test_spaces_after_the_letter_of_a_side_do_not_count(braid: Braid) -> None:
+    a, b = sides(braid("compare", DP, DP, *SMALL, "--set", "B: batch.requests = 64").out)
+    assert "changed: batch.requests = 32" in a
+    assert "changed: batch.requests = 64" in b
+
+
+def test_a_side_without_a_setting_is_refused_in_words(braid: Braid) -> None:
+    for key in ("B:", "B: "):
+        done = braid("compare", DP, DP, "--set", f"{key}=3")
+        assert done.is_one_clear_message(2), done
+        assert "--set B:=3 names no setting, as --set B:batch.requests=32 does" in done.err
 
 
 def test_one_side_is_changed_alone_by_its_letter(braid: Braid) -> None:

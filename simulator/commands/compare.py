@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import rich_click as click
 
 from simulator.commands import options
-
-if TYPE_CHECKING:
-    from simulator.scenario import Scenario
+from simulator.errors import InputError, RunError
 
 
 @click.command()
@@ -40,9 +39,13 @@ def compare(a: str, b: str, settings: dict[str, str], ranks: str, seed: int, out
     from simulator.commands.request import scenario_of, simulate
 
     folder = OutputFolder(out) if out is not None else None
-    named = {"A": scenario_of(a, {}), "B": scenario_of(b, {})}
-    scenarios = [_changed(side, scenario, settings) for side, scenario in named.items()]
-    results = [simulate(scenario, ranks, seed) for scenario in scenarios]
+    scenarios, results = [], []
+    for side, reference in (("A", a), ("B", b)):
+        with _naming(side, reference):
+            scenarios.append(scenario_of(reference, _settings_of(side, settings)))
+    for side, scenario in zip("AB", scenarios, strict=True):
+        with _naming(side, scenario.name):
+            results.append(simulate(scenario, ranks, seed))
     written: list[Path] = []
     if folder is not None:
         folder.path.mkdir(exist_ok=True)
@@ -57,13 +60,20 @@ def compare(a: str, b: str, settings: dict[str, str], ranks: str, seed: int, out
         click.echo(f"wrote {path}")
 
 
-def _changed(side: str, scenario: Scenario, settings: dict[str, str]) -> Scenario:
-    """With the settings that are not those of the other side alone."""
-    from simulator.errors import InputError
+def _settings_of(side: str, settings: Mapping[str, str]) -> dict[str, str]:
+    """What is set for both sides, and for this one."""
+    both = {key: text for key, text in settings.items() if not key.startswith(("A:", "B:"))}
+    own = {key[2:].strip(): text for key, text in settings.items() if key.startswith(f"{side}:")}
+    if "" in own:
+        raise InputError(f"--set {side}:={own['']} names no setting, as --set {side}:batch.requests=32 does")
+    return both | own
 
-    own = {key.removeprefix(f"{side}:"): text for key, text in settings.items() if key.startswith(f"{side}:")}
-    settings = {key: text for key, text in settings.items() if not key.startswith(("A:", "B:"))} | own
+
+@contextmanager
+def _naming(side: str, scenario: str) -> Iterator[None]:
+    """What is refused says on which side, and of which scenario."""
     try:
-        return scenario.replace(settings) if settings else scenario
-    except InputError as error:
-        raise InputError(f"{side}, {scenario.name}: {error}") from None
+        yield
+    except (InputError, RunError) as error:
+        kind = InputError if isinstance(error, InputError) else RunError
+        raise kind(f"{side}, {scenario}: {str(error).removeprefix(f'{scenario}: ')}") from error
