@@ -55,7 +55,10 @@ def test_show_says_what_the_metrics_mean(braid: Callable[..., Outcome]) -> None:
         assert {wanted, "latency_ms", "host_bound_ms", "KIND_ms", "sent_LEVEL_mb"} <= set(named)
 
 
-def test_run_says_it_beside_the_number(braid: Callable[..., Outcome]) -> None:
-    done = braid("run", "a3_prefill:dp", "--set", "model.shapes.layers=4", "--set", "batch.requests=32")
-    (line,) = [line for line in done.out.splitlines() if line.startswith("ttft_ms: ")]
-    assert line.split(None, 2)[2].rstrip() == meaning("ttft_ms")
+@pytest.mark.parametrize(("name", "metric"), [
+    ("a3_prefill:dp", "ttft_ms"), ("flow_mla:h20_tp", "prefetch_stall_ms"),
+], ids=["measured", "from the timeline"])
+def test_run_says_it_beside_the_number(braid: Callable[..., Outcome], name: str, metric: str) -> None:
+    done = braid("run", name, "--set", "model.shapes.layers=5")
+    (line,) = [line for line in done.out.splitlines() if line.startswith(f"{metric}: ")]
+    assert line.split(None, 2)[2].rstrip() == meaning(metric)

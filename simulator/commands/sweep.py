@@ -17,8 +17,9 @@ DEFAULT_METRICS = ("latency_ms", "iteration_ms", "tpot_ms", "throughput_tok_s", 
 @click.argument("key")
 @click.argument("values", nargs=-1, required=True)
 @click.option("--metrics", metavar="A,B,...",
-              help="Which metrics to show; `braid run SCENARIO --json` lists them, `braid show SCENARIO` defines them. "
-                   " [default: times, throughput, exposed communication and stretch]")
+              help="Which metrics to show; `braid run SCENARIO --json` lists them, `braid run SCENARIO` defines them, "
+                   "and `braid show SCENARIO` those that its tables show.  "
+                   "[default: times, throughput, exposed communication and stretch]")
 @options.settings
 @options.as_json
 @click.pass_context
