@@ -272,7 +272,7 @@ class Scenario(Part):
         return changed
 
     def numbers(self) -> list[str]:
-        """Every key of a number of the machine or the model, as `replace` takes it; none of a file that is wrong."""
+        """Every key of a number of the machine or the model, as `replace` takes it; none if either file is wrong."""
         try:
             files = {"machine": load_machine(self.machine), "model": load_model(self.model)}
         except InputError:
