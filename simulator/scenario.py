@@ -225,7 +225,7 @@ class Scenario(Part):
     ladder: tuple[Step, ...] = Field((), exclude=True)
     machine_changes: dict[str, str] = Field({}, exclude=True)
     model_changes: dict[str, str] = Field({}, exclude=True)
-    changes: dict[str, str] = Field({}, exclude=True, description="what was set from outside, for the header")
+    changes: dict[str, str] = Field({}, exclude=True, description="what `replace` changed, for the header")
 
     @model_validator(mode="after")
     def _names_its_values(self) -> Scenario:

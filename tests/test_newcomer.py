@@ -136,6 +136,18 @@ def test_files_in_the_same_folder_can_be_imported(
     assert braid("show", f"{tmp_path}/study_of_mine.py:mine").code == 0
 
 
+def test_what_a_file_of_ones_own_replaces_is_a_change_like_any(braid: Braid, tmp_path: Path) -> None:
+    (tmp_path / "few.py").write_text(
+        "from simulator.library import load_scenario\n"
+        "def mine():\n    return load_scenario('contention:staging').replace({'cards': '8'})\n")
+    done = braid("run", f"{tmp_path}/few.py:mine", "--json")
+    assert done.json["changes"] == {"cards": "8"}
+    again = braid("run", done.json["scenario"], "--json", *(word for key, text in done.json["changes"].items()
+                                                           for word in ("--set", f"{key}={text}")))
+    assert again == done
+    assert "by `replace` in a file of your own" in " ".join(braid("run", "--help").out.replace("│", " ").split())
+
+
 def test_files_of_one_name_in_two_folders_are_two(tmp_path: Path) -> None:
     for folder, layers in (("a", 4), ("b", 5)):
         (tmp_path / folder).mkdir()

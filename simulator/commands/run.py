@@ -22,9 +22,10 @@ def run(
 ) -> None:
     """Simulate SCENARIO and print expected and simulated values, time by kind, one layer's streams.
 
-    The report's header names what the command line changed, and what each metric means; `braid show SCENARIO` defines
-    those in the tables too. With --json the object has the keys scenario, changes (what was set), seed, metrics,
-    expected (each with id, metric, value, simulated, error, role) and parameters (what bounded the critical path).
+    The report's header names the settings that were changed, and what each metric means; `braid show SCENARIO` defines
+    those in the tables too. With --json the object has the keys scenario, changes (settings changed by --set, or by
+    `replace` in a file of your own), seed, metrics, expected (each with id, metric, value, simulated, error, role) and
+    parameters (what bounded the critical path).
 
     \b
     Examples:

@@ -26,7 +26,7 @@ def _in_tables(name: str) -> bool:
 
 
 def facts(result: Result, in_both: Container[str] = ()) -> list[str]:
-    """The header's lines: what was run, how, and what the command line changed; in_both: what it did on two sides."""
+    """The header's lines: what was run, how, and which settings were changed; in_both: those changed on two sides."""
     header, ledger = result.header, result.ledger
     ranks, classes = header["ranks"], header["classes"]
     how = f"by roles, {classes} of {ranks} ranks stand for all" if header["mode"] == "roles" else "every rank by itself"
