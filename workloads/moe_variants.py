@@ -17,8 +17,6 @@ from simulator.program.journal import Key, Label
 from simulator.program.nic import Write
 from simulator.scenario import Case, Workload
 from workloads.pplx_moe import (
-    COMBINE_BYTES,
-    SLOT_BYTES,
     Knobs,
     Step,
     dispatch_and_combine,
@@ -42,9 +40,9 @@ def exchanges(step: Step) -> list[tuple[Label, str, str, list[tuple[int, int]], 
     sent = [(peer, step.rows[step.rank][peer]) for peer in step.remote]
     back = [(peer, step.rows[peer][step.rank]) for peer in step.remote]
     return [
-        (step.label("dispatch.tokens"), step.on("send_done"), step.on("dispatched"), sent, SLOT_BYTES,
+        (step.label("dispatch.tokens"), step.on("send_done"), step.on("dispatched"), sent, step.slot_bytes,
          step.received(step.remote)),
-        (step.label("combine.tokens"), step.on("combine_packed"), step.on("combined"), back, COMBINE_BYTES,
+        (step.label("combine.tokens"), step.on("combine_packed"), step.on("combined"), back, step.combine_bytes,
          step.sent(step.remote)),
     ]  # fmt: skip
 

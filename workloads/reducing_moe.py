@@ -32,7 +32,7 @@ from simulator.program.nic import Write
 from simulator.program.rank import Event, Rank
 from simulator.scenario import Case, MemoryItem, Workload
 from workloads.moe_variants import Counters
-from workloads.pplx_moe import COMBINE_BYTES, NODE, ROUTE_BYTES, SLOT_BYTES, groups, measures, phase, place
+from workloads.pplx_moe import NODE, ROUTE_BYTES, combine_bytes, groups, measures, phase, place, slot_bytes
 from workloads.readings import between_us
 
 WRITE_TOKENS = 32  # of a write
@@ -55,10 +55,21 @@ class Copies:
     what one GPU passes on in its node, whoever sent it; chunks: in how many they move."""
 
     tokens: int
+    hidden: int
     nodes: int
     chunks: int
     per_node: float
     inside: float
+
+    @property
+    def slot_bytes(self) -> int:
+        """Of a token in dispatch."""
+        return slot_bytes(self.hidden)
+
+    @property
+    def combine_bytes(self) -> int:
+        """Of a token in combine."""
+        return combine_bytes(self.hidden)
 
     @property
     def crossing(self) -> float:
@@ -72,7 +83,8 @@ def copies_of(case: Case) -> Copies:
     near = min(case.knobs.nodes_per_token or nodes, nodes)
     experts, gpus = case.shapes.routed_experts * near // nodes, near * min(NODE, case.ranks)
     to_nodes, to_gpus = (_reached(places, experts, chosen) for places in (near, gpus))
-    return Copies(tokens, nodes, ceil(tokens / case.knobs.chunk_tokens), tokens * to_nodes / nodes, tokens * to_gpus)
+    chunks = ceil(tokens / case.knobs.chunk_tokens)
+    return Copies(tokens, case.shapes.hidden, nodes, chunks, tokens * to_nodes / nodes, tokens * to_gpus)
 
 
 def _reached(places: int, experts: int, chosen: int) -> float:
@@ -102,38 +114,37 @@ def reducing(npu: Rank, case: Case) -> None:
 def dispatch(npu: Rank, copies: Copies, number: int, held: Any) -> None:
     """Own node's tokens at once, then what comes over the wire, chunk by chunk, over NVLink and out of the buffers."""
     npu.launch(ops.passes(copies.tokens * 8 * 8.0, ROUTE_BYTES), "dispatch.count")
-    npu.launch(phase(copies.tokens * SLOT_BYTES, copies.crossing * SLOT_BYTES), "dispatch.pack")
+    npu.launch(phase(copies.tokens * copies.slot_bytes, copies.crossing * copies.slot_bytes), "dispatch.pack")
     set_flag(npu, "dispatch.send_done", flag(number, "packed"))
     own = copies.inside / copies.nodes
-    copied = received(npu, spread(npu, "dispatch.nvlink", own * SLOT_BYTES), own)
+    copied = received(npu, own * copies.slot_bytes)
     for chunk in range(copies.chunks if copies.nodes > 1 else 0):
         wait_flag(npu, "dispatch.wait", flag(number, "dispatched", chunk), held)
-        part = (copies.inside - own) / copies.chunks
-        copied = received(npu, spread(npu, "dispatch.nvlink", part * SLOT_BYTES), part)
+        copied = received(npu, (copies.inside - own) / copies.chunks * copies.slot_bytes)
     npu.wait(copied)
 
 
-def received(npu: Rank, arrived: Event, rows: float) -> Event:
-    """Out of the buffers, beside what arrives next."""
+def received(npu: Rank, size: float) -> Event:
+    """So many bytes over NVLink, then out of the buffers, beside what arrives next."""
+    arrived = spread(npu, "dispatch.nvlink", size)
     with npu.stream("receive"):
         npu.wait(arrived)
-        return npu.launch(ops.passes(rows * SLOT_BYTES, rows * SLOT_BYTES), "dispatch.copy")
+        return npu.launch(ops.passes(size, size), "dispatch.copy")
 
 
 def combine(npu: Rank, copies: Copies, number: int, held: Any) -> None:
     """Over NVLink to the GPU with the sender's number, summed chunk by chunk, back over the wire, and summed again."""
-    back = copies.per_node * copies.nodes
+    inside, back = copies.inside * copies.combine_bytes, copies.per_node * copies.nodes * copies.combine_bytes
     for chunk in range(copies.chunks):
-        arrived = spread(npu, "combine.nvlink", copies.inside / copies.chunks * COMBINE_BYTES)
+        arrived = spread(npu, "combine.nvlink", inside / copies.chunks)
         with npu.stream("sum"):
             npu.wait(arrived)
-            npu.launch(phase(copies.inside / copies.chunks * COMBINE_BYTES, back / copies.chunks * COMBINE_BYTES),
-                       "combine.reduce")  # fmt: skip
+            npu.launch(phase(inside / copies.chunks, back / copies.chunks), "combine.reduce")
             summed = set_flag(npu, "combine.send_done", flag(number, "summed", chunk))
     npu.wait(summed)
     if copies.nodes > 1:
         wait_flag(npu, "combine.wait", flag(number, "combined"), held)
-    npu.launch(ops.passes(back * COMBINE_BYTES, copies.tokens * COMBINE_BYTES), "combine.sum")
+    npu.launch(ops.passes(back, copies.tokens * copies.combine_bytes), "combine.sum")
 
 
 def spread(npu: Rank, name: str, total_bytes: float) -> Event:
@@ -153,16 +164,16 @@ def writes(host: Host, case: Case) -> Steps:
     for number in range(case.batch.steps):
         for chunk, tokens in enumerate(chunks):
             arrived = flag(number, "dispatched", chunk)
-            counters.want(arrived, tokens * SLOT_BYTES * len(others), arrived)
+            counters.want(arrived, tokens * copies.slot_bytes * len(others), arrived)
         seen = yield host.flag(flag(number, "packed"))
         for chunk, tokens in enumerate(chunks):
-            post(host, Label("dispatch.tokens", number), others, tokens, SLOT_BYTES, flag(number, "dispatched", chunk),
-                 seen)  # fmt: skip
+            arrived = flag(number, "dispatched", chunk)
+            post(host, Label("dispatch.tokens", number), others, tokens, copies.slot_bytes, arrived, seen)
         arrived = flag(number, "combined")
-        counters.want(arrived, sum(chunks) * COMBINE_BYTES * len(others), arrived)
+        counters.want(arrived, sum(chunks) * copies.combine_bytes * len(others), arrived)
         for chunk, tokens in enumerate(chunks):
             seen = yield host.flag(flag(number, "summed", chunk))
-            post(host, Label("combine.tokens", number), others, tokens, COMBINE_BYTES, arrived, seen)
+            post(host, Label("combine.tokens", number), others, tokens, copies.combine_bytes, arrived, seen)
 
 
 def post(host: Host, label: Label, peers: list[int], tokens: int, token_bytes: int, counter: str, seen: Key) -> None:
@@ -180,8 +191,8 @@ def memory(case: Case) -> list[MemoryItem]:
     """What leaves in one exchange, and what has come to be passed on: whole, the chunks' buffers are smaller."""
     copies = copies_of(case)
     return [
-        ("send buffer", "communication", copies.per_node * copies.nodes * COMBINE_BYTES),
-        ("receive buffer", "communication", copies.inside * COMBINE_BYTES),
+        ("send buffer", "communication", copies.per_node * copies.nodes * copies.combine_bytes),
+        ("receive buffer", "communication", copies.inside * copies.combine_bytes),
     ]
 
 

@@ -11,6 +11,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Protocol
 
 from simulator.model.eplb import Placement, rebalance, spread
+from simulator.model.routing import check_skew
 
 if TYPE_CHECKING:
     import numpy as np
@@ -94,9 +95,10 @@ def _placed(load: ExpertLoad, layer: int) -> Placement:
 
 @cache
 def _popularity(load: ExpertLoad, layer: int) -> np.ndarray:
-    """Of every expert in one layer; they add up to 1."""
+    """Of every expert in one layer; they add up to 1. ValueError: `check_skew`."""
     import numpy as np
 
+    check_skew(load.experts, load.per_token, load.skew)
     popularity = np.arange(1, load.experts + 1, dtype=float) ** -load.skew
     np.random.default_rng((load.seed, 4, layer)).shuffle(popularity)
     return popularity / popularity.sum()

@@ -3,7 +3,7 @@
 `Balanced` is the load of a benchmark that forces even routing: every expert gets the same rows. `Drawn` gives the
 expert at place i of a random order a popularity proportional to (i + 1) ** -skew and draws, per source rank, what it
 sends: with skew 0 ranks still differ by chance. Sampling is multinomial, which stands for top-k without replacement as
-long as no expert is chosen by more than a few in ten tokens.
+long as no expert is chosen by more than a few in ten tokens; where one would be chosen more than once, it is refused.
 """
 
 from __future__ import annotations
@@ -98,10 +98,25 @@ def routing_of(
     """Balanced without a skew, drawn with one (0.0 included).
 
     Raises:
-        ValueError: the experts do not divide over the ranks.
+        ValueError: the experts do not divide over the ranks, or `check_skew` refuses.
     """
     if experts % len(tokens):
         raise ValueError(f"{experts} experts do not divide over {len(tokens)} ranks")
     if skew is None:
         return Balanced(tuple(tokens), experts, per_token)
+    check_skew(experts, per_token, skew)
     return Drawn(tuple(tokens), experts, per_token, skew, seed)
+
+
+def check_skew(experts: int, per_token: int, skew: float) -> None:
+    """Whether a token can choose the most popular expert as often as this skew asks for.
+
+    Raises:
+        ValueError: it would choose it more than once.
+    """
+    often = per_token / sum((place + 1) ** -skew for place in range(experts))
+    if often > 1.0:
+        raise ValueError(
+            f"routing.skew is {skew}: a token would choose the most popular of {experts} experts {often:.2f} times; "
+            f"it must be small enough for once at most ({per_token} of them are chosen)"
+        )

@@ -115,6 +115,12 @@ def test_senders_in_the_same_order_make_their_own_incast() -> None:
     assert total(EFA, knobs__rotated="false") > 1.2 * total(EFA)
 
 
+def test_a_smaller_model_moves_fewer_bytes() -> None:
+    large, small = run(EFA), run(EFA, model="qwen3_235b")
+    assert sent_bytes(small) / sent_bytes(large) == pytest.approx(4096 / 7168, rel=0.03)
+    assert small.metrics["dispatch_combine_us"] < 0.85 * large.metrics["dispatch_combine_us"]
+
+
 def test_uneven_routing_makes_ranks_wait_for_the_fullest_one() -> None:
     even, drawn, skewed = (total(EFA, routing__skew=skew) for skew in ("none", "0", "0.5"))
     assert even < drawn < 1.15 * even

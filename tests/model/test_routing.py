@@ -14,6 +14,13 @@ def drawn(skew: float, seed: int = 0, tokens: int = 512) -> Drawn:
     return Drawn((tokens,) * 8, 64, 8, skew, (seed,))
 
 
+def test_a_skew_that_chooses_an_expert_more_than_once_is_refused() -> None:
+    """Of 256 experts and 8 choices the most popular one is in every token's at 0.89."""
+    assert routing_of((64,) * 8, 256, 8, 0.88, (1,)).drawn
+    with pytest.raises(ValueError, match=r"routing.skew is 1.0: .* most popular of 256 experts 1.31 times"):
+        routing_of((64,) * 8, 256, 8, 1.0, (1,))
+
+
 def test_balanced_load_by_hand() -> None:
     routing = Balanced((128,) * 4, 32, 8)
     assert routing.rows(3) == (4 * 128 * 8 // 32,) * 8
