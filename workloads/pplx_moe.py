@@ -257,7 +257,7 @@ def combine_proxy(host: Host, step: Step) -> Steps:
 
 def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     """The GPUs of each node."""
-    return {"node": blocks(case.ranks, min(NODE, case.ranks))}
+    return {"node": blocks(case.ranks, min(NODE, case.ranks), "cards: GPUs of whole nodes")}
 
 
 def place(case: Case, rank: int) -> Mapping[str, object]:
