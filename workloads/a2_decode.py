@@ -129,7 +129,9 @@ def moe(npu: Rank, case: Case, layer: int, following: Blocks) -> None:
     launch(npu, decode.experts(s, rows))
     give_back(npu, case, layer, following)
     npu.wait(shared)
-    launch(npu, decode.in_l2([("finalize.add_shared", ops.passes(4.0 * tokens * s.hidden, 2.0 * tokens * s.hidden))]))
+    if s.shared_experts:
+        size = 2.0 * tokens * s.hidden
+        launch(npu, decode.in_l2([("finalize.add_shared", ops.passes(2.0 * size, size))]))
 
 
 def _gather_side_by_side(npu: Rank, case: Case, normed: Event) -> Event:
@@ -223,9 +225,11 @@ def give_back(npu: Rank, case: Case, layer: int, following: Blocks) -> None:
 
 
 def shared_expert(npu: Rank, case: Case) -> None:
-    """Whole on every rank, or a shard of it for the tokens of the node."""
+    """Whole on every rank, or a shard of it for the tokens of the node; nothing where the model has none."""
     s, node, tokens = case.shapes, npu.group("node"), tokens_of(case)
     width = s.shared_experts * s.expert_intermediate
+    if not width:
+        return
     if case.knobs.shared == "dp":
         launch(npu, decode.ffn(s, "shared", tokens, width, quantise=False))
         return

@@ -23,6 +23,7 @@ from simulator.model import mla, moe, ops
 from simulator.model.layout import blocks, deal, share, strides
 from simulator.model.mla import Kernels
 from simulator.model.routing import routing_of
+from simulator.model.shapes import Shapes
 from simulator.program.rank import Event, Rank
 from simulator.scenario import Case, MemoryItem, Workload
 
@@ -138,7 +139,7 @@ def moe_layer(npu: Rank, case: Case, layer: int) -> None:
     _group_experts(npu, case, layer)
     _scatter(npu, case, "combine.sums", 2 * own * s.hidden, "ep")
     launch(npu, moe.shared_expert(s, own))
-    launch(npu, [("finalize.add_shared", ops.passes(4.0 * own * s.hidden, 2.0 * own * s.hidden))])
+    launch(npu, _add_shared(s, own))
 
 
 def gather_tokens(npu: Rank, case: Case, own: int) -> None:
@@ -241,8 +242,13 @@ def _finish(npu: Rank, case: Case, given: Event | None, own: int) -> None:
     """Add the shared expert to what came back."""
     if given is not None:
         npu.wait(given)
-        size = 2.0 * own * case.shapes.hidden
-        launch(npu, [("finalize.add_shared", ops.passes(2.0 * size, size))])
+        launch(npu, _add_shared(case.shapes, own))
+
+
+def _add_shared(s: Shapes, own: int) -> Kernels:
+    """The shared expert's results to the routed ones', if there is one."""
+    size = 2.0 * own * s.hidden
+    return [("finalize.add_shared", ops.passes(2.0 * size, size))] if s.shared_experts else []
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------

@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from simulator.model import ops
 from simulator.model.mla import Kernels
 from simulator.model.shapes import Shapes
-from simulator.program.rank import Event, Rank
+from simulator.program.rank import Rank
 
 
-def launch(npu: Rank, kernels: Kernels) -> Event:
-    """Into the current stream, one after the other; the event of the last."""
+def launch(npu: Rank, kernels: Kernels) -> None:
+    """Into the current stream, one after the other."""
     for name, work in kernels:
-        event = npu.launch(work, name)
-    return event
+        npu.launch(work, name)
 
 
 def decode_attention(s: Shapes, requests: int, queries: int, cached_tokens: int) -> Kernels:
@@ -51,8 +50,8 @@ def prefill_attention(s: Shapes, tokens: int) -> Kernels:
 
 
 def shared_expert(s: Shapes, tokens: int) -> Kernels:
-    """The expert that every token visits."""
-    return _ffn(s, "shared", (tokens,), s.shared_experts * s.expert_intermediate)
+    """The expert that every token visits, if there is one."""
+    return _ffn(s, "shared", (tokens,), s.shared_experts * s.expert_intermediate) if s.shared_experts else []
 
 
 def experts(s: Shapes, rows: Sequence[int]) -> Kernels:

@@ -11,7 +11,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from simulator.model.layout import blocks
+from simulator.errors import InputError
+from simulator.model.layout import blocks, share, split
 from simulator.program.flag import set_flag
 from simulator.program.host import Host
 from simulator.program.host_thread import Steps
@@ -20,7 +21,7 @@ from simulator.program.rank import Rank
 from simulator.scenario import Case, MemoryItem, Part, Workload
 from workloads import fp8_layers as layers
 
-GROUP = 8  # GPUs of each side: rank r sends to rank r + 8
+GROUP = 8  # GPUs of a node; nodes are pairs: rank r of the first one sends to rank r + 8
 
 
 class Prompt(Part):
@@ -42,25 +43,30 @@ class Knobs(BaseModel):
 def prefill(npu: Rank, case: Case) -> None:
     """Layers of a prefill; every one ends with its progress. The decode group does nothing yet."""
     npu.program.captured = True
-    if npu.rank >= GROUP:
+    if not _prefills(npu.rank):
         return
     s, tokens, node = case.shapes, case.batch.prompt_tokens, npu.group("node")
-    local = s.routed_experts // GROUP
+    local = share(s.routed_experts, GROUP, "routed experts")
     for layer in range(case.knobs.layers):
         with npu.scope(layer=layer):
             layers.launch(npu, layers.prefill_attention(s, tokens))
             set_flag(npu, "kv.progress", f"layer {layer}", watched=True)
             rows = tokens * s.experts_per_token
             node.all_to_all("dispatch.tokens", rows * s.hidden // GROUP, "nvlink")
-            layers.launch(npu, layers.experts(s, (rows // local,) * local))
+            layers.launch(npu, layers.experts(s, tuple(split(rows, local))))
             node.all_to_all("combine.tokens", rows * s.hidden * 2 // GROUP, "nvlink")
     set_flag(npu, "prefilled", "prefilled", watched=True)
+
+
+def _prefills(rank: Any) -> Any:
+    """Whether this rank, or each of these, is of a node that prefills; the node after it decodes."""
+    return rank // GROUP % 2 == 0
 
 
 def proxy(host: Host, case: Case) -> Steps:
     """Prefill ranks write pages, decode ranks count them."""
     pages = -(-case.batch.prompt_tokens // case.batch.page_tokens)
-    if host.rank >= GROUP:
+    if not _prefills(host.rank):
         for layer in range(case.knobs.layers):
             arrived = host.engine.count(Label("kv.pages", layer), f"layer {layer}", pages)
             yield from host.until(arrived, f"the pages of layer {layer}")
@@ -77,7 +83,7 @@ def proxy(host: Host, case: Case) -> Steps:
 
 def readings(case: Case, columns: Mapping[str, Any]) -> Mapping[str, float]:
     """Time of a layer's compute, of its transfer, and what is left of transfers once prefill has ended."""
-    prefilling = columns["rank"] < GROUP
+    prefilling = _prefills(columns["rank"])
     gpu = prefilling & (columns["stream"] == "compute")
     layer_ends = [columns["end_ps"][gpu & (columns["layer"] == layer)].max() for layer in range(case.knobs.layers)]
     pages = columns["name"] == "kv.pages"
@@ -97,7 +103,10 @@ def readings(case: Case, columns: Mapping[str, Any]) -> Mapping[str, float]:
 
 
 def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
-    """The GPUs of each side."""
+    """The GPUs of each node; nodes without a partner are refused."""
+    if case.ranks % (2 * GROUP):
+        raise InputError(f"cards is {case.cards}, which makes {case.ranks} ranks: nodes of {GROUP} prefill for another"
+                         f" node each, so ranks must be a multiple of {2 * GROUP}")
     return {"node": blocks(case.ranks, GROUP)}
 
 

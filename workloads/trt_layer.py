@@ -118,24 +118,30 @@ def gated(npu: Rank, case: Case, block: str, tokens: int, width: int, dtype: str
 def moe(npu: Rank, case: Case, tokens: int, number: int) -> None:
     """Router and routed experts, the shared expert beside or between them; MTP has a data type of its own."""
     dtype = "nvfp4" if number < case.shapes.layers else case.knobs.draft_dtype
-    s, knobs, width = case.shapes, case.knobs, case.shapes.shared_experts * case.shapes.expert_intermediate
+    s, knobs = case.shapes, case.knobs
     normed = npu.record()
     if knobs.shared_beside:
         with npu.stream(SHARED):
             npu.wait(normed)
-            gated(npu, case, "shared", tokens, width // case.ranks, dtype)
+            shared_expert(npu, case, tokens, dtype)
             shared = npu.record()
     router = ops.gemm(tokens, s.routed_experts, s.hidden, "bf16", "fp32")
     npu.launch(small(of_family(router, "router_gemm") if knobs.router_kernel else router), "gate.router")
     for name in ("top_k",) if knobs.fused_top_k else SEPARATE_TOP_K:
         npu.launch(vector(tokens, s.routed_experts), f"gate.{name}")
     if not knobs.shared_beside:
-        gated(npu, case, "shared", tokens, width // case.ranks, dtype)
+        shared_expert(npu, case, tokens, dtype)
     routed(npu, case, tokens, local_rows(npu, case, tokens, number), dtype)
     if knobs.shared_beside:
         npu.wait(shared)
-    if not knobs.fused_kernels:
+    if s.shared_experts and not knobs.fused_kernels:
         npu.launch(vector(tokens, s.hidden), "finalize.add_shared")
+
+
+def shared_expert(npu: Rank, case: Case, tokens: int, dtype: str) -> None:
+    """This rank's shard of it, if the model has one."""
+    if width := case.shapes.shared_experts * case.shapes.expert_intermediate:
+        gated(npu, case, "shared", tokens, width // case.ranks, dtype)
 
 
 def routed(npu: Rank, case: Case, tokens: int, rows: tuple[int, ...], dtype: str) -> None:

@@ -55,9 +55,9 @@ def experts(s: Shapes, rows: tuple[int, ...]) -> Kernels:
 
 
 def shared_expert(s: Shapes, tokens: int) -> Kernels:
-    """The expert that every token visits."""
+    """The expert that every token visits, if there is one."""
     width = s.shared_experts * s.expert_intermediate
-    return [
+    return [] if not width else [
         ("shared.quantise", ops.quantise(tokens, s.hidden)),
         ("shared.gate_up", ops.gemm(tokens, 2 * width, s.hidden, out="int32")),
         ("shared.swiglu", ops.swiglu_quantise(tokens, width)),

@@ -1,9 +1,10 @@
-"""Deployments that nobody published, Atlas A2 and CloudMatrix384: they run plausibly or are refused with a reason."""
+"""Deployments that nobody published: they run plausibly or are refused with a reason."""
 
 from __future__ import annotations
 
 import pytest
 
+from simulator.errors import InputError
 from simulator.machine.memory import DoesNotFit
 from tests.published.runs import run
 
@@ -79,6 +80,39 @@ def test_long_contexts_run_with_few_requests_and_do_not_fit_with_many(name: str)
 def test_what_cannot_be_split_is_refused_with_its_reason(name: str, changes: dict[str, str], reason: str) -> None:
     with pytest.raises(Exception, match=reason):
         run(name, **changes)
+
+
+def test_prefill_nodes_and_their_partners_do_not_feel_other_pairs() -> None:
+    one, two = (run("pplx_kv:long_prompt", cards=cards).metrics for cards in ("16", "32"))
+    for metric in ("layer_us", "kv_transfer_us", "kv_exposed_us"):
+        assert two[metric] == one[metric]
+
+
+@pytest.mark.parametrize("cards", ["2", "8", "24"])
+def test_prefill_nodes_without_partners_are_refused(cards: str) -> None:
+    with pytest.raises(InputError, match=f"cards is {cards}.* must be a multiple of 16"):
+        run("pplx_kv:long_prompt", cards=cards)
+
+
+@pytest.mark.parametrize("tokens", ["1", "2", "5", "100"])
+def test_prompts_with_fewer_rows_than_experts_run(tokens: str) -> None:
+    """Fewer tokens take less, and at some experts there is nothing to do."""
+    short, long = (run("pplx_kv:long_prompt", batch__prompt_tokens=text).metrics for text in (tokens, "512"))
+    assert 0 < short["layer_us"] < long["layer_us"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [A2, "a2_prefill:all_reduce", "a2_prefill:convert", "a2_prefill:micro_batch", "a3_prefill:dp", "pplx_decode:ep32",
+     "trt_min_latency:base", "trt_min_latency:final"],
+)  # fmt: skip
+def test_without_a_shared_expert_none_is_computed(name: str) -> None:
+    few = {} if name.startswith("pplx") else FEW
+    without, usual = (run(name, **few, model__shapes__shared_experts=experts) for experts in ("0", "1"))
+    shared = ("shared.", "finalize.add_shared")
+    assert any(str(task).startswith(shared) for task in set(usual.columns["name"]))
+    assert not any(str(task).startswith(shared) for task in set(without.columns["name"]))
+    assert without.metrics["compute_ms"] < usual.metrics["compute_ms"]
 
 
 def test_prefill_in_two_groups_of_experts_exchanges_inside_them() -> None:
