@@ -20,10 +20,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from simulator.errors import InputError
 from simulator.model import gqa, ops, serving
 from simulator.model.choices import blocks_of, chosen_rows, even_rows
 from simulator.model.decode import in_l2
-from simulator.model.layout import blocks
+from simulator.model.layout import blocks, share
 from simulator.model.mla import Kernels
 from simulator.program.rank import Event, Rank
 from simulator.scenario import Case, MemoryItem, Part, Workload
@@ -296,9 +297,21 @@ def _tokens(case: Case, iteration: Iteration) -> int:
 
 
 def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
-    """Everybody, and the neighbours that share modules."""
+    """Everybody, and the neighbours that share modules; what cannot be split is refused."""
+    check_split(case)
     shards = case.knobs.shards if case.knobs.sharded else case.ranks
-    return {"world": blocks(case.ranks, case.ranks), "shards": blocks(case.ranks, shards)}
+    return {"world": blocks(case.ranks, case.ranks), "shards": blocks(case.ranks, shards, "knobs.shards")}
+
+
+def check_split(case: Case) -> None:
+    """Groups of ranks that hold all experts between them are as large as each other, and so are their shares."""
+    ep, experts = case.layout.expert_parallel, case.shapes.routed_experts
+    for what, size in ((f"{case.ranks} ranks", case.ranks), (f"{experts} routed experts", experts)):
+        if size % ep:
+            raise InputError(f"layout.expert_parallel is {ep}: it must divide the {what}")
+    share(case.shapes.expert_intermediate, case.ranks // ep, "columns of an expert (layout.expert_parallel)")
+    if case.knobs.attention == "tp":
+        share(case.shapes.heads, case.ranks, "heads (knobs.attention tp)")
 
 
 def place(case: Case, rank: int) -> Mapping[str, object]:

@@ -74,8 +74,9 @@ def fitting(case: Case) -> int:
 
 
 def request_bytes(case: Case) -> float:
-    """The cache of one request at its end on one rank, BF16 (70,272 B a token in DeepSeek-R1, on every rank)."""
-    tokens = case.batch.prompt_tokens + case.batch.output_tokens
+    """The cache of one request at its longest on one rank, BF16 (70,272 B a token in DeepSeek-R1, on every rank)."""
+    batch = case.batch
+    tokens = max(batch.prompt_tokens + batch.output_tokens, batch.cached_tokens + 1)
     return 2.0 * case.shapes.kv_values_of(_head_shards(case)) * case.shapes.layers * tokens
 
 

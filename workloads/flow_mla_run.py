@@ -55,7 +55,7 @@ def _steps(case: Case) -> list[Iteration]:
         return [Iteration("decode", (), held, b.cached_tokens, 1.0) for _ in range(b.samples)]
     if b.chunk_tokens % b.prompt_tokens:
         right = f"a multiple of batch.prompt_tokens, {b.prompt_tokens}"
-        raise ValueError(f"batch.chunk_tokens is {b.chunk_tokens}: {right}")
+        raise ValueError(f"batch.chunk_tokens is {b.chunk_tokens}: it must be {right}")
     each = b.chunk_tokens // b.prompt_tokens
     filling = min(-(-held // each), b.output_tokens - 1)
     full = b.output_tokens - filling
@@ -103,12 +103,13 @@ def readings(case: Case, columns: Mapping[str, Any]) -> dict[str, float]:
         "requests_per_card": held * groups / case.cards,
         "fitting_requests_unsharded": max(fitting(unsharded), 0) * groups,
         "free_gib_per_card": (case.usable_bytes - sum(size for _, _, size in items(case, held))) / 2**30,
-        "prefetch_stall_ms": stall_s(columns) * 1e3,
+        **({"prefetch_stall_ms": stall_s(columns) * 1e3} if len(steps) > 1 or not case.knobs.sharded else {}),
     }
 
 
 def stall_s(columns: Mapping[str, Any]) -> float:
-    """How long one iteration's attention waits for gathered weights alone, in the mean of all but the first."""
+    """How long one iteration's attention waits for gathered weights alone, in the mean of all but the first, for which
+    nothing was gathered ahead."""
     own = columns["rank"] == columns["rank"].min()
     fields = ("name", "stream", "task", "after", "issued_ps", "end_ps")
     rows = list(zip(*(columns[field][own].tolist() for field in fields), strict=True))

@@ -115,6 +115,41 @@ def test_without_a_shared_expert_none_is_computed(name: str) -> None:
     assert without.metrics["compute_ms"] < usual.metrics["compute_ms"]
 
 
+@pytest.mark.parametrize(
+    ("name", "changes", "reason"),
+    [
+        *((name, {EP: ep}, f"expert_parallel is {ep}: it must divide the 8 ranks")
+          for name in ("flow_mla:h20_tp", "flow_mla:h20_flow") for ep in ("3", "7", "16", "256")),
+        ("flow_mla:h800_dp", {"cards": "40", EP: "40"}, "expert_parallel is 40: it must divide the 256 routed experts"),
+        ("flow_mla:qwen3_tp", {"cards": "24"}, r"64 heads \(knobs.attention tp\) do not divide over 24 ranks"),
+        ("flow_mla:qwen3_dp", {"cards": "40"}, r"columns of an expert .layout.expert_parallel. do not divide over 40"),
+        ("flow_mla:h20_flow", {"knobs__shards": "3"}, r"8 ranks do not divide into groups of 3 \(knobs.shards\)"),
+        ("flow_mla:h20_tp", {"batch__prompt_tokens": "8191"},
+         "batch.chunk_tokens is .*: it must be a multiple of batch.prompt_tokens, 8191"),
+        ("flow_mla:h20_tp", {"batch__cached_tokens": "1000000", "batch__requests": "8"}, "cache of 8 requests"),
+    ],
+)  # fmt: skip
+def test_sglang_does_not_run_what_cannot_be_split_or_held(name: str, changes: dict[str, str], reason: str) -> None:
+    with pytest.raises((InputError, DoesNotFit), match=reason):
+        run(name, **changes)
+
+
+def test_as_many_requests_fit_as_have_room_for_what_is_cached() -> None:
+    """As many bytes of cache, in fewer requests where each has more of it."""
+    few, some, usual = (run("flow_mla:h20_tp", batch__samples="2", batch__cached_tokens=tokens).metrics["requests"]
+                        for tokens in ("30719", "6143", "2048"))  # fmt: skip
+    assert usual / 10 - 1 < few <= usual / 10
+    assert usual / 2 - 1 < some <= usual / 2
+
+
+def test_a_stall_is_not_told_of_the_one_iteration_for_which_nothing_was_gathered_ahead() -> None:
+    one, two = (run("flow_mla:h20_flow", batch__cached_tokens="2048", batch__samples=samples).metrics
+                for samples in ("1", "2"))  # fmt: skip
+    assert "prefetch_stall_ms" in two
+    assert "prefetch_stall_ms" not in one
+    assert one["iteration_ms"] > 0
+
+
 def test_prefill_in_two_groups_of_experts_exchanges_inside_them() -> None:
     """Twice the cards and prompts in two groups of 16: as long as one; not so if everybody exchanged with everybody."""
     one, two, wide = (
