@@ -12,6 +12,7 @@ from workloads.a2_decode import iteration, tokens_of
 
 def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     """Expert-parallel groups, and the tensor-parallel groups inside nodes."""
+    case.shapes.check_drafts(case.batch.draft_tokens)
     return {
         "ep": blocks(case.ranks, case.layout.expert_parallel, "layout.expert_parallel"),
         "node": blocks(case.ranks, case.layout.tensor_parallel, "layout.tensor_parallel"),

@@ -65,6 +65,7 @@ def attention_only(npu: Rank, case: Case) -> None:
 
 def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     """Expert-parallel groups, packages, and the groups that share the LM head."""
+    case.shapes.check_drafts(case.batch.draft_tokens)
     return {
         "ep": blocks(case.ranks, case.layout.expert_parallel, "layout.expert_parallel"),
         "package": blocks(case.ranks, case.layout.tensor_parallel, "layout.tensor_parallel"),

@@ -90,8 +90,24 @@ def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     if known <= case.batch.draft_tokens:
         have = f"batch.accepted has {known} values, for 0 to {known - 1} draft tokens"
         raise ValueError(f"{have}, but batch.draft_tokens is {case.batch.draft_tokens}")
+    case.shapes.check_drafts(case.batch.draft_tokens)
+    check_accepted(case)
     check_split(case)
     return {"tp": blocks(case.ranks, case.ranks)}
+
+
+def check_accepted(case: Case) -> None:
+    """An iteration yields a token of its own, and no more than were drafted beside it."""
+    known = [("accepted", drafted, tokens) for drafted, tokens in enumerate(case.batch.accepted)]
+    for name, drafted, tokens in known + ([("relaxed_accepted", 3, case.batch.relaxed_accepted)] * _relaxed(case)):
+        if not 1 <= tokens <= 1 + drafted:
+            right = f"it must be from 1 to {1 + drafted}"
+            raise ValueError(f"batch.{name} has {tokens:g} for {drafted} draft tokens: {right}")
+
+
+def _relaxed(case: Case) -> bool:
+    """Whether relaxed acceptance is on and published for as many draft tokens."""
+    return bool(case.knobs.relaxed_acceptance) and case.batch.draft_tokens == 3
 
 
 def check_split(case: Case) -> None:
@@ -140,8 +156,7 @@ def memory(case: Case) -> list[MemoryItem]:
 def measures(case: Case, seconds: float) -> Mapping[str, float]:
     """Iteration, tokens that it yields, and output tokens per second of the one request."""
     batch = case.batch
-    relaxed = case.knobs.relaxed_acceptance and batch.draft_tokens == 3
-    accepted = batch.relaxed_accepted if relaxed else batch.accepted[batch.draft_tokens]
+    accepted = batch.relaxed_accepted if _relaxed(case) else batch.accepted[batch.draft_tokens]
     return {
         "iteration_ms": seconds * 1e3,
         "accepted_tokens": accepted,

@@ -150,6 +150,31 @@ def test_a_stall_is_not_told_of_the_one_iteration_for_which_nothing_was_gathered
     assert one["iteration_ms"] > 0
 
 
+NO_MTP = {"model__shapes__mtp_layers": "0"}
+
+
+@pytest.mark.parametrize("name", [A2, CM384, "trt_min_latency:gtc"])
+def test_without_an_mtp_layer_nothing_is_drafted(name: str) -> None:
+    with pytest.raises(InputError, match=r"batch.draft_tokens is [13], but .* no MTP layer .*: it must be 0"):
+        run(name, **FEW, **NO_MTP)
+    assert run(name, **FEW, **NO_MTP, batch__draft_tokens="0").metrics["iteration_ms"] > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "reason"),
+    [
+        ("final", {"batch__relaxed_accepted": "100"}, "batch.relaxed_accepted has 100 for 3 draft tokens: .* 1 to 4"),
+        ("final", {"batch__relaxed_accepted": "0.5"}, "batch.relaxed_accepted has 0.5 for 3 draft tokens: .* 1 to 4"),
+        ("gtc", {"batch__draft_tokens": "1", "batch__accepted": "1,9,9,9"},
+         "batch.accepted has 9 for 1 draft tokens: it must be from 1 to 2"),
+        ("base", {"batch__accepted": "0.1"}, "batch.accepted has 0.1 for 0 draft tokens: it must be from 1 to 1"),
+    ],
+)  # fmt: skip
+def test_no_more_is_accepted_than_was_drafted(name: str, changes: dict[str, str], reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        run(f"trt_min_latency:{name}", **changes)
+
+
 def test_prefill_in_two_groups_of_experts_exchanges_inside_them() -> None:
     """Twice the cards and prompts in two groups of 16: as long as one; not so if everybody exchanged with everybody."""
     one, two, wide = (
