@@ -19,6 +19,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from simulator.errors import InputError
 from simulator.model import decode, ops
 from simulator.model.expert_load import ExpertLoad
 from simulator.model.layout import share
@@ -303,7 +304,15 @@ def _by_rows(case: Case) -> bool:
 
 def tokens_of(case: Case) -> int:
     """Query tokens of a rank and iteration."""
-    return int(case.batch.per_card) * int(case.batch.queries)
+    return requests_of(case) * int(case.batch.queries)
+
+
+def requests_of(case: Case) -> int:
+    """Requests of a rank: of a card with several dies, as many on each."""
+    requests, dies = int(case.batch.per_card), case.ranks // case.cards
+    if requests % dies:
+        raise InputError(f"batch.per_card is {requests}: it must be a multiple of machine.dies_per_card, {dies}")
+    return requests // dies
 
 
 def _one_query(case: Case) -> Case:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from simulator.model import lengths
 from simulator.model.layout import blocks
 from simulator.scenario import Case, MemoryItem, Workload, decode_measures
-from workloads.a2_decode import iteration, tokens_of
+from workloads.a2_decode import iteration, requests_of, tokens_of
 
 
 def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
@@ -22,7 +22,7 @@ def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
 def place(case: Case, rank: int) -> Mapping[str, object]:
     """Cached tokens of a rank's requests."""
     batch = case.batch
-    drawn = lengths.cached_lengths(case.ranks, batch.per_card, batch.cached_tokens, batch.length_spread, case.seed)
+    drawn = lengths.cached_lengths(case.ranks, requests_of(case), batch.cached_tokens, batch.length_spread, case.seed)
     return {"lengths": lengths.on_ranks(drawn, case.ranks, batch.placement == "length_aware")[rank]}
 
 
@@ -42,7 +42,7 @@ def memory(case: Case) -> list[MemoryItem]:
         ("router", "weights", (s.moe_layers + draft) * 4 * s.router_parameters),
         ("MTP projection", "weights", draft * 2 * s.hidden * s.hidden),
         ("embedding and head shards", "weights", 2 * 2 * s.embedding_parameters / tp),
-        ("latent cache, BF16, full outputs", "KV", 2 * case.batch.per_card * longest * s.kv_values * layers),
+        ("latent cache, BF16, full outputs", "KV", 2 * requests_of(case) * longest * s.kv_values * layers),
         ("gathered tokens and sums", "activations", tokens * case.layout.expert_parallel * s.hidden * (1 + 2 * 2)),
         ("exchange buffers", "communication", tokens * case.layout.expert_parallel * s.hidden * 3),
     ]

@@ -116,9 +116,10 @@ def place(case: Case, rank: int) -> Mapping[str, object]:
 
 
 def memory(case: Case) -> list[MemoryItem]:
-    """The cache and one layer's activations."""
+    """FP8 weights of attention and routed experts, the cache, and one layer's activations."""
     s, tokens = case.shapes, case.batch.prompt_tokens
     return [
+        ("attention", "weights", float(s.layers * s.mla_parameters)),
         ("latent cache, BF16", "KV", 2.0 * tokens * s.kv_values * s.layers),
         ("routed experts", "weights", s.moe_layers * s.routed_experts / GROUP * s.expert_parameters),
         ("dispatched rows", "communication", 3.0 * tokens * s.experts_per_token * s.hidden),

@@ -9,21 +9,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
+from simulator.errors import InputError
 from simulator.program.host import Host
 from simulator.program.host_thread import Steps
 from simulator.program.journal import Label
 from simulator.program.rank import Rank
 from simulator.scenario import Case, MemoryItem, Part, Workload
 
+FEWEST = 500  # pages, at which the rate is within 3% of that of many
+
 
 class Sizes(Part):
-    """KiB of the single writes and of the pages."""
+    """KiB of the single writes and of the pages, and how many pages: their rate is that of a full queue, which fewer
+    would leave before it has filled."""
 
-    single_kib: tuple[int, ...] = (64, 256, 1024, 32768)
-    page_kib: tuple[int, ...] = (1, 8, 16, 64)
-    pages: int = Field(2000, gt=0)
+    single_kib: tuple[PositiveInt, ...] = (64, 256, 1024, 32768)
+    page_kib: tuple[PositiveInt, ...] = (1, 8, 16, 64)
+    pages: int = Field(2000, ge=FEWEST)
 
 
 class Knobs(BaseModel):
@@ -65,8 +69,9 @@ def readings(case: Case, columns: Mapping[str, Any]) -> Mapping[str, float]:
 
 def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     """Nobody meets."""
-    if case.ranks < 2:
-        raise ValueError("a transfer needs two ranks: set cards to 2 or more")
+    if case.ranks != 2:
+        right = max(2 * case.cards // case.ranks, 1)
+        raise InputError(f"cards is {case.cards}, but one rank writes to one other: set cards to {right}")
     return {}
 
 

@@ -175,6 +175,45 @@ def test_no_more_is_accepted_than_was_drafted(name: str, changes: dict[str, str]
         run(f"trt_min_latency:{name}", **changes)
 
 
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        *(({"cards": cards}, f"cards is {cards}, but one rank writes to one other: set cards to 2") for cards in "134"),
+        ({"batch__single_kib": "64,-64"}, "single_kib: got '64,-64': .* greater than 0"),
+        ({"batch__page_kib": "0"}, "page_kib: got '0': .* greater than 0"),
+        ({"batch__pages": "1"}, "pages: got '1': .* greater than or equal to 500"),
+    ],
+)
+def test_point_to_point_refuses_what_it_does_not_measure(changes: dict[str, str], reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        run("point_to_point:efa", **changes)
+
+
+def test_the_rate_of_pages_does_not_depend_on_how_many_there_are() -> None:
+    few, many = (run("point_to_point:efa", batch__pages=pages).metrics for pages in ("500", "4000"))
+    for kib in (1, 8, 16, 64):
+        name = f"paged_{kib}KiB_gbit_s"
+        assert few[name] == pytest.approx(many[name], rel=0.03)
+
+
+@pytest.mark.parametrize("name", ["pplx_kv:long_prompt", A2, CM384])
+def test_programs_for_latent_attention_refuse_another(name: str) -> None:
+    with pytest.raises(InputError, match="qwen3_235b has grouped-query attention"):
+        run(name, model="qwen3_235b")
+
+
+def test_requests_of_a_card_are_shared_by_its_dies() -> None:
+    """As long as one die with a share each, and twice the throughput of a card; what cannot be shared is refused."""
+    dies, alike = {"machine__dies_per_card": "2"}, {EP: "32", **FEW}
+    both = run(A2, cards="16", **alike, **dies, batch__per_card="32").metrics
+    single = run(A2, cards="32", **alike, batch__per_card="16").metrics
+    assert both["iteration_ms"] == pytest.approx(single["iteration_ms"], rel=0.01)
+    name = "throughput_tok_s_per_card"
+    assert both[name] == pytest.approx(2 * single[name], rel=0.01)
+    with pytest.raises(InputError, match="33: it must be a multiple of machine"):
+        run(A2, cards="16", **alike, **dies, batch__per_card="33")
+
+
 def test_prefill_in_two_groups_of_experts_exchanges_inside_them() -> None:
     """Twice the cards and prompts in two groups of 16: as long as one; not so if everybody exchanged with everybody."""
     one, two, wide = (
