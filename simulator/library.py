@@ -37,6 +37,9 @@ def load_scenario(reference: str) -> Scenario:
     from simulator.scenario import Scenario
 
     file, colon, name = reference.rpartition(":")
+    if not colon and reference.endswith(".py"):
+        has = [f"{reference}:{one}" for one, _ in _functions(_module(paths.find("scenarios", reference)))]
+        raise InputError(f"'{reference}' is a file: write FILE:FUNCTION; it has {', '.join(has) or 'none'}")
     if not colon:
         known = [one for one, _ in scenario_names()]
         if reference in paths.names("scenarios"):

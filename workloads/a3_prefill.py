@@ -53,7 +53,7 @@ def micro_batch(npu: Rank, case: Case) -> None:
                 combined = moe_layer(npu, case, layer, prompts, combined)
             else:
                 combined = moe_layer_in_order(npu, case, layer, prompts, combined)
-    finalize(npu, case, 1, sum(prompts[1]), combined)
+    finalize(npu, case, case.shapes.layers - 1, 1, sum(prompts[1]), combined)
     npu.wait(end_of(npu, COMM))
     head(npu, case)
 
@@ -73,7 +73,7 @@ def moe_layer(npu: Rank, case: Case, layer: int, prompts: list[tuple[int, ...]],
 
     with npu.scope(micro_batch=0):  # 1
         attend(npu, case, prompts[0])
-    finalize(npu, case, 1, tokens[1], combined)
+    finalize(npu, case, layer - 1, 1, tokens[1], combined)
     with npu.scope(micro_batch=0):
         route(npu, case, tokens[0])
         routed_0 = npu.record()
@@ -91,7 +91,7 @@ def moe_layer(npu: Rank, case: Case, layer: int, prompts: list[tuple[int, ...]],
     combined_0 = exchange[0].on_comm(exchange[0].combine, worked_0)  # 6
     worked_1 = _experts(npu, case, exchange[1], dispatched_1)
     combined_1 = exchange[1].on_comm(exchange[1].combine, worked_1)
-    finalize(npu, case, 0, tokens[0], combined_0)  # 7
+    finalize(npu, case, layer, 0, tokens[0], combined_0)  # 7
     return combined_1
 
 
@@ -99,7 +99,7 @@ def moe_layer_in_order(
     npu: Rank, case: Case, layer: int, prompts: list[tuple[int, ...]], combined: Event | None
 ) -> Event:
     """For comparison: the communication stream gets each micro-batch's dispatch and combine one after the other."""
-    finalize(npu, case, 1, sum(prompts[1]), combined)
+    finalize(npu, case, layer - 1, 1, sum(prompts[1]), combined)
     done = []
     for number in (0, 1):
         exchange = Exchange(npu, case, layer, number, 2)
@@ -111,7 +111,7 @@ def moe_layer_in_order(
         dispatched = exchange.on_comm(exchange.dispatch, routed)
         worked = _experts(npu, case, exchange, dispatched)
         done.append(exchange.on_comm(exchange.combine, worked))
-    finalize(npu, case, 0, sum(prompts[0]), done[0])
+    finalize(npu, case, layer, 0, sum(prompts[0]), done[0])
     return done[1]
 
 
@@ -122,11 +122,11 @@ def _experts(npu: Rank, case: Case, exchange: Exchange, dispatched: Event) -> Ev
     return npu.record()
 
 
-def finalize(npu: Rank, case: Case, number: int, tokens: int, combined: Event | None) -> None:
+def finalize(npu: Rank, case: Case, layer: int, number: int, tokens: int, combined: Event | None) -> None:
     """C waits for a combine and adds its experts' rows; nothing to do before the first MoE layer."""
     if combined is not None:
         npu.wait(combined)
-        with npu.scope(micro_batch=number):
+        with npu.scope(layer=layer, micro_batch=number):
             launch(npu, moe.finalize_routing(case.shapes, tokens))
 
 

@@ -29,7 +29,9 @@ def facts(result: Result, in_both: Container[str] = ()) -> list[str]:
     """The header's lines: what was run, how, and which settings were changed; in_both: those changed on two sides."""
     header, ledger = result.header, result.ledger
     ranks, classes = header["ranks"], header["classes"]
-    how = f"by roles, {classes} of {ranks} ranks stand for all" if header["mode"] == "roles" else "every rank by itself"
+    how = "every rank by itself"
+    if header["mode"] == "roles":
+        how = f"by roles, {classes} of {ranks} ranks stand for all" if classes < ranks else f"{how}, no two do the same"
     lines = [
         f"{header['machine']}, {count(header['cards'], 'card')} = {count(ranks, 'rank')}; {header['model']}",
         f"simulated {how}; seed {header['seed']}",

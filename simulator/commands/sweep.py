@@ -27,8 +27,8 @@ def sweep(ctx: click.Context, scenario: str, key: str, values: tuple[str, ...], 
           settings: dict[str, str], as_json: bool) -> None:
     """Simulate SCENARIO with each of VALUES for the setting KEY.
 
-    KEY is one that --set takes: a setting of the scenario, or machine.KEY or model.KEY. A value that is none of KEY's
-    is refused before anything runs; one that cannot run (memory, layout) is reported, the others run (exit code 1).
+    KEY is one that --set takes: a setting of the scenario, or machine.KEY or model.KEY. A value of the
+    wrong kind is refused before anything runs; one that cannot run is reported, the others run (exit code 1).
 
     \b
     Examples:

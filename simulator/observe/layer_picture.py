@@ -22,6 +22,15 @@ _COLOURS = ("cyan", "green", "yellow", "magenta", "bright_blue", "bright_red", "
 _LABEL = 14
 
 
+def _next_one(mine: Columns, layer: int, start: int) -> str:
+    """How much later the next layer starts, which is what a layer costs where layers overlap."""
+    following = mine["layer"] == layer + 1
+    if layer < 0 or not following.any():
+        return ""
+    later = int(mine["start_ps"][following].min()) - start
+    return f", the next {format_si(later / PS_PER_S, 's')} later"
+
+
 @dataclass(frozen=True)
 class _Block:
     """Something drawn on a stream: a letter, its colour and when (ps)."""
@@ -54,7 +63,7 @@ def layer_picture(columns: Columns, rank: int, layer: int | None = None, width: 
     unit, per_unit = time_unit(end - start)
     which = "outside any layer" if layer < 0 else f"layer {layer}"
     long, begins = format_si((end - start) / PS_PER_S, "s"), format_si(start / PS_PER_S, "s")
-    picture = Text(f"rank {rank}, {which}: {long} long, starts {begins} into the run\n")
+    picture = Text(f"rank {rank}, {which}: {long} long, starts {begins} into the run{_next_one(mine, layer, start)}\n")
     rows = _rows(mine, layer, letters, start, end)
     for stream, blocks in rows.items():
         picture.append(f"{stream[:label]:<{label}} |")

@@ -169,8 +169,9 @@ def budget_table(budget: LayerBudget) -> Titled:
 
 
 def footnote_table(notes: Sequence[Footnote]) -> Titled:
-    """Where the parameters that mattered come from."""
-    table = Titled("parameters that mattered", ("<parameter", "<value", "<kind", "~source"))
+    """Where the parameters that bounded the critical path come from."""
+    table = Titled("parameters that bounded the critical path (not those by which tasks slowed each other)",
+                   ("<parameter", "<value", "<kind", "~source"))  # fmt: skip
     for note in notes:
         table.add(note.parameter, note.value, note.kind, note.source)
     return table

@@ -26,7 +26,7 @@ TWO = [
     task("attention", 180 * US, 240 * US, layer=2, micro_batch=0),
 ]
 GOLDEN = """\
-rank 0, layer 1: 200 us long, starts 20 us into the run
+rank 0, layer 1: 200 us long, starts 20 us into the run, the next 160 us later
 main |AAAAAAAAAAAAaaaaaaaaaaaaEEEEEEEEEEEEeeeeeeeeeeee::::::::::::|
 comm |            ~~~DDDDDDDDDddddddddd   CCCCCCCCC   cccccccccccc|
 us    0              50             100            150         200
@@ -65,7 +65,8 @@ def test_colour_follows_the_name() -> None:
 
 def test_the_middle_layer_is_the_default() -> None:
     columns = timeline([task(f"t{layer}", layer * US, (layer + 1) * US, layer=layer) for layer in range(5)]).columns()
-    assert layer_picture(columns, rank=0).plain.startswith("rank 0, layer 2: 1 us long, starts 2 us into the run\n")
+    picture = layer_picture(columns, rank=0).plain
+    assert picture.startswith("rank 0, layer 2: 1 us long, starts 2 us into the run, the next 1 us later\n")
 
 
 def test_tasks_that_share_a_first_letter_get_letters_of_their_own() -> None:

@@ -94,7 +94,7 @@ A attention 100 ms   D dispatch 180 ms   E experts 120 ms   C combine 50 ms
 ~ waiting for cores or peers, : another layer
 times are of this layer, added up over the streams
 
-parameters that mattered
+parameters that bounded the critical path (not those by which tasks slowed each other)
 parameter   value    kind     source
 ────────────────────────────────────
 chip.l2     5 TB/s   fitted   [1] 2.
