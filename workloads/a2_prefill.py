@@ -184,7 +184,7 @@ def _two_streams(npu: Rank, case: Case) -> None:
             ready: list[Event] = []
             for half, back in zip(halves, given, strict=True):
                 with npu.scope(micro_batch=half.number):
-                    _finish(npu, case, back, half.own)
+                    _finish(npu, case, layer - 1, back, half.own)
                     half.launch(mla.prefill(s, half.prompts, f"flash_attention_{case.knobs.attention}"))
                     if layer < s.dense_layers:
                         half.launch(moe.dense(s, half.own))
@@ -195,7 +195,8 @@ def _two_streams(npu: Rank, case: Case) -> None:
             if layer >= s.dense_layers:
                 given = [*_exchange_all(npu, case, layer, halves, ready)]
     for half, back in zip(halves, given, strict=True):
-        _finish(npu, case, back, half.own)
+        with npu.scope(micro_batch=half.number):
+            _finish(npu, case, s.layers - 1, back, half.own)
 
 
 class Half:
@@ -238,11 +239,12 @@ def _exchange_all(npu: Rank, case: Case, layer: int, halves: list[Half], ready: 
     return given
 
 
-def _finish(npu: Rank, case: Case, given: Event | None, own: int) -> None:
-    """Add the shared expert to what came back."""
+def _finish(npu: Rank, case: Case, layer: int, given: Event | None, own: int) -> None:
+    """Add the shared expert to what came back from a layer."""
     if given is not None:
         npu.wait(given)
-        launch(npu, _add_shared(case.shapes, own))
+        with npu.scope(layer=layer):
+            launch(npu, _add_shared(case.shapes, own))
 
 
 def _add_shared(s: Shapes, own: int) -> Kernels:
