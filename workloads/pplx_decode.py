@@ -64,6 +64,7 @@ class DecodeKnobs(Knobs):
 def decode(npu: Rank, case: Case) -> None:
     """Layers of one iteration, as one captured graph."""
     npu.program.captured = True
+    case.shapes.check_drafts(case.batch.draft_tokens)
     if case.batch.per_rank < case.knobs.micro_batches:
         raise ValueError(f"{case.knobs.micro_batches} micro-batches need as many requests on a rank; batch.per_rank is "
                          f"{case.batch.per_rank}: set it to 2 or more, or knobs.micro_batches to 1")
