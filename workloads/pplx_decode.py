@@ -161,7 +161,8 @@ def memory(case: Case) -> list[MemoryItem]:
     s = case.shapes
     cached = case.batch.per_rank * (case.batch.cached_tokens + case.batch.queries) * s.kv_values * 2 * s.layers
     return [
-        ("attention and shared expert", "weights", s.layers * (s.mla_parameters + s.expert_parameters)),
+        ("attention", "weights", s.layers * s.mla_parameters),
+        ("shared expert", "weights", s.moe_layers * s.shared_experts * s.expert_parameters),
         ("routed experts", "weights", s.moe_layers * s.routed_experts / case.ranks * s.expert_parameters),
         ("dense FFN", "weights", s.dense_layers * s.dense_parameters),
         ("embedding and head, BF16", "weights", 2 * 2 * s.embedding_parameters),
