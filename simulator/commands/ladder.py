@@ -60,7 +60,7 @@ def _print(rungs: Sequence[Rung], metrics: tuple[str, ...]) -> None:
     from simulator.commands.markdown import number
     from simulator.observe.tables import Titled, console, show
 
-    shown = Titled("", ("<step", *(f">{metric}" for metric in metrics), ">this step", ">all steps"))
+    shown = Titled("", ("<step", *(f">{metric}" for metric in metrics), ">gain of this step", ">of all"))
     first = rungs[0].metrics[metrics[0]]
     for before, one in zip((rungs[0], *rungs), rungs, strict=False):
         value = one.metrics[metrics[0]]

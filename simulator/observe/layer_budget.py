@@ -1,8 +1,7 @@
 """The budget of one layer on one rank: what each block of it works, waits, and runs beside.
 
-A block is the first word of a task's name ("attention" of "attention.q_a"). Its work is *hidden* while another stream
-of the rank works too, on whatever layer, and *exposed* while nothing else does; two blocks that run side by side are
-both hidden, each under the other.
+A block is the first word of a task's name ("attention" of "attention.q_a"). Its work is *beside others* while another
+stream of the rank works too, on whatever layer, and *alone* while nothing else does.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ class BlockBudget:
     block: str
     tasks: int
     work_ps: int
-    exposed_ps: int
+    alone_ps: int
     waiting_ps: int
     beside_ps: dict[str, int]
     bound_by: str
 
     @property
-    def hidden_ps(self) -> int:
-        """Work beside other streams."""
-        return self.work_ps - self.exposed_ps
+    def accompanied_ps(self) -> int:
+        """Work beside that of other streams."""
+        return self.work_ps - self.alone_ps
 
 
 @dataclass(frozen=True)

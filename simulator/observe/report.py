@@ -159,11 +159,11 @@ def budget_table(budget: LayerBudget) -> Titled:
 
     step = "" if budget.step_ps is None else f"; the next one starts {time(budget.step_ps)} {name} after it started"
     caption = f"{name} of rank {budget.rank}, layer {budget.layer}, {time(budget.span_ps)} {name} long{step}"
-    headings = ("<block", ">tasks", ">work", ">hidden", ">exposed", ">waiting", "<bound by", "~runs beside")
+    headings = ("<block", ">tasks", ">work", ">beside others", ">alone", ">waiting", "<bound by", "~runs beside")
     table = Titled("budget of one layer", headings, caption)
     for block in budget.blocks:
         beside = ", ".join(f"{name} {time(its_ps)}" for name, its_ps in list(block.beside_ps.items())[:3])
-        cells = (block.work_ps, block.hidden_ps, block.exposed_ps, block.waiting_ps)
+        cells = (block.work_ps, block.accompanied_ps, block.alone_ps, block.waiting_ps)
         table.add(block.block, str(block.tasks), *map(time, cells), block.bound_by, beside or "-")
     return table
 

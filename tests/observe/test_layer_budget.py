@@ -20,10 +20,10 @@ def test_blocks_in_order_with_what_ran_beside_them() -> None:
     assert (budget.span_ps, budget.step_ps) == (130 * US, 100 * US)
     attention, dispatch = budget.blocks
     assert (attention.block, attention.tasks, attention.work_ps) == ("attention", 2, 100 * US)
-    assert (attention.hidden_ps, attention.exposed_ps) == (40 * US, 60 * US)
+    assert (attention.accompanied_ps, attention.alone_ps) == (40 * US, 60 * US)
     assert attention.beside_ps == {"dispatch": 40 * US}
     assert attention.bound_by == "compute"
-    assert (dispatch.hidden_ps, dispatch.exposed_ps, dispatch.waiting_ps) == (70 * US, 0, 10 * US)
+    assert (dispatch.accompanied_ps, dispatch.alone_ps, dispatch.waiting_ps) == (70 * US, 0, 10 * US)
     assert dispatch.beside_ps == {"attention": 70 * US}  # of this layer and the next
 
 

@@ -79,12 +79,12 @@ all_to_all   latency     50         14.3%
 wait         peers       20          5.7%
 
 budget of one layer (ms of rank 0, layer 0, 350 ms long)
-block       tasks   work   hidden   exposed   waiting   bound by   runs beside
-───────────────────────────────────────────────────────────────────────────────
-attention       1    100        0       100         0   L2         -
-dispatch        1    180      100        80        20   link       experts 100
-experts         1    120      100        20         0   HBM        dispatch 100
-combine         1     50        0        50         0   latency    -
+block       tasks   work   beside others   alone   waiting   bound by   runs beside
+────────────────────────────────────────────────────────────────────────────────────
+attention       1    100               0     100         0   L2         -
+dispatch        1    180             100      80        20   link       experts 100
+experts         1    120             100      20         0   HBM        dispatch 100
+combine         1     50               0      50         0   latency    -
 
 rank 0, layer 0: 350 ms long, starts 0 s into the run
 main |AAAAAAAAAAAAAAAAAAAAAAAAAAAEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEE                                   |
