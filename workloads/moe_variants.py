@@ -40,9 +40,9 @@ def exchanges(step: Step) -> list[tuple[Label, str, str, list[tuple[int, int]], 
     sent = [(peer, step.rows[step.rank][peer]) for peer in step.remote]
     back = [(peer, step.rows[peer][step.rank]) for peer in step.remote]
     return [
-        (step.label("dispatch.tokens"), step.on("send_done"), step.on("dispatched"), sent, step.slot_bytes,
+        (step.label("dispatch.tokens"), step.on("send_done"), step.on("dispatched"), sent, step.token.slot_bytes,
          step.received(step.remote)),
-        (step.label("combine.tokens"), step.on("combine_packed"), step.on("combined"), back, step.combine_bytes,
+        (step.label("combine.tokens"), step.on("combine_packed"), step.on("combined"), back, step.token.combine_bytes,
          step.sent(step.remote)),
     ]  # fmt: skip
 

@@ -49,6 +49,23 @@ class Knobs(BaseModel):
 
 
 @dataclass(frozen=True)
+class Token:
+    """What a token of so many elements is on the wire."""
+
+    hidden: int
+
+    @property
+    def slot_bytes(self) -> int:
+        """In dispatch: FP8, a scale of 4 B per 128 values, and where it came from."""
+        return self.hidden + 4 * -(-self.hidden // 128) + 16
+
+    @property
+    def combine_bytes(self) -> int:
+        """In combine: BF16."""
+        return 2 * self.hidden
+
+
+@dataclass(frozen=True)
 class Step:
     """One dispatch and combine of one rank, in a layer and micro-batch: rows of every pair, [source][target]."""
 
@@ -56,18 +73,8 @@ class Step:
     micro_batch: int
     rank: int
     rows: Sizes
-    hidden: int
+    token: Token
     knobs: Any
-
-    @property
-    def slot_bytes(self) -> int:
-        """Of a token in dispatch."""
-        return slot_bytes(self.hidden)
-
-    @property
-    def combine_bytes(self) -> int:
-        """Of a token in combine."""
-        return combine_bytes(self.hidden)
 
     @property
     def peers(self) -> list[int]:
@@ -113,22 +120,12 @@ class Step:
         return Label(name, self.layer, self.micro_batch)
 
 
-def slot_bytes(hidden: int) -> int:
-    """Of a token in dispatch: FP8, a scale of 4 B per 128 values, and where it came from."""
-    return hidden + 4 * -(-hidden // 128) + 16
-
-
-def combine_bytes(hidden: int) -> int:
-    """Of a token in combine: BF16."""
-    return 2 * hidden
-
-
 def step_of(case: Case, rank: int, layer: int, micro_batch: int = -1, tokens: int = 0) -> Step:
     """One step of one rank, routing drawn per step and rank."""
     s = case.shapes
     rows = _rows(case.ranks, tokens or case.batch.per_rank, s.routed_experts, s.experts_per_token, case.routing.skew,
                  (case.seed, layer, micro_batch + 1))
-    return Step(layer, micro_batch, rank, rows, s.hidden, case.knobs)
+    return Step(layer, micro_batch, rank, rows, Token(s.hidden), case.knobs)
 
 
 @cache
@@ -143,8 +140,8 @@ def dispatch_send(npu: Rank, step: Step, tokens: int) -> Event:
     """Count routes, then pack the tokens of every remote peer; peers in the node get theirs over NVLink."""
     counted = npu.launch(ops.passes(tokens * 8 * 8.0, ROUTE_BYTES), "dispatch.count")
     set_flag(npu, "dispatch.route_done", step.on("route_done"))
-    stored = _over_nvlink(npu, step, counted, "dispatch.nvlink", step.node_bytes(step.slot_bytes))
-    npu.launch(phase(tokens * step.slot_bytes, step.sent(step.remote) * step.slot_bytes), "dispatch.pack")
+    stored = _over_nvlink(npu, step, counted, "dispatch.nvlink", step.node_bytes(step.token.slot_bytes))
+    npu.launch(phase(tokens * step.token.slot_bytes, step.sent(step.remote) * step.token.slot_bytes), "dispatch.pack")
     set_flag(npu, "dispatch.send_done", step.on("send_done"))
     return stored
 
@@ -153,24 +150,24 @@ def dispatch_receive(npu: Rank, step: Step, stored: Event) -> Event:
     """Spin on the flag of the host, then shuffle what came into the layout of the grouped GEMM."""
     npu.wait(stored)
     wait_flag(npu, "dispatch.wait", step.on("dispatched"))
-    arrived = step.received(range(len(step.rows))) * step.slot_bytes
+    arrived = step.received(range(len(step.rows))) * step.token.slot_bytes
     return npu.launch(ops.passes(arrived, arrived), "dispatch.shuffle")
 
 
 def combine_send(npu: Rank, step: Step) -> Event:
     """Pack expert outputs per peer; peers in the node get theirs over NVLink."""
-    back = step.received(step.remote) * step.combine_bytes
+    back = step.received(step.remote) * step.token.combine_bytes
     packed = npu.launch(ops.passes(back, back), "combine.pack")
     set_flag(npu, "combine.send_done", step.on("combine_packed"))
-    return _over_nvlink(npu, step, packed, "combine.nvlink", step.node_bytes(step.combine_bytes, back=True))
+    return _over_nvlink(npu, step, packed, "combine.nvlink", step.node_bytes(step.token.combine_bytes, back=True))
 
 
 def combine_receive(npu: Rank, step: Step, stored: Event, tokens: int) -> Event:
     """Spin on the flag, then sum the copies of every token in FP32."""
     npu.wait(stored)
     wait_flag(npu, "combine.wait", step.on("combined"))
-    arrived = step.sent(range(len(step.rows))) * step.combine_bytes
-    summed = npu.launch(ops.passes(arrived, tokens * step.combine_bytes), "combine.sum")
+    arrived = step.sent(range(len(step.rows))) * step.token.combine_bytes
+    summed = npu.launch(ops.passes(arrived, tokens * step.token.combine_bytes), "combine.sum")
     set_flag(npu, "combine.done", step.on("combine_done"))
     return summed
 
@@ -226,14 +223,14 @@ def dispatch_proxy(host: Host, step: Step, barrier: Any) -> Steps:
     if barrier is not None:
         seen = yield from host.until(barrier, "the barrier of the step before")
     mine = step.rows[step.rank]
-    first = [(peer, min(mine[peer], knobs.private_tokens) * step.slot_bytes) for peer in step.remote]
+    first = [(peer, min(mine[peer], knobs.private_tokens) * step.token.slot_bytes) for peer in step.remote]
     if knobs.private_tokens:
         yield from engine.scatter(host.proxy, tokens, first, step.on("tokens"), seen)
     known = yield from host.until(routed, "the routes of all peers")
     arrive = len(step.remote) if knobs.private_tokens else 0
     arrive += sum(step.rows[peer][step.rank] > knobs.private_tokens for peer in step.remote)
     engine.count(tokens, step.on("tokens"), arrive, gpu_flag=step.on("dispatched"))
-    rest = [(peer, (mine[peer] - knobs.private_tokens) * step.slot_bytes) for peer in step.remote
+    rest = [(peer, (mine[peer] - knobs.private_tokens) * step.token.slot_bytes) for peer in step.remote
             if mine[peer] > knobs.private_tokens]
     if rest:
         yield from engine.scatter(host.proxy, step.label("dispatch.overflow"), rest, step.on("tokens"), known)
@@ -244,7 +241,7 @@ def combine_proxy(host: Host, step: Step) -> Steps:
     engine, tokens, barrier = host.engine, step.label("combine.tokens"), step.label("barrier")
     engine.count(tokens, step.on("combine"), len(step.remote), gpu_flag=step.on("combined"))
     seen = yield from host.until_flag(step.on("combine_packed"))
-    parts = [(peer, step.rows[peer][step.rank] * step.combine_bytes) for peer in step.remote]
+    parts = [(peer, step.rows[peer][step.rank] * step.token.combine_bytes) for peer in step.remote]
     yield from engine.scatter(host.proxy, tokens, parts, step.on("combine"), seen)
     done = yield from host.until_flag(step.on("combine_done"))
     passed = engine.count(barrier, step.on("barrier"), len(step.peers))
@@ -268,8 +265,8 @@ def place(case: Case, rank: int) -> Mapping[str, object]:
 def memory(case: Case) -> list[MemoryItem]:
     """Buffers of the exchange: private ones per sender, and one for everything that may come."""
     most = case.ranks * case.batch.per_rank * min(case.shapes.experts_per_token, 8)
-    private = case.ranks * case.knobs.private_tokens * slot_bytes(case.shapes.hidden)
-    result = combine_bytes(case.shapes.hidden)
+    private = case.ranks * case.knobs.private_tokens * Token(case.shapes.hidden).slot_bytes
+    result = Token(case.shapes.hidden).combine_bytes
     return [
         ("private receive buffers", "communication", private),
         ("send buffer", "communication", case.batch.per_rank * case.shapes.experts_per_token * result),

@@ -32,15 +32,16 @@ from simulator.program.nic import Write
 from simulator.program.rank import Event, Rank
 from simulator.scenario import Case, MemoryItem, Workload
 from workloads.moe_variants import Counters
-from workloads.pplx_moe import NODE, ROUTE_BYTES, combine_bytes, groups, measures, phase, place, slot_bytes
+from workloads.pplx_moe import NODE, ROUTE_BYTES, Token, groups, measures, phase, place
 from workloads.readings import between_us
 
-WRITE_TOKENS = 32  # of a write
+WRITE_TOKENS = 32  # of a write; those of a channel's chunk in DeepEP's configuration for 32 ranks (remembered)
 FP8 = 1.0 + 4.0 / 128  # bytes of an element with its share of a scale
 
 
 class ReducingKnobs(BaseModel):
-    """How the exchange is done."""
+    """How the exchange is done. held_sms and chunk_tokens are DeepEP's (deepseek-ai/DeepEP, `Buffer`'s configuration;
+    remembered): 20 SMs are 10 channels, and a channel sends 32 tokens at a time."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -55,21 +56,11 @@ class Copies:
     what one GPU passes on in its node, whoever sent it; chunks: in how many they move."""
 
     tokens: int
-    hidden: int
+    token: Token
     nodes: int
     chunks: int
     per_node: float
     inside: float
-
-    @property
-    def slot_bytes(self) -> int:
-        """Of a token in dispatch."""
-        return slot_bytes(self.hidden)
-
-    @property
-    def combine_bytes(self) -> int:
-        """Of a token in combine."""
-        return combine_bytes(self.hidden)
 
     @property
     def crossing(self) -> float:
@@ -84,7 +75,7 @@ def copies_of(case: Case) -> Copies:
     experts, gpus = case.shapes.routed_experts * near // nodes, near * min(NODE, case.ranks)
     to_nodes, to_gpus = (_reached(places, experts, chosen) for places in (near, gpus))
     chunks = ceil(tokens / case.knobs.chunk_tokens)
-    return Copies(tokens, case.shapes.hidden, nodes, chunks, tokens * to_nodes / nodes, tokens * to_gpus)
+    return Copies(tokens, Token(case.shapes.hidden), nodes, chunks, tokens * to_nodes / nodes, tokens * to_gpus)
 
 
 def _reached(places: int, experts: int, chosen: int) -> float:
@@ -114,13 +105,14 @@ def reducing(npu: Rank, case: Case) -> None:
 def dispatch(npu: Rank, copies: Copies, number: int, held: Any) -> None:
     """Own node's tokens at once, then what comes over the wire, chunk by chunk, over NVLink and out of the buffers."""
     npu.launch(ops.passes(copies.tokens * 8 * 8.0, ROUTE_BYTES), "dispatch.count")
-    npu.launch(phase(copies.tokens * copies.slot_bytes, copies.crossing * copies.slot_bytes), "dispatch.pack")
+    size = copies.token.slot_bytes
+    npu.launch(phase(copies.tokens * size, copies.crossing * size), "dispatch.pack")
     set_flag(npu, "dispatch.send_done", flag(number, "packed"))
     own = copies.inside / copies.nodes
-    copied = received(npu, own * copies.slot_bytes)
+    copied = received(npu, own * size)
     for chunk in range(copies.chunks if copies.nodes > 1 else 0):
         wait_flag(npu, "dispatch.wait", flag(number, "dispatched", chunk), held)
-        copied = received(npu, (copies.inside - own) / copies.chunks * copies.slot_bytes)
+        copied = received(npu, (copies.inside - own) / copies.chunks * size)
     npu.wait(copied)
 
 
@@ -134,7 +126,8 @@ def received(npu: Rank, size: float) -> Event:
 
 def combine(npu: Rank, copies: Copies, number: int, held: Any) -> None:
     """Over NVLink to the GPU with the sender's number, summed chunk by chunk, back over the wire, and summed again."""
-    inside, back = copies.inside * copies.combine_bytes, copies.per_node * copies.nodes * copies.combine_bytes
+    size = copies.token.combine_bytes
+    inside, back = copies.inside * size, copies.per_node * copies.nodes * size
     for chunk in range(copies.chunks):
         arrived = spread(npu, "combine.nvlink", inside / copies.chunks)
         with npu.stream("sum"):
@@ -144,7 +137,7 @@ def combine(npu: Rank, copies: Copies, number: int, held: Any) -> None:
     npu.wait(summed)
     if copies.nodes > 1:
         wait_flag(npu, "combine.wait", flag(number, "combined"), held)
-    npu.launch(ops.passes(back, copies.tokens * copies.combine_bytes), "combine.sum")
+    npu.launch(ops.passes(back, copies.tokens * size), "combine.sum")
 
 
 def spread(npu: Rank, name: str, total_bytes: float) -> Event:
@@ -164,16 +157,16 @@ def writes(host: Host, case: Case) -> Steps:
     for number in range(case.batch.steps):
         for chunk, tokens in enumerate(chunks):
             arrived = flag(number, "dispatched", chunk)
-            counters.want(arrived, tokens * copies.slot_bytes * len(others), arrived)
+            counters.want(arrived, tokens * copies.token.slot_bytes * len(others), arrived)
         seen = yield host.flag(flag(number, "packed"))
         for chunk, tokens in enumerate(chunks):
             arrived = flag(number, "dispatched", chunk)
-            post(host, Label("dispatch.tokens", number), others, tokens, copies.slot_bytes, arrived, seen)
+            post(host, Label("dispatch.tokens", number), others, tokens, copies.token.slot_bytes, arrived, seen)
         arrived = flag(number, "combined")
-        counters.want(arrived, sum(chunks) * copies.combine_bytes * len(others), arrived)
+        counters.want(arrived, sum(chunks) * copies.token.combine_bytes * len(others), arrived)
         for chunk, tokens in enumerate(chunks):
             seen = yield host.flag(flag(number, "summed", chunk))
-            post(host, Label("combine.tokens", number), others, tokens, copies.combine_bytes, arrived, seen)
+            post(host, Label("combine.tokens", number), others, tokens, copies.token.combine_bytes, arrived, seen)
 
 
 def post(host: Host, label: Label, peers: list[int], tokens: int, token_bytes: int, counter: str, seen: Key) -> None:
@@ -191,8 +184,8 @@ def memory(case: Case) -> list[MemoryItem]:
     """What leaves in one exchange, and what has come to be passed on: whole, the chunks' buffers are smaller."""
     copies = copies_of(case)
     return [
-        ("send buffer", "communication", copies.per_node * copies.nodes * copies.combine_bytes),
-        ("receive buffer", "communication", copies.inside * copies.combine_bytes),
+        ("send buffer", "communication", copies.per_node * copies.nodes * copies.token.combine_bytes),
+        ("receive buffer", "communication", copies.inside * copies.token.combine_bytes),
     ]
 
 
