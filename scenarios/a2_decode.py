@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulator.scenario import Expected, Layout, Requests, RoutingSpec, Scenario, Source, Study
+from simulator.study.scenario import Expected, Layout, Requests, RoutingSpec, Scenario, Source, Study
 from workloads.a2_decode import Knobs
 from workloads.a2_serving import ITERATION
 

@@ -5,7 +5,7 @@ Published in Huawei's "DeepSeek V3/R1 inference deployment best practice on Asce
 
 from __future__ import annotations
 
-from simulator.scenario import Layout, Prompts, Scenario, Source, Study
+from simulator.study.scenario import Layout, Prompts, Scenario, Source, Study
 from workloads.a2_prefill import PREFILL, Knobs
 
 _expect = Source("Huawei, DeepSeek V3/R1 inference deployment best practice on Ascend servers, 2025").expects

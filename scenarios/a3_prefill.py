@@ -5,7 +5,7 @@ Published by Huawei's cann-recipes-infer, "DeepSeek-R1 prefill optimisation on A
 
 from __future__ import annotations
 
-from simulator.scenario import Layout, Prompts, Scenario, Source, Study
+from simulator.study.scenario import Layout, Prompts, Scenario, Source, Study
 from workloads.a3_parts import Knobs
 from workloads.a3_prefill import DATA_PARALLEL, MICRO_BATCH
 from workloads.a3_sequence_parallel import SP_TP_SP

@@ -8,7 +8,7 @@ published either: the hottest of 256 experts gets 1.6 times the mean.
 
 from __future__ import annotations
 
-from simulator.scenario import Expected, Requests, RoutingSpec, Scenario, Source, Study
+from simulator.study.scenario import Expected, Requests, RoutingSpec, Scenario, Source, Study
 from workloads.cm384_decode import Dies, Knobs
 from workloads.cm384_serving import BOUND, EXCHANGE, ITERATION
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from scenarios.cm384_decode import decode_50ms
 from scenarios.cm384_prefill import microbatch_dp
-from simulator.scenario import Requests, Scenario, Source
+from simulator.study.scenario import Requests, Scenario, Source
 from workloads.cm384_decode import Dies, Knobs
 
 _expect = Source("Huawei, Serving large language models on CloudMatrix384, arXiv 2506.12708 (remembered)").expects

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scenarios.a3_prefill import microbatch, sp_tp_sp_one_stream
-from simulator.scenario import Prompts, Scenario
+from simulator.study.scenario import Prompts, Scenario
 
 EIGHT_OF_2K = Prompts(requests=8, prompt_tokens=2048)
 

@@ -5,7 +5,7 @@ The two published figures fit the memory traffic of collectives, which every oth
 
 from __future__ import annotations
 
-from simulator.scenario import Layout, Scenario, Source
+from simulator.study.scenario import Layout, Scenario, Source
 from workloads.contention import GEMM_BESIDE_ALL_GATHER, Knobs, Operands
 
 _expect = Source("STRATA, arXiv 2607.26444: compute beside a saturating collective").expects

@@ -9,7 +9,7 @@ over NVLink. Normal kernels were measured with tokens that keep to four nodes; t
 from __future__ import annotations
 
 from scenarios.pplx import cx7_ep32_gpu_initiated, prefill_reducing
-from simulator.scenario import Scenario, Source, Study
+from simulator.study.scenario import Scenario, Source, Study
 from workloads.reducing_moe import ReducingKnobs
 
 _expect = Source("DeepEP, README of deepseek-ai/DeepEP (remembered)").expects

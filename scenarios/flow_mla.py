@@ -7,7 +7,7 @@ H800 too; on H800 the share of memory that the server gets, of which no launch f
 
 from __future__ import annotations
 
-from simulator.scenario import Layout, RoutingSpec, Scenario, Source, Study
+from simulator.study.scenario import Layout, RoutingSpec, Scenario, Source, Study
 from workloads.flow_mla import FLOW_MLA, Batch, Knobs
 
 _expect = Source("FlowMLA, Ant Group").expects

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.scenario import Expected, Scenario, Source
+from simulator.study.scenario import Expected, Scenario, Source
 from workloads.point_to_point import POINT_TO_POINT, Knobs, Sizes
 
 _expect = Source("TransferEngine and MoE kernels of Perplexity, arXiv 2510.27656, point-to-point table").expects

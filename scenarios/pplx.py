@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from simulator.scenario import Expected, RoutingSpec, Scenario, Source, Study
+from simulator.study.scenario import Expected, RoutingSpec, Scenario, Source, Study
 from workloads.moe_variants import GENERIC, GPU_INITIATED, GenericKnobs
 from workloads.pplx_moe import DISPATCH_COMBINE, Knobs, Tokens
 from workloads.reducing_moe import REDUCING, ReducingKnobs

@@ -5,7 +5,7 @@ One token of multi-token prediction, accepted four times in five. Requests are c
 
 from __future__ import annotations
 
-from simulator.scenario import Expected, RoutingSpec, Scenario, Source, Study
+from simulator.study.scenario import Expected, RoutingSpec, Scenario, Source, Study
 from workloads.pplx_decode import DECODE, DecodeKnobs, Requests
 
 _expect = Source("TransferEngine and MoE kernels of Perplexity, arXiv 2510.27656").expects

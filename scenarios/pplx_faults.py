@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from simulator.library import load_scenario
-from simulator.scenario import Scenario
+from simulator.study.library import load_scenario
+from simulator.study.scenario import Scenario
 from workloads.faults import Fault
 from workloads.pplx_moe import Knobs
 

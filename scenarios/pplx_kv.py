@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.scenario import Scenario, Source, Study
+from simulator.study.scenario import Scenario, Source, Study
 from workloads.kv_transfer import KV_TRANSFER, Knobs, Prompt
 
 _expect = Source("TransferEngine and MoE kernels of Perplexity, arXiv 2510.27656").expects

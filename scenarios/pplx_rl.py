@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.scenario import Scenario, Source, Study
+from simulator.study.scenario import Scenario, Source, Study
 from workloads.weight_update import WEIGHT_UPDATE, Knobs, Model
 
 _expect = Source("TransferEngine and MoE kernels of Perplexity, arXiv 2510.27656").expects

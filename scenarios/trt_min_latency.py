@@ -6,7 +6,7 @@ NVIDIA B200 GPUs". `base` is where it began, `gtc` and `final` are two published
 
 from __future__ import annotations
 
-from simulator.scenario import Expected, Layout, RoutingSpec, Scenario, Step, Study
+from simulator.study.scenario import Expected, Layout, RoutingSpec, Scenario, Step, Study
 from workloads.trt_min_latency import ITERATION, Knobs, Request
 
 SOURCE = "TensorRT-LLM tech blog 1, DeepSeek-R1 at minimum latency on 8 x B200"

@@ -1,6 +1,6 @@
 """`python -m simulator` is the command `braid`."""
 
-from simulator.cli import main
+from simulator.commands.main import main
 
 if __name__ == "__main__":
     main()

@@ -41,7 +41,7 @@ def _no_width_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def braid(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
     """Runs one command line in this process: braid("run", "a3_prefill:dp") -> Outcome."""
-    from simulator.cli import main
+    from simulator.commands.main import main
 
     def run(*arguments: object) -> Outcome:
         capsys.readouterr()

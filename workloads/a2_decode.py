@@ -26,7 +26,7 @@ from simulator.model.layout import share
 from simulator.model.mla import Kernels
 from simulator.model.routing import routing_of
 from simulator.program.rank import DEFAULT_STREAM, Event, Rank
-from simulator.scenario import Case
+from simulator.study.scenario import Case
 
 GATHER, SCALES, GATE, SHARED, PREFETCH = "gather", "scales", "gate", "shared", "prefetch"
 PIECE_BYTES = 16e6  # of a prefetch; what HBM brings in 10 us

@@ -23,9 +23,9 @@ from simulator.model import mla, moe, ops
 from simulator.model.layout import blocks, deal, share, strides
 from simulator.model.mla import Kernels
 from simulator.model.routing import routing_of
-from simulator.model.shapes import Shapes
 from simulator.program.rank import Event, Rank
-from simulator.scenario import Case, MemoryItem, Workload
+from simulator.spec.model import Shapes
+from simulator.study.scenario import Case, MemoryItem, Workload
 
 COMM = "comm"
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from simulator.model import lengths
 from simulator.model.layout import blocks
-from simulator.scenario import Case, MemoryItem, Workload, decode_measures
+from simulator.study.scenario import Case, MemoryItem, Workload, decode_measures
 from workloads.a2_decode import iteration, requests_of, tokens_of
 
 

@@ -16,7 +16,7 @@ from simulator.model.layout import blocks, deal, split
 from simulator.model.mla import Kernels
 from simulator.model.routing import routing_of
 from simulator.program.rank import Event, Rank
-from simulator.scenario import Case
+from simulator.study.scenario import Case
 
 COMM = "comm"  # stream X; stream C is the current one
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simulator.model.layout import deal
-from simulator.scenario import Case, MemoryItem
+from simulator.study.scenario import Case, MemoryItem
 
 
 def weights(case: Case) -> list[MemoryItem]:

@@ -20,14 +20,14 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
-from simulator.machine.kernels import Work
+from simulator.die.kernels import Work
 from simulator.model import decode, lengths, ops
 from simulator.model.expert_load import ExpertLoad
 from simulator.model.layout import share
 from simulator.model.mla import Kernels
 from simulator.program.rank import Event, Rank
 from simulator.program.task import Collective
-from simulator.scenario import Case, Layout
+from simulator.study.scenario import Case, Layout
 
 ATTENTION, MOE = "attention", "moe"
 VECTOR_PER_CUBE = 2

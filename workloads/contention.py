@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from simulator.model import ops
 from simulator.model.layout import blocks
 from simulator.program.rank import Rank
-from simulator.scenario import Case, MemoryItem, Part, Workload
+from simulator.study.scenario import Case, MemoryItem, Part, Workload
 
 
 class Operands(Part):

@@ -6,9 +6,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from simulator.program.host import Host
-from simulator.program.host_thread import Steps
-from simulator.scenario import Part
+from simulator.live.host import Host
+from simulator.live.host_thread import Steps
+from simulator.study.scenario import Part
 
 
 class Fault(Part):

@@ -27,7 +27,7 @@ from simulator.model.decode import in_l2
 from simulator.model.layout import blocks, share
 from simulator.model.mla import Kernels
 from simulator.program.rank import Event, Rank
-from simulator.scenario import Case, MemoryItem, Part, Workload
+from simulator.study.scenario import Case, MemoryItem, Part, Workload
 from workloads.flow_mla_memory import items, requests, sharded_bytes
 from workloads.flow_mla_run import GATHER, LAST, Iteration, plan, readings
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from simulator.errors import InputError
 from simulator.model.serving import BLOCK
-from simulator.scenario import Case, MemoryItem
+from simulator.study.scenario import Case, MemoryItem
 
 ELEMENT = {"fp8": 1.0 + 4.0 / 128**2, "bf16": 2.0}
 FUSED_CHUNK = 64 * 1024  # tokens that sliced experts take at once

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from simulator.scenario import Case
+from simulator.study.scenario import Case
 from workloads.flow_mla_memory import fitting, items, requests
 
 CAPTURED = (1, 2, 4)  # small batch sizes for which graphs are captured; beyond, multiples of 8

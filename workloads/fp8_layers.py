@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from simulator.model import ops
 from simulator.model.mla import Kernels
-from simulator.model.shapes import Shapes
 from simulator.program.rank import Rank
+from simulator.spec.model import Shapes
 
 
 def launch(npu: Rank, kernels: Kernels) -> None:

@@ -12,13 +12,13 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from simulator.errors import InputError
+from simulator.live.host import Host
+from simulator.live.host_thread import Steps
+from simulator.live.journal import Label
 from simulator.model.layout import blocks, share, split
 from simulator.program.flag import set_flag
-from simulator.program.host import Host
-from simulator.program.host_thread import Steps
-from simulator.program.journal import Label
 from simulator.program.rank import Rank
-from simulator.scenario import Case, MemoryItem, Part, Workload
+from simulator.study.scenario import Case, MemoryItem, Part, Workload
 from workloads import fp8_layers as layers
 
 GROUP = 8  # GPUs of a node; nodes are pairs: rank r of the first one sends to rank r + 8

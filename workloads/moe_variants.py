@@ -11,11 +11,11 @@ from random import Random
 
 from pydantic import Field
 
-from simulator.program.host import Host
-from simulator.program.host_thread import HostThread, Steps
-from simulator.program.journal import Key, Label
-from simulator.program.nic import Write
-from simulator.scenario import Case, Workload
+from simulator.live.host import Host
+from simulator.live.host_thread import HostThread, Steps
+from simulator.live.journal import Key, Label
+from simulator.live.nic import Write
+from simulator.study.scenario import Case, Workload
 from workloads.pplx_moe import (
     Knobs,
     Step,

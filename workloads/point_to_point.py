@@ -12,11 +12,11 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from simulator.errors import InputError
-from simulator.program.host import Host
-from simulator.program.host_thread import Steps
-from simulator.program.journal import Label
+from simulator.live.host import Host
+from simulator.live.host_thread import Steps
+from simulator.live.journal import Label
 from simulator.program.rank import Rank
-from simulator.scenario import Case, MemoryItem, Part, Workload
+from simulator.study.scenario import Case, MemoryItem, Part, Workload
 
 FEWEST = 500  # pages, at which the rate is within 3% of that of many
 

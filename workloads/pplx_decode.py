@@ -12,11 +12,11 @@ from typing import Any
 
 from pydantic import Field
 
+from simulator.live.host import Host
+from simulator.live.host_thread import Steps
 from simulator.model.routing import Drawn
-from simulator.program.host import Host
-from simulator.program.host_thread import Steps
 from simulator.program.rank import Rank
-from simulator.scenario import Case, MemoryItem, Part, Workload
+from simulator.study.scenario import Case, MemoryItem, Part, Workload
 from workloads import fp8_layers as layers
 from workloads.pplx_moe import (
     Knobs,

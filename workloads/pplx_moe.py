@@ -13,15 +13,15 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from simulator.live.host import Host
+from simulator.live.host_thread import Steps
+from simulator.live.journal import Label
 from simulator.model import ops
 from simulator.model.layout import blocks
 from simulator.model.routing import Sizes, routing_of
 from simulator.program.flag import set_flag, wait_flag
-from simulator.program.host import Host
-from simulator.program.host_thread import Steps
-from simulator.program.journal import Label
 from simulator.program.rank import Event, Rank
-from simulator.scenario import Case, MemoryItem, Part, Workload
+from simulator.study.scenario import Case, MemoryItem, Part, Workload
 from workloads.faults import Fault, strike
 from workloads.readings import hops, span_us
 

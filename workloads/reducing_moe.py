@@ -22,15 +22,15 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from simulator.live.host import Host
+from simulator.live.host_thread import Steps
+from simulator.live.journal import Key, Label
+from simulator.live.nic import Write
 from simulator.model import ops
 from simulator.model.layout import split
 from simulator.program.flag import set_flag, wait_flag
-from simulator.program.host import Host
-from simulator.program.host_thread import Steps
-from simulator.program.journal import Key, Label
-from simulator.program.nic import Write
 from simulator.program.rank import Event, Rank
-from simulator.scenario import Case, MemoryItem, Workload
+from simulator.study.scenario import Case, MemoryItem, Workload
 from workloads.moe_variants import Counters
 from workloads.pplx_moe import NODE, ROUTE_BYTES, Token, groups, measures, phase, place
 from workloads.readings import between_us

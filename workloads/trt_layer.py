@@ -6,10 +6,10 @@ beside them the shared expert -> AllReduce + add + norm. RoPE and the KV cache r
 
 from __future__ import annotations
 
-from simulator.machine.kernels import Work
+from simulator.die.kernels import Work
 from simulator.model import choices, ops, sparse
 from simulator.program.rank import Event, Rank
-from simulator.scenario import Case
+from simulator.study.scenario import Case
 from workloads.trt_parts import all_reduce, of_family, quantise, small, vector
 
 CACHE, NORMS, SHARED, PREFETCH = "cache", "norms", "shared", "prefetch"

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 
 from simulator.model.layout import blocks
 from simulator.program.rank import Rank
-from simulator.scenario import Case, MemoryItem, Part, Workload
+from simulator.study.scenario import Case, MemoryItem, Part, Workload
 from workloads.trt_layer import fuse_a_width, layer
 from workloads.trt_mtp import accept, drafts, head
 from workloads.trt_parts import framework, vector

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from simulator.model import ops
 from simulator.program.rank import Rank
-from simulator.scenario import Case
+from simulator.study.scenario import Case
 from workloads.trt_layer import NORMS, layer
 from workloads.trt_parts import exchange, framework, small, vector
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulator.machine.kernels import Work
+from simulator.die.kernels import Work
 from simulator.model import ops
 from simulator.program.rank import Rank
-from simulator.scenario import Case
+from simulator.study.scenario import Case
 
 
 def vector(tokens: int, width: int) -> Work:

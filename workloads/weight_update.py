@@ -14,11 +14,11 @@ from typing import Any
 import simpy
 from pydantic import BaseModel, ConfigDict, Field
 
-from simulator.program.host import Host
-from simulator.program.host_thread import HostThread, Steps
-from simulator.program.journal import Label
+from simulator.live.host import Host
+from simulator.live.host_thread import HostThread, Steps
+from simulator.live.journal import Label
 from simulator.program.rank import Rank
-from simulator.scenario import Case, MemoryItem, Part, Workload
+from simulator.study.scenario import Case, MemoryItem, Part, Workload
 
 STAGES = ("copy", "unshard", "fuse", "quantise", "submit")
 

@@ -9,7 +9,7 @@ from simulator.bench.case import Measurement, cpu_s_of
 
 if TYPE_CHECKING:
     from simulator.program.rank import Rank
-    from simulator.program.replay import Replay
+    from simulator.replay.replay import Replay
 
 KINDS = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce")
 EACH = 250
@@ -24,13 +24,13 @@ def _program(npu: Rank, each: int) -> None:
 
 def prepared(ranks: int, each: int = EACH) -> Replay:
     """Every kind so many times, on one group of all ranks, ready to run."""
-    from simulator.machine.graph import Fabric
-    from simulator.machine.spec import load_machine, override
+    from simulator.collective.lowering import Lowering
+    from simulator.fabric.graph import Fabric
     from simulator.observe.timeline import Unrecorded
-    from simulator.program.collectives import Lowering
-    from simulator.program.replay import Replay, rate_of
-    from simulator.program.roles import find_roles
     from simulator.program.world import record_world
+    from simulator.replay.replay import Replay, rate_of
+    from simulator.spec.machine import load_machine, override
+    from simulator.symmetry.roles import find_roles
 
     machine = override(load_machine("atlas_a3"), {"fabric.supernode.size": str(max(48, ranks // 16))})
     fabric = Fabric(machine, ranks)

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from simulator.model.mla import Kernels
-    from simulator.model.shapes import Shapes
     from simulator.program.rank import Rank
-    from simulator.scenario import Case, Scenario
-    from simulator.simulation import Result
+    from simulator.spec.model import Shapes
+    from simulator.study.scenario import Case, Scenario
+    from simulator.study.simulate import Result
 
 EXPERT_PARALLEL, LAYERS, HALVES, TOKENS, CONTEXT = 288, 61, 2, 48, 4096
 CORES = {"attention": {"cube": 12, "vector": 24}, "moe": {"cube": 12, "vector": 24}}
@@ -113,8 +113,8 @@ def scenario(dies: int, layers: int = LAYERS, kinds: int = 0) -> Scenario:
 
     kinds: of experts by their load, in every group (288: each has its own); 0: routing is balanced.
     """
-    from simulator.library import load_scenario
-    from simulator.scenario import Workload
+    from simulator.study.library import load_scenario
+    from simulator.study.scenario import Workload
 
     workload = Workload(
         program=lambda npu, case: _iteration(npu, case, layers, kinds),
@@ -133,7 +133,7 @@ def scenario(dies: int, layers: int = LAYERS, kinds: int = 0) -> Scenario:
 
 def run(dies: int, ranks: str, layers: int = LAYERS, kinds: int = 0) -> Measurement:
     """CPU seconds of a whole run, recording of programs, replay and metrics included."""
-    from simulator.simulation import simulate
+    from simulator.study.simulate import simulate
 
     results: list[Result] = []
     cpu_s = cpu_s_of(lambda: results.append(simulate(scenario(dies, layers, kinds), ranks=ranks)))

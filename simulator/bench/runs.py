@@ -16,8 +16,8 @@ REPEATS = 3
 
 def _simulate(reference: str, ranks: str) -> Measurement:
     """CPU seconds of one run, loading and machine included, imports not."""
-    from simulator.library import load_scenario
-    from simulator.simulation import Result, simulate
+    from simulator.study.library import load_scenario
+    from simulator.study.simulate import Result, simulate
 
     results: list[Result] = []
     cpu_s = cpu_s_of(lambda: results.append(simulate(load_scenario(reference), ranks=ranks)))

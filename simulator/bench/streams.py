@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from simulator.bench.case import Measurement, best_of, cpu_s_of
 
 if TYPE_CHECKING:
-    from simulator.machine.npu import Watch
+    from simulator.die.npu import Watch
     from simulator.program.rank import Rank
-    from simulator.program.replay import Replay
-    from simulator.scenario import Case, Scenario
+    from simulator.replay.replay import Replay
+    from simulator.study.scenario import Case, Scenario
 
 CARDS, LAYERS, MICRO_BATCHES, TASKS = 72, 61, 2, 25
 
@@ -40,8 +40,8 @@ def _contended(npu: Rank, case: Case) -> None:
 
 def _scenario(contended: bool) -> Scenario:
     """The program on a machine of the library; nothing of the model but its hidden size is used."""
-    from simulator.library import load_scenario
-    from simulator.scenario import Workload
+    from simulator.study.library import load_scenario
+    from simulator.study.scenario import Workload
 
     workload = Workload(
         program=_contended if contended else _alone,
@@ -54,7 +54,7 @@ def _scenario(contended: bool) -> Scenario:
 
 
 def _tasks_per_s(contended: bool, record: bool = True) -> Measurement:
-    from simulator.simulation import Result, simulate
+    from simulator.study.simulate import Result, simulate
 
     scenario = _scenario(contended)
 
@@ -69,10 +69,10 @@ def _tasks_per_s(contended: bool, record: bool = True) -> Measurement:
 
 def replay_alone(watch: Watch) -> Replay:
     """The first of the two, ready to run and watched by this."""
-    from simulator.program.collectives import Lowering
-    from simulator.program.replay import Replay
-    from simulator.program.roles import unfolded
-    from simulator.simulation import prepare
+    from simulator.collective.lowering import Lowering
+    from simulator.replay.replay import Replay
+    from simulator.study.simulate import prepare
+    from simulator.symmetry.roles import unfolded
 
     ready = prepare(_scenario(contended=False))
     lowering = Lowering(ready.fabric, ready.machine.collectives)

@@ -14,7 +14,7 @@ import click
 from simulator.bench.case import Case, Measurement, Row
 from simulator.bench.growth import Step, growth_lines
 from simulator.bench.process import environment
-from simulator.commands.markdown import number, table
+from simulator.observe.markdown import number, table
 from simulator.observe.tables import Titled, console, show
 from simulator.patterns import choose
 

@@ -10,7 +10,7 @@ from simulator.commands.summary import expected_rows, facts, headline
 
 if TYPE_CHECKING:
     from simulator.observe.tables import Titled
-    from simulator.simulation import Result
+    from simulator.study.simulate import Result
 
 
 def print_comparison(a: Result, b: Result) -> None:

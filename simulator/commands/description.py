@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from simulator.commands.summary import band_text, count
+from simulator.commands.summary import count
+from simulator.study.expected import band_text
 
 if TYPE_CHECKING:
-    from simulator.scenario import Scenario
-    from simulator.simulation import Prepared
+    from simulator.study.scenario import Scenario
+    from simulator.study.simulate import Prepared
     from simulator.units import Quantity
 
 
 def description(scenario: Scenario) -> str:
     """Everything that `braid show` prints; raises what preparing the scenario raises."""
-    from simulator.glossary import metrics_of
-    from simulator.machine.generation import base_of
-    from simulator.machine.typed_toml import quantities
-    from simulator.model.shapes import load_model, override_model
-    from simulator.settings import meanings, shown
-    from simulator.simulation import prepare
+    from simulator.spec.generation import base_of
+    from simulator.spec.model import load_model, override_model
+    from simulator.spec.typed_toml import quantities
+    from simulator.study.glossary import metrics_of
+    from simulator.study.settings import meanings, shown
+    from simulator.study.simulate import prepare
 
     ready = prepare(scenario)
     model = override_model(load_model(scenario.model), scenario.model_changes)

@@ -10,7 +10,7 @@ import rich_click as click
 from simulator.commands import options
 
 if TYPE_CHECKING:
-    from simulator.ladder import Rung
+    from simulator.study.ladder import Rung
 
 DEFAULT_METRICS = "throughput_tok_s,iteration_ms"
 
@@ -38,8 +38,8 @@ def ladder(scenario: str, metrics: str, settings: dict[str, str], seed: int, as_
     from simulator.commands.request import scenario_of
     from simulator.commands.terminal import warn_unread
     from simulator.errors import InputError
-    from simulator.ladder import run_ladder
-    from simulator.study import in_all
+    from simulator.study.ladder import run_ladder
+    from simulator.study.sweep import in_all
 
     wanted = tuple(metric.strip() for metric in metrics.split(",") if metric.strip())
     chosen = scenario_of(scenario, settings)
@@ -57,7 +57,7 @@ def ladder(scenario: str, metrics: str, settings: dict[str, str], seed: int, as_
 
 
 def _print(rungs: Sequence[Rung], metrics: tuple[str, ...]) -> None:
-    from simulator.commands.markdown import number
+    from simulator.observe.markdown import number
     from simulator.observe.tables import Titled, console, show
 
     shown = Titled("", ("<step", *(f">{metric}" for metric in metrics), ">gain of this step", ">of all"))

@@ -15,7 +15,7 @@ def list_scenarios() -> None:
     Example:
       braid list
     """
-    from simulator import library
+    from simulator.study import library
 
     rows = library.scenario_names()
     width = max((len(name) for name, _ in rows), default=0)
@@ -41,7 +41,7 @@ def show(scenario: str, settings: dict[str, str], program: bool) -> None:
     """
     from simulator.commands.description import description
     from simulator.commands.request import scenario_of
-    from simulator.simulation import program_text
+    from simulator.study.simulate import program_text
 
     chosen = scenario_of(scenario, settings)
     click.echo(program_text(chosen) if program else description(chosen))

@@ -3,34 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator.commands.folder import OutputFolder
+from simulator.study.expected import expected_row, plain
 
 if TYPE_CHECKING:
-    from simulator.simulation import Result
-
-EXPECTED_KEYS = ("id", "metric", "value", "simulated", "error", "role")
-
-
-def plain(value: Any) -> Any:
-    """The same value as JSON has it: numpy numbers become numbers; what is not finite becomes null."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
-    if hasattr(value, "item"):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def expected_row(row: Mapping[str, Any], *more: str) -> dict[str, Any]:
-    """One expected value: id, metric, value, simulated, error, role, and the keys in `more`."""
-    return {key: plain(row.get(key)) for key in (*EXPECTED_KEYS, *more)}
-
+    from simulator.study.simulate import Result
 
 def result_object(result: Result) -> dict[str, Any]:
     """What `run --json` prints: what was run, with which changes and seed, and what came out."""

@@ -9,13 +9,13 @@ from simulator.commands.progress import ProgressBar
 from simulator.errors import BraidError, InputError
 
 if TYPE_CHECKING:
-    from simulator.scenario import Scenario
-    from simulator.simulation import Result
+    from simulator.study.scenario import Scenario
+    from simulator.study.simulate import Result
 
 
 def scenario_of(reference: str, settings: Mapping[str, str]) -> Scenario:
     """The scenario of that name or path with the settings of the command line; InputError says what is right."""
-    from simulator import library
+    from simulator.study import library
 
     try:
         scenario = library.load_scenario(reference)
@@ -34,7 +34,7 @@ def scenario_of(reference: str, settings: Mapping[str, str]) -> Scenario:
 
 def simulate(scenario: Scenario, ranks: str, seed: int, record: bool = True) -> Result:
     """Runs it, with a progress bar where a person watches; RunError if it does not fit or does not end."""
-    from simulator import simulation
+    from simulator.study import simulate as simulation
 
     with ProgressBar(scenario.name) as bar:
         progress = bar if bar.wanted else None
@@ -45,7 +45,7 @@ def _text_of(error: Exception) -> str:
     """What is wrong in the words of whoever raised it; pydantic's errors with their places and without its links."""
     from pydantic import ValidationError
 
-    from simulator.machine.typed_toml import plain
+    from simulator.spec.typed_toml import plain
 
     if isinstance(error, ValidationError):
         found = error.errors(include_url=False)

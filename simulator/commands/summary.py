@@ -6,13 +6,14 @@ from collections.abc import Container
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from simulator.glossary import meaning
 from simulator.observe.report import ExpectedRow, Footnote, ReportInput
 from simulator.observe.tables import number
+from simulator.study.expected import band_text
+from simulator.study.glossary import meaning
 from simulator.units import format_si
 
 if TYPE_CHECKING:
-    from simulator.simulation import Result
+    from simulator.study.simulate import Result
 
 # what the report's tables show in full, so that the headline need not
 _IN_TABLES = {
@@ -80,14 +81,6 @@ def expected_rows(result: Result) -> list[ExpectedRow]:
         band = band_text(one["band"]) if one["band"] else ""
         rows.append(Row(one["id"], one["metric"], one["value"], one["simulated"], one["role"], band, one["error"]))
     return rows
-
-
-def band_text(band: tuple[float | None, float | None]) -> str:
-    """A band in words: "0.25 to 0.31", "above 1", "below 1"."""
-    low, high = band
-    if high is None:
-        return f"above {low:g}"
-    return f"below {high:g}" if low is None else f"{low:g} to {high:g}"
 
 
 def headline(result: Result) -> dict[str, float]:

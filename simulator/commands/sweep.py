@@ -41,8 +41,8 @@ def sweep(ctx: click.Context, scenario: str, key: str, values: tuple[str, ...], 
     from simulator.commands.request import scenario_of
     from simulator.commands.terminal import warn_unread
     from simulator.errors import InputError
-    from simulator.scenario import Study
-    from simulator.study import run_study
+    from simulator.study.scenario import Study
+    from simulator.study.sweep import run_study
 
     chosen = scenario_of(scenario, settings)
     asked = None if metrics is None else tuple(one.strip() for one in metrics.split(",") if one.strip())
@@ -73,7 +73,7 @@ def sweep(ctx: click.Context, scenario: str, key: str, values: tuple[str, ...], 
 
 
 def _print(rows: Sequence[tuple[str, Sequence[float | None]]], key: str, metrics: Sequence[str]) -> None:
-    from simulator.commands.markdown import number
+    from simulator.observe.markdown import number
     from simulator.observe.tables import Titled, console, show
 
     shown = Titled("", (f"<{key}", *(f">{metric}" for metric in metrics)))

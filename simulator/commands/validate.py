@@ -31,10 +31,10 @@ def validate(ctx: click.Context, pattern: str | None, jobs: int, as_json: bool) 
       braid validate a3_prefill
       braid validate 'a3.prefill.*' --json
     """
-    from simulator import validation
     from simulator.commands.folder import OutputFolder, write_text
     from simulator.commands.output import to_json
     from simulator.commands.progress import ProgressBar
+    from simulator.study import validate as validation
 
     target = None
     if pattern is None and not as_json:

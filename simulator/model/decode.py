@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulator.machine.kernels import Work
+from simulator.die.kernels import Work
 from simulator.model import ops
 from simulator.model.layout import share
 from simulator.model.mla import Kernels
-from simulator.model.shapes import Shapes
+from simulator.spec.model import Shapes
 
 Contexts = tuple[tuple[int, int], ...]  # (query tokens, cached tokens) of every request
 

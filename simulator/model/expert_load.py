@@ -16,7 +16,7 @@ from simulator.model.routing import check_skew
 if TYPE_CHECKING:
     import numpy as np
 
-    from simulator.model.shapes import Shapes
+    from simulator.spec.model import Shapes
 
 Rows = tuple[tuple[int, ...], ...]
 

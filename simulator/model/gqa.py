@@ -11,7 +11,7 @@ from __future__ import annotations
 from simulator.model import ops, serving
 from simulator.model.decode import Contexts
 from simulator.model.mla import Kernels, causal
-from simulator.model.shapes import Shapes
+from simulator.spec.model import Shapes
 
 
 def projections(s: Shapes, tokens: int, heads: int, dtype: str) -> Kernels:

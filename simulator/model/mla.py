@@ -7,9 +7,9 @@ operands head by head (NTD), so queries, keys, values and the result change layo
 
 from __future__ import annotations
 
-from simulator.machine.kernels import Work
+from simulator.die.kernels import Work
 from simulator.model import ops
-from simulator.model.shapes import Shapes
+from simulator.spec.model import Shapes
 
 Kernels = list[tuple[str, Work]]
 Sequences = tuple[tuple[int, int, bool], ...]  # (queries, keys, causal)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from simulator.model import ops
 from simulator.model.mla import Kernels
-from simulator.model.shapes import Shapes
+from simulator.spec.model import Shapes
 
 
 def gate(s: Shapes, tokens: int) -> Kernels:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulator.machine.kernels import ELEMENT_BYTES, Work
+from simulator.die.kernels import ELEMENT_BYTES, Work
 
 
 def gemm(tokens: int, n: int, k: int, dtype: str = "int8", out: str = "bf16", weights: str = "") -> Work:

@@ -8,11 +8,11 @@ are read and written through HBM; `decode.in_l2` says that they stay in L2.
 
 from __future__ import annotations
 
-from simulator.machine.kernels import Work
+from simulator.die.kernels import Work
 from simulator.model import ops
 from simulator.model.decode import Contexts
 from simulator.model.mla import Kernels, causal
-from simulator.model.shapes import Shapes
+from simulator.spec.model import Shapes
 
 BLOCK = 128  # elements that share an FP8 scale
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from simulator.machine.kernels import ELEMENT_BYTES, Work
-from simulator.model.shapes import Shapes
+from simulator.die.kernels import ELEMENT_BYTES, Work
+from simulator.spec.model import Shapes
 
 
 def experts(s: Shapes, rows: tuple[int, ...], shards: int, family: str, dtype: str = "nvfp4") -> Work:

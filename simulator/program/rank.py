@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from simulator.machine.kernels import Work
+from simulator.die.kernels import Work
 from simulator.paths import did_you_mean
 from simulator.program.flag import Flag
 from simulator.program.task import ALGORITHMS, Collective, HostWait, Prefetch, Program, ProgramError, Task

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from simulator.machine.kernels import Work
+from simulator.die.kernels import Work
 from simulator.program.flag import Flag
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from simulator.machine.kernels import Work
+from simulator.die.kernels import Work
 from simulator.program.rank import Rank
 from simulator.program.task import Collective, Program, ProgramError
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.library import load_scenario
-from simulator.simulation import simulate
+from simulator.study.library import load_scenario
+from simulator.study.simulate import simulate
 from tests.published.runs import run
 
 SMALL = {"model__shapes__layers": "6", "batch__length_spread": "0"}
@@ -137,7 +137,7 @@ def test_rearranging_experts_takes_the_waiting_back() -> None:
 
 
 def test_kv_that_does_not_fit_is_refused_with_the_ledger() -> None:
-    from simulator.machine.memory import DoesNotFit
+    from simulator.die.memory import DoesNotFit
 
     with pytest.raises(DoesNotFit, match="latent cache"):
         run("a2_decode:decode_2k2k", batch__prompt_tokens="65536")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.library import load_scenario
-from simulator.simulation import simulate
+from simulator.study.library import load_scenario
+from simulator.study.simulate import simulate
 from tests.published.runs import latency_ms, run
 
 MICRO, ONE = "a3_prefill:microbatch", "a3_prefill:dp"

@@ -6,8 +6,8 @@ from functools import cache
 
 import pytest
 
-from simulator.library import load_scenario
-from simulator.simulation import Result, simulate
+from simulator.study.library import load_scenario
+from simulator.study.simulate import Result, simulate
 from tests.published.runs import run
 
 EVEN, FEW, SHORT = "cm384_decode:decode_even", "cm384_decode:decode_low_even", "cm384_decode:decode_1k"

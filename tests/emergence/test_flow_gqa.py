@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from simulator.errors import InputError
-from simulator.library import load_scenario
-from simulator.scenario import Case
-from simulator.simulation import simulate
+from simulator.study.library import load_scenario
+from simulator.study.scenario import Case
+from simulator.study.simulate import simulate
 from tests.published.runs import run
 from workloads.flow_mla import expert_rows
 from workloads.flow_mla_memory import items, request_bytes, split_parameters

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.library import load_scenario
-from simulator.machine.spec import load_machine, quantities
-from simulator.simulation import Result, simulate
+from simulator.spec.machine import load_machine, quantities
+from simulator.study.library import load_scenario
+from simulator.study.simulate import Result, simulate
 from tests.published.runs import run
 
 FLOW, ONE = "flow_mla:h20_flow", "flow_mla:h20_batch_1"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from simulator.die.memory import DoesNotFit
 from simulator.errors import RunError
-from simulator.library import load_scenario
-from simulator.machine.memory import DoesNotFit
-from simulator.simulation import Result, simulate
+from simulator.study.library import load_scenario
+from simulator.study.simulate import Result, simulate
 from tests.published.runs import run
 
 EFA, CX7, EFA32, EFA64, CX64 = "pplx:efa_ep16", "pplx:cx7_ep16", "pplx:efa_ep32", "pplx:efa_ep64", "pplx:cx7_ep64"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from simulator.die.memory import DoesNotFit
 from simulator.errors import InputError
-from simulator.machine.memory import DoesNotFit
 from tests.published.runs import run
 
 A2, CM384 = "a2_decode:even", "cm384_decode:decode_even"

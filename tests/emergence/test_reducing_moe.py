@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from simulator.library import load_scenario
+from simulator.study.library import load_scenario
 from tests.published.runs import run
 from workloads.reducing_moe import copies_of
 

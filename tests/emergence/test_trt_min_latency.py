@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.library import load_scenario
-from simulator.machine.spec import load_machine
-from simulator.simulation import simulate
+from simulator.spec.machine import load_machine
+from simulator.study.library import load_scenario
+from simulator.study.simulate import simulate
 from tests.published.runs import run
 
 BASE, GTC, FINAL, EAGER = (f"trt_min_latency:{name}" for name in ("base", "gtc", "final", "eager"))

@@ -13,27 +13,27 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from simulator.collective.lowering import Lowering
 from simulator.errors import InputError
-from simulator.library import load_scenario
-from simulator.machine.graph import Fabric
-from simulator.machine.spec import override
+from simulator.fabric.graph import Fabric
 from simulator.observe.arrow import write_parquet
 from simulator.observe.columns import select
 from simulator.observe.timeline import ROWS_PER_GROUP, Unrecorded
-from simulator.program.collectives import Lowering
-from simulator.program.replay import Replay, rate_of
-from simulator.program.roles import find_roles, unfolded
-from simulator.simulation import prepare, simulate
-from tests.law.program.clusters import UNROUND, Cluster, clusters, crowds
-from tests.program.small import replay
+from simulator.replay.replay import Replay, rate_of
+from simulator.spec.machine import override
+from simulator.study.library import load_scenario
+from simulator.study.simulate import prepare, simulate
+from simulator.symmetry.roles import find_roles, unfolded
+from tests.law.replay.clusters import UNROUND, Cluster, clusters, crowds
+from tests.replay.small import replay
 
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIOS = ("a3_prefill:dp_uneven", "contention:staging")
 LIVE = "pplx:efa_ep16"
 WRITE = """
 import sys
-from simulator.library import load_scenario
-from simulator.simulation import simulate
+from simulator.study.library import load_scenario
+from simulator.study.simulate import simulate
 simulate(load_scenario(sys.argv[1]), ranks=sys.argv[2]).timeline.write_parquet(sys.argv[3])
 """
 

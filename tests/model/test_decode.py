@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.machine.kernels import cost_of
-from simulator.machine.spec import load_machine
+from simulator.die.kernels import cost_of
 from simulator.model import decode
-from simulator.model.shapes import load_model, shapes_of
+from simulator.spec.machine import load_machine
+from simulator.spec.model import load_model, shapes_of
 
 R1 = shapes_of(load_model("deepseek_r1"))
 CONTEXTS = ((2, 3072),) * 72

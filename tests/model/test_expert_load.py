@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simulator.model.expert_load import ExpertLoad
-from simulator.model.shapes import load_shapes
+from simulator.spec.model import load_shapes
 from workloads.cm384_decode import Dies
 
 S = load_shapes("deepseek_r1")

@@ -6,7 +6,7 @@ import pytest
 
 from simulator.errors import InputError
 from simulator.model import gqa, serving
-from simulator.model.shapes import load_shapes
+from simulator.spec.model import load_shapes
 
 QWEN, GLM, R1 = load_shapes("qwen3_235b"), load_shapes("glm_4_5"), load_shapes("deepseek_r1")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.machine.kernels import Work
-from simulator.machine.spec import load_machine
+from simulator.die.kernels import Work
 from simulator.model import mla
-from simulator.model.shapes import load_model, shapes_of
+from simulator.spec.machine import load_machine
+from simulator.spec.model import load_model, shapes_of
 
 R1 = shapes_of(load_model("deepseek_r1"))
 KERNELS = mla.prefill(R1, (4096, 1024), "flash_attention_ntd")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from simulator.machine.spec import load_machine
 from simulator.model import mla, moe
 from simulator.model.routing import Balanced
-from simulator.model.shapes import load_model, shapes_of
+from simulator.spec.machine import load_machine
+from simulator.spec.model import load_model, shapes_of
 
 R1 = shapes_of(load_model("deepseek_r1"))
 TOKENS = 2048

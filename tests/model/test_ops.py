@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.machine.kernels import Work
-from simulator.machine.spec import load_machine
+from simulator.die.kernels import Work
 from simulator.model import ops
+from simulator.spec.machine import load_machine
 
 FAMILIES = set(load_machine("atlas_a3").kernels["cann_recipes_2025"])
 

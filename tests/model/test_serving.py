@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simulator.model import serving
-from simulator.model.shapes import load_shapes
+from simulator.spec.model import load_shapes
 
 R1 = load_shapes("deepseek_r1")
 

@@ -11,7 +11,7 @@ from simulator.model import ops
 from simulator.program.rank import Rank
 from simulator.program.task import Collective, HostWait, Program, ProgramError
 from simulator.program.world import record_world
-from tests.program.small import everybody, passes_mb
+from tests.replay.small import everybody, passes_mb
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

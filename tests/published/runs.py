@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from simulator.library import load_scenario
-from simulator.simulation import Result, simulate
+from simulator.study.library import load_scenario
+from simulator.study.simulate import Result, simulate
 from tests.law.timeline_laws import check_timeline
 
 

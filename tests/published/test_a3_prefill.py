@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.library import load_scenario, scenario_names
+from simulator.study.library import load_scenario, scenario_names
 from tests.published.runs import assert_error_within, run
 
 # largest relative error that is reported for a value today; lower these when the model gets better; one that a righter
@@ -59,7 +59,7 @@ def test_large_int8_gemms_reach_the_published_share_of_peak() -> None:
 
 
 def test_a_128k_prompt_fits_only_when_it_is_split() -> None:
-    from simulator.machine.memory import DoesNotFit
+    from simulator.die.memory import DoesNotFit
 
     with pytest.raises(DoesNotFit, match="attention"):
         run("a3_prefill:dp", batch__requests="1", batch__prompt_tokens="131072")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.library import load_scenario
-from simulator.machine.memory import DoesNotFit
-from simulator.simulation import simulate
+from simulator.die.memory import DoesNotFit
+from simulator.study.library import load_scenario
+from simulator.study.simulate import simulate
 from tests.published.runs import run
 
 # largest relative error that is reported for a value today; lower these when the model gets better; one that a righter

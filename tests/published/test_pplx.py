@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.library import load_scenario, scenario_names
+from simulator.study.library import load_scenario, scenario_names
 from tests.published.runs import assert_error_within, run
 
 # largest relative error that is reported for a value today; lower these when the model gets better; one that a righter

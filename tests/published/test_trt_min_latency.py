@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.ladder import scenarios_of
-from simulator.library import load_scenario, scenario_names
+from simulator.study.ladder import scenarios_of
+from simulator.study.library import load_scenario, scenario_names
 from tests.published.runs import run
 
 HERE = "trt_min_latency"

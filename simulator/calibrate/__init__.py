@@ -1,0 +1,1 @@
+"""Floor 14, fits of kernel families on public tables."""

@@ -1,0 +1,301 @@
+"""Fits the kernel families and NCCL ladders of H20 and H800 on public tables, and prints numbers and errors.
+
+    python -m simulator.calibrate.fit_hopper_kernels FOLDER [--json FILE]
+
+FOLDER has infersim/ (alibaba/InferSim at f2293da, bench_data, as KIND.CHIP.data.csv) and aiconfigurator/
+(ai-dynamo/aiconfigurator at 095f58a, systems/data, as CHIP.KIND.*.parquet). A family is fitted by coordinate descent on
+the mean of |log(simulated / measured)| over its own law (ideal roofline); tiles are tried one after the other. The
+machine files `topologies/h20_node.toml` and `topologies/h800_cluster.toml` have what is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass, replace
+from math import log
+from pathlib import Path
+from statistics import mean
+from types import SimpleNamespace
+from typing import Any
+
+from simulator.calibrate.kernel_tables import (
+    Misfit,
+    Table,
+    aiconfigurator,
+    alone_s,
+    infersim_gemm,
+    infersim_grouped,
+    infersim_mla_decode,
+    infersim_mla_prefill,
+    misfit,
+)
+from simulator.die.kernels import Work, cost_of
+from simulator.model import ops, serving
+from simulator.model.choices import chosen_rows
+from simulator.model.decode import in_l2
+from simulator.model.layout import split
+from simulator.spec.machine import load_machine
+from simulator.spec.model import load_shapes
+
+Numbers = dict[str, Any]
+L2_BYTES = 50e6  # of H100 and H800
+MOE = "h100_sxm.moe.trtllm.1.3.0rc20.moe_perf.parquet"
+SLICES, WHOLE = ((8, 1),), ((1, 8), (1, 16), (1, 32))  # how many ways experts are cut, and shared out
+STEPS = (0.7, 0.8, 0.9, 0.95, 0.98, 1.02, 1.05, 1.1, 1.2, 1.4)
+TILES = ((64, 32, None), (64, 64, None), (64, 128, None), (128, 128, 64), (64, 128, 64), (128, 128, 16), (128, 256, 64))
+
+
+@dataclass(frozen=True)
+class Family:
+    """A kernel family to fit: its law, its table, where to start, which numbers are free and which tiles to try."""
+
+    name: str
+    chip: Any
+    table: Table
+    law: str
+    start: Numbers
+    free: tuple[str, ...]
+    tiles: tuple[tuple[int, int, int | None], ...] = ()
+
+
+class Numbered(SimpleNamespace):
+    """Numbers as laws read them; those that a law may leave out are left out."""
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
+def number(value: float) -> Any:
+    """What laws read of a quantity."""
+    return SimpleNamespace(si=float(value), count=int(value))
+
+
+def chip(sms: int, peaks: dict[str, float], hbm_peak: float, hbm_share: float, l2_rate: float) -> Any:
+    """What laws read of a chip; the numbers are those of the machine files."""
+    return SimpleNamespace(
+        cores={"sm": number(sms)},
+        peak={"sm": {name: number(peak) for name, peak in peaks.items()}},
+        hbm=SimpleNamespace(peak=number(hbm_peak), efficiency=number(hbm_share)),
+        l2=SimpleNamespace(rate=number(l2_rate), port_rate={"sm": number(224e9)}),
+    )
+
+
+H20 = chip(78, {"fp8": 296e12, "bf16": 148e12, "fp32": 44e12}, 4.0e12, 0.9, 8e12)
+H800 = chip(132, {"fp8": 1979e12, "bf16": 989e12, "fp32": 67e12}, 3.35e12, 0.93, 14e12)
+
+
+def kernel(law: str, p: Numbers) -> Any:
+    """A family with these numbers, as laws read it."""
+    optional = {"granule": p.get("gr"), "tile_ramp": p.get("ramp"), "plan_keys": p.get("pk")}
+    return Numbered(
+        law=law, cores={"sm": number(1)}, floor=number(p["floor"]), serial_per_k=number(p.get("sk", 0.0)),
+        unoverlapped=number(p["un"]), compute_share=number(p["cs"]), hbm_share=number(p["hs"]),
+        tile_m=number(p["tm"]), tile_n=number(p.get("tn", 0)), score_bytes=number(0.0),
+        **{name: number(value) if value else None for name, value in optional.items()},
+    )  # fmt: skip
+
+
+def fit(family: Family) -> tuple[Numbers, Misfit]:
+    """The best numbers over all tiles."""
+    starts = [{**family.start, "tm": m, "tn": n, "gr": granule} for m, n, granule in family.tiles] or [family.start]
+    return min((_descend(family, start) for start in starts), key=lambda found: found[1].loss)
+
+
+def _descend(family: Family, best: Numbers) -> tuple[Numbers, Misfit]:
+    found = misfit(family.chip, kernel(family.law, best), family.table)
+    for _ in range(8):
+        before = found.loss
+        for name in family.free:
+            for value in _around(name, best[name]):
+                other = misfit(family.chip, kernel(family.law, {**best, name: value}), family.table)
+                if other.loss < found.loss:
+                    best, found = {**best, name: value}, other
+        if before - found.loss < 1e-5:
+            break
+    return best, found
+
+
+def _around(name: str, value: float) -> list[float]:
+    if name == "ramp":
+        return [64, 128, 192, 256, 320, 384, 448, 512, 640, 768, 1024, 0]
+    near = [value * step for step in STEPS]
+    return [min(each, 1.0) for each in near] if name in ("cs", "hs") else near
+
+
+def families(folder: Path) -> list[tuple[str, Family]]:
+    """All that is fitted, by chip."""
+    gemm = {"floor": 3e-6, "sk": 2e-10, "cs": 0.8, "hs": 0.8, "un": 0.0, "ramp": 256}
+    free = ("floor", "sk", "cs", "hs", "ramp")
+    bound = ("floor", "sk", "cs", "ramp")  # H20: on 64-row tiles compute binds at every size; HBM's share shows nowhere
+    grouped = {chip: infersim_grouped(folder, chip, "decode") + infersim_grouped(folder, chip, "prefill")
+               for chip in ("h20", "h800")}
+    planned = {"floor": 17e-6, "cs": 0.9, "hs": 0.7, "un": 0.0, "tm": 64, "pk": 256}
+    flash = {"floor": 20e-6, "cs": 0.6, "hs": 1.0, "un": 0.0, "tm": 128}
+    attention, bare = ("floor", "cs", "hs"), ("floor", "cs")  # compute binds everywhere on H20
+    return [
+        ("h20", Family("gemm_fp8", H20, infersim_gemm(folder, "h20"), "gemm", gemm, bound, TILES[:3])),
+        ("h20", Family("grouped_gemm_fp8", H20, grouped["h20"], "gemm", gemm, bound, TILES[:3])),
+        ("h20", Family("mla_decode", H20, infersim_mla_decode(folder, "h20", "m"), "attention", planned, bare)),
+        ("h800", Family("gemm_fp8", H800, infersim_gemm(folder, "h800"), "gemm", gemm, free, TILES[2:])),
+        ("h800", Family("gemm_bf16", H800, dense_bf16(folder), "gemm", gemm, free, TILES[2:])),
+        ("h800", Family("batched_gemm_bf16", H800, absorbed(folder), "gemm", gemm, free, TILES[1:])),
+        ("h800", Family("grouped_gemm_fp8", H800, grouped["h800"], "gemm", gemm, free, TILES[2:])),
+        ("h800", Family("mla_decode", H800, infersim_mla_decode(folder, "h800", "m"), "attention", planned, attention)),
+        ("h800", Family("flash_attention", H800, infersim_mla_prefill(folder, "h800", "f"), "attention", flash,
+                        ("floor", "cs"))),
+    ]  # fmt: skip
+
+
+def dense_bf16(folder: Path) -> Table:
+    """BF16 GEMMs on H100, the H800's chip: sizes from 512 on, every seventh row (as many as tell the same)."""
+    every = aiconfigurator(folder, "h100_sxm.gemm.trtllm.1.3.0rc20.gemm_perf.parquet", gemm_dtype="bfloat16")
+    large = [row for row in every if min(row["n"], row["k"]) >= 512 and row["m"] <= 4096]
+    return [(ops.gemm(row["m"], row["n"], row["k"], "bf16"), row["latency"] / 1e3) for row in large[::67]]
+
+
+def absorbed(folder: Path) -> Table:
+    """The two absorbed up-projections of MLA, 128 heads, BF16, on H100.
+
+    The table runs a product again and again: what fits L2 lies there (16.8 MB of weights take less than HBM's time).
+    """
+    table = "h100_sxm.mla_bmm.trtllm.1.3.0rc20.mla_bmm_perf.parquet"
+    return [
+        (left_in_l2(ops.batched_gemm(
+            row["num_tokens"], 128, *((512, 128) if row["op_name"] == "mla_gen_pre" else (128, 512)))),
+         row["latency"] / 1e3)
+        for row in aiconfigurator(folder, table, bmm_dtype="bfloat16", num_heads=128) if row["num_tokens"] <= 2048
+    ]  # fmt: skip
+
+
+def left_in_l2(work: Work) -> Work:
+    """A product that ran before, and left all that it reads and writes in L2 if there was room."""
+    if work.hbm_bytes > 0.8 * L2_BYTES:
+        return work
+    return replace(ops.cached(work), weight_bytes=0.0, cached_bytes=work.hbm_bytes)
+
+
+def ladder(points: dict[int, float], startup_s: float) -> list[tuple[float, float]]:
+    """(bytes per peer, bytes/s) from whole-message bytes and seconds on 8 GPUs; sizes within the start-up left out."""
+    rungs: list[tuple[float, float]] = []
+    for size, seconds in sorted(points.items()):
+        if seconds > 1.3 * startup_s:
+            rate = 7 / 8 * size / (seconds - startup_s)
+            rungs.append((size / 8, max(rate, rungs[-1][1] if rungs else 0.0)))
+    return rungs
+
+
+def nccl(folder: Path, kind: str, startup_s: float) -> list[tuple[float, float]]:
+    """NCCL on 8 H200, FP16: the table counts elements of the whole message, 2 bytes each."""
+    table = "h200_sxm.comm.nccl.2.26.2.nccl_perf.parquet"
+    found = aiconfigurator(folder, table, op_name=kind, num_gpus=8, nccl_dtype="half")
+    return ladder({2 * row["message_size"]: row["latency"] / 1e3 for row in found}, startup_s)
+
+
+def custom_all_reduce(folder: Path, startup_s: float) -> list[tuple[float, float]]:
+    """AllReduce kernels on 8 H200, as two halves that take the same time."""
+    table = "h200_sxm.comm.trtllm.1.3.0rc20.custom_allreduce_perf.parquet"
+    found = aiconfigurator(folder, table, num_gpus=8)
+    return ladder({2 * row["message_size"]: row["latency"] / 2e3 for row in found}, startup_s)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A measured layer of routed experts: how long it takes, and its products and passes by themselves, in seconds."""
+
+    measured_s: float
+    parts_s: float
+    slots: int
+    rows: int
+
+
+def moe_layers(folder: Path, splits: tuple[tuple[int, int], ...]) -> list[Layer]:
+    """Layers of DeepSeek-R1's experts on H100, FP8, evenly routed."""
+    machine, shapes = load_machine("h800_cluster"), load_shapes("deepseek_r1")
+    kernels = dict(machine.kernels["sglang_2025"])
+    kernels["experts_sort"] = kernels["experts_sort"].model_copy(update={"per_row": None, "per_slot": None})
+    found = aiconfigurator(folder, MOE, hidden_size=shapes.hidden, inter_size=2048, num_experts=256, topk=8,
+                           distribution="balanced", moe_dtype="fp8_block")  # fmt: skip
+    layers = []
+    for row in found:
+        tokens, tp, ep = row["num_tokens"], row["moe_tp_size"], row["moe_ep_size"]
+        if (tp, ep) not in splits or tokens * 8 < ep:
+            continue
+        rows = tuple(split(8 * tokens // ep, 256 // ep))
+        works = serving.experts(shapes, tokens, rows, 2048 // tp, "fp8")
+        works = in_l2(works) if 2 * sum(rows) * shapes.hidden < L2_BYTES else works
+        parts_s = sum(alone_s(cost_of(work, machine.chip, kernels), machine.chip) for _, work in works)
+        layers.append(Layer(row["latency"] / 1e3, parts_s, len(rows), sum(rows)))
+    return layers
+
+
+def sorting_misfit(layers: list[Layer], slot_s: float, row_s: float) -> Misfit:
+    """Where every local expert and every row takes so long beyond products and passes."""
+    return Misfit(tuple(
+        (one.parts_s + slot_s * one.slots + row_s * one.rows) / one.measured_s - 1.0 for one in layers
+    ))  # fmt: skip
+
+
+def fit_sorting(layers: list[Layer]) -> tuple[float, float, Misfit]:
+    """Seconds per local expert and per row, to the nanosecond."""
+    costs = [(slot * 1e-9, row * 1e-9) for slot in range(0, 401, 5) for row in range(20, 81)]
+    found = [(slot, row, sorting_misfit(layers, slot, row)) for slot, row in costs]
+    return min(found, key=lambda one: one[2].loss)
+
+
+def touched_experts(folder: Path) -> dict[int, float]:
+    """How many of 256 experts so many tokens touch in the table's power law of 1.01 (H100, FP8, TP8 slices), as time
+    tells: with even routing, tokens touch 8 experts each as long as there are that many left, and all take as long."""
+    us: dict[str, dict[int, float]] = {}
+    for row in aiconfigurator(folder, MOE, hidden_size=7168, inter_size=2048, num_experts=256, topk=8,
+                              moe_dtype="fp8_block", moe_ep_size=1, moe_tp_size=8):  # fmt: skip
+        us.setdefault(row["distribution"], {})[row["num_tokens"]] = row["latency"] * 1e3
+    even, drawn = us["balanced"], us["power_law_1.01"]
+    each = (even[32] - even[8]) / (256 - 64)
+    some = (16, 32, 48, 64, 96, 128, 192)
+    return {tokens: min(8 * tokens, 256) - (even[tokens] - drawn[tokens]) / each for tokens in some}
+
+
+def popularity_skew(touched: dict[int, float]) -> float:
+    """The power of places in `choices.chosen_rows` that touches as many, in steps of 0.05."""
+    def drawn(tokens: int, skew: float) -> float:
+        return mean(sum(map(bool, chosen_rows(tokens, 256, 8, skew, (seed,)))) for seed in range(10))
+
+    def off(skew: float) -> float:
+        return sum(abs(log(drawn(tokens, skew) / many)) for tokens, many in touched.items())
+
+    return min((step / 20 for step in range(30)), key=off)
+
+
+def main() -> None:
+    """Fit everything and print it."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    arguments.add_argument("folder", type=Path)
+    arguments.add_argument("--json", type=Path)
+    given = arguments.parse_args()
+    result: dict[str, Any] = {"h20": {}, "h800": {}}
+    for where, family in families(given.folder):
+        numbers, error = fit(family)
+        result[where][family.name] = numbers
+        shown = ", ".join(f"{name} {value:.3g}" for name, value in numbers.items() if value)
+        print(f"{where:5s} {family.name:18s} {error}: {shown}", flush=True)
+    result["nccl_all_gather"] = nccl(given.folder, "all_gather", 11.4e-6)
+    result["nccl_reduce_scatter"] = nccl(given.folder, "reduce_scatter", 11.4e-6)
+    result["custom"] = custom_all_reduce(given.folder, 1.4e-6)
+    for name in ("nccl_all_gather", "nccl_reduce_scatter", "custom"):
+        print(name, ", ".join(f"{size / 1024:.0f} KiB {rate / 1e9:.0f} GB/s" for size, rate in result[name]))
+    slices = moe_layers(given.folder, SLICES)
+    slot_s, row_s, error = fit_sorting(slices)
+    print(f"layers of slices of experts: {sorting_misfit(slices, 0.0, 0.0)} with products and passes alone")
+    print(f"{error} with {slot_s * 1e9:.0f} ns for each local expert and {row_s * 1e9:.0f} ns a row more")
+    whole = sorting_misfit(moe_layers(given.folder, WHOLE), slot_s, row_s)
+    print(f"whole experts, not fitted: {whole} with the same")
+    touched = touched_experts(given.folder)
+    shown = ", ".join(f"{tokens}: {many:.0f}" for tokens, many in touched.items())
+    print(f"experts touched by so many tokens: {shown}; as many as with skew {popularity_skew(touched):.2f}")
+    if given.json:
+        given.json.write_text(json.dumps(result, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

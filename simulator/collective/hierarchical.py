@@ -1,0 +1,95 @@
+"""AllGather and ReduceScatter over nodes, pipelined: one node's shards spread inside it while the next ones arrive.
+
+A rank's *counterparts* are the ranks with its place in the other nodes. With n nodes of k ranks and shards of M bytes:
+
+* AllGather: in step 0 a rank spreads its own shard inside its node and sends it to its counterpart in the next node; in
+  step s it spreads what arrived in step s - 1 and sends on to the node s + 1 further; n steps inside, n - 1 across.
+* ReduceScatter: the same backwards: in step s the node sums the shards of one node, and sends on the sum of step s - 1.
+
+Per rank and step (k-1) M cross the links inside the node and M the link across. Steps are phases, so a step lasts as
+long as the slower of the two: which one hides the other follows from the links.
+
+Worked example: 4 nodes of 8, M = 1 MB, 28 GB/s per link inside and 25 GB/s across: each of the 4 steps takes 36 us
+inside and 40 us across, so links across decide: 3 x 40 + 36 = 156 us. With links inside at half their rate they are
+hidden.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from simulator.collective.transfer import Key, Phase, Transfer
+from simulator.errors import InputError
+
+if TYPE_CHECKING:
+    from simulator.fabric.graph import Fabric
+    from simulator.spec.machine import CollectiveSpec
+
+Pairs = list[tuple[int, int]]
+
+
+def nodes_of(fabric: Fabric, members: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """The members by instance of the innermost level of the fabric, which must all hold as many of them."""
+    level = fabric.levels[0]
+    nodes: dict[int, list[int]] = {}
+    for rank in members:
+        nodes.setdefault(fabric.instance(rank, level), []).append(rank)
+    if len({len(node) for node in nodes.values()}) > 1:
+        raise InputError(
+            f"a collective over nodes needs as many members in every {level}: got {list(nodes.values())}"
+        )
+    return [tuple(node) for node in nodes.values()]
+
+
+def hierarchical(
+    fabric: Fabric, engine: CollectiveSpec, ladder: str, members: tuple[int, ...], shard: int, latency_s: float
+) -> tuple[Phase, ...]:
+    """The phases of an AllGather of shards of `shard` bytes at the rates of a ladder; the first bears the start-up."""
+    nodes = nodes_of(fabric, members)
+    k, n = len(nodes[0]), len(nodes)
+    inside = [(a, b) for node in nodes for a in node for b in node if a != b]
+    steps = []
+    for step in range(n):
+        transfers = []
+        if inside:
+            copied = shard * (k + (1 if step == 0 else 0))
+            rate = engine.rate_bytes_per_s(ladder, n * shard)  # of the whole collective, as for other algorithms
+            transfers.append(together(fabric, engine, inside, shard, rate, copied))
+        if step < n - 1:
+            across = _counterparts(nodes, step + 1)
+            transfers.append(together(fabric, engine, across, shard, engine.rate_bytes_per_s("send", shard), 0))
+        hop_s = max(fabric.route(*pair).latency_s for pair in (inside[:1] + _counterparts(nodes, 1)[:1]))
+        steps.append(Phase(latency_s if step == 0 else hop_s, tuple(transfers)))
+    return tuple(steps)
+
+
+def _counterparts(nodes: list[tuple[int, ...]], distance: int) -> Pairs:
+    n = len(nodes)
+    return [
+        (rank, nodes[(number + distance) % n][place])
+        for number, node in enumerate(nodes)
+        for place, rank in enumerate(node)
+        if n > 1
+    ]
+
+
+def backwards(steps: tuple[Phase, ...]) -> tuple[Phase, ...]:
+    """A ReduceScatter: the same transfers in the opposite order; the start-up stays in front."""
+    latencies = [phase.latency_s for phase in steps]
+    return tuple(Phase(s, phase.transfers) for s, phase in zip(latencies, reversed(steps), strict=True))
+
+
+def together(fabric: Fabric, engine: CollectiveSpec, pairs: Pairs, size: int, rate: float, copied: int) -> Transfer:
+    """Messages of the same size between these pairs, in lock-step; `copied`: staged bytes of each rank."""
+    sends = Counter(source for source, _ in pairs)
+    each = sends[pairs[0][0]]
+    moved = round(each * size * engine.transfer_bytes.si + copied * engine.copy_bytes.si)
+    loads: list[tuple[Key, int]] = []
+    for rank in sends:
+        loads += [(("out", rank, rate), each * size), (("hbm", rank), moved), (("l2", rank), moved)]
+    links: Counter = Counter()
+    for source, target in pairs:
+        links.update(fabric.route(source, target).edges)
+    loads += [(("link", *edge), size * count) for edge, count in links.items()]
+    return Transfer(each * size, tuple(loads), tuple(sends), engine.weight.si)

@@ -1,0 +1,287 @@
+"""What a kernel costs: a law per kernel family, from shapes to latency, cores and bytes.
+
+A law turns a `Work` (shapes and bytes, never time) into a `Cost`, which the NPU spends in the three ways that exist:
+
+* latency: ``floor + serial_per_k * k`` (the launch inside the device and the serial depth of one tile's loop);
+* cores: ``want`` units of some cores each, kept from start to end. On ``u`` units the compute time is
+  ``ceil(tiles / u) * tile_s``: whole waves of tiles on *padded* tiles;
+* bytes: one flow of the on-chip (L2) bytes, with the HBM bytes as a load on HBM, whose limit is bytes / compute time.
+
+On-chip bytes of a GEMM whose output is cut in tiles of ``tm x tn`` (every tile reads its strip of A and of B)::
+
+    onchip = M*K*ceil(N/tn)*a + K*N*ceil(M/tm)*b + M*N*c           a, b, c: bytes per element
+
+A core overlaps the loads of one tile with the compute of another, so the *unoverlapped share* u of the shorter of
+compute and memory time is that of a single wave; of w waves it is u / w: kernel time = longer + u / w * shorter.
+
+Worked example: INT8, M = N = K = 8192, tile 128 x 256: 2*8192**3 = 1.10 TFLOP and 8192**3*(1/128 + 1/256) + 0.13e9 =
+6.58 GB on chip. At 752 TOPS the compute takes 1.46 ms, at 3.5 TB/s the bytes take 1.88 ms: 0.78 of peak, by bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, inf
+from typing import TYPE_CHECKING
+
+from simulator.die.key_plan import plan
+
+if TYPE_CHECKING:
+    from simulator.spec.kernels import AttentionKernel, FusedKernel, GemmKernel, KernelSpec, VectorKernel
+    from simulator.spec.machine import ChipSpec
+
+ELEMENT_BYTES = {"int8": 1.0, "fp8": 1.0, "fp16": 2.0, "bf16": 2.0, "fp32": 4.0, "int32": 4.0, "fp4": 0.5,
+                 "nvfp4": 0.5625}  # nvfp4: a scale of one byte for 16 elements
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one kernel has to do. Sizes only: what it costs is the machine's business.
+
+    family: kernel family, by its name in the machine file. kind: the word that reports use.
+    dtype: data type of the arithmetic; out_dtype of a GEMM's result.
+    rows: rows of each group of a (grouped) GEMM; n, k: its other two sizes. causal attention: see `scores`.
+    scores: score elements per head of an attention kernel, sequence by sequence: (queries, keys, causal).
+    heads, qk_dim, v_dim: its head count and sizes; kv_heads: how many have keys of their own (the others share them);
+    kv_dim: elements read per key and such head. read_bytes, write_bytes: activations from and to HBM.
+    streamed_bytes: read once from HBM without staying in L2 (a KV cache). cached_bytes: activations that an earlier
+    kernel left in L2, or that stay there.
+    weight_bytes: weights read from HBM unless they lie in L2 under the name `weights`.
+    vector_flops: arithmetic of the vector part. parts: kernels that this one fuses, with one launch and one floor.
+    """
+
+    family: str
+    kind: str
+    dtype: str = "bf16"
+    out_dtype: str = "bf16"
+    rows: tuple[int, ...] = ()
+    n: int = 0
+    k: int = 0
+    scores: tuple[tuple[int, int, bool], ...] = ()
+    heads: int = 0
+    kv_heads: int = 0
+    kv_dim: int = 0
+    qk_dim: int = 0
+    v_dim: int = 0
+    read_bytes: float = 0.0
+    write_bytes: float = 0.0
+    streamed_bytes: float = 0.0
+    cached_bytes: float = 0.0
+    weight_bytes: float = 0.0
+    weights: str = ""
+    vector_flops: float = 0.0
+    parts: tuple[Work, ...] = ()
+
+    @property
+    def flops(self) -> float:
+        """Useful operations (no padding), cube and vector together."""
+        gemm = 2.0 * sum(self.rows) * self.n * self.k
+        attention = 2.0 * self.heads * (self.qk_dim + self.v_dim) * sum(map(score_elements, self.scores))
+        return gemm + attention + self.vector_flops + sum(part.flops for part in self.parts)
+
+    @property
+    def hbm_bytes(self) -> float:
+        """Bytes from and to HBM when nothing of it lies in L2."""
+        own = self.read_bytes + self.write_bytes + self.streamed_bytes + self.weight_bytes
+        return own + sum(part.hbm_bytes for part in self.parts)
+
+
+def score_elements(sequence: tuple[int, int, bool], tile: int = 1) -> float:
+    """Score elements of one head: queries x keys, or the causal part of it in steps of `tile` query rows."""
+    queries, keys, causal = sequence
+    if not causal:
+        return float(queries) * keys
+    before = keys - queries  # keys that every query sees (a prefix)
+    return float(queries) * before + queries * (queries + min(tile, queries)) / 2.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cost:
+    """What a kernel spends on one kind of chip. `need`: cores of each pool per unit; see the module's text.
+
+    prologue_s: the part of the latency that needs nothing from the kernel before. kept_bytes: how much of its weights
+    lies in L2 when it has ended (their name makes no difference to cost). latency_name, limit_name: what to call its
+    latency and its limit where they bound it.
+    """
+
+    latency_s: float
+    need: tuple[tuple[str, int], ...]
+    want: int
+    tiles: int
+    tile_s: float
+    onchip_bytes: float
+    hbm_bytes: float
+    unit_rate_bytes_per_s: float = inf
+    hbm_rate_bytes_per_s: float = inf
+    unoverlapped: float = 0.0
+    at_least: int = 1
+    weight_bytes: float = 0.0
+    kept_bytes: float = 0.0
+    allocates_bytes: float = 0.0
+    prologue_s: float = 0.0
+    latency_name: str = "latency"
+    limit_name: str = "compute"
+
+    def compute_s(self, units: int) -> float:
+        """Compute time on `units` units of cores, in seconds."""
+        return ceil(self.tiles / units) * self.tile_s
+
+    def limit_bytes_per_s(self, units: int, hbm_load: float) -> float:
+        """On-chip bytes/s that `units` units can ask for while computing; hbm_load: HBM bytes per such byte."""
+        compute_s = self.compute_s(units)
+        limit = self.memory_limit_bytes_per_s(units, hbm_load)
+        return min(limit, self.onchip_bytes / compute_s) if compute_s else limit
+
+    def memory_limit_bytes_per_s(self, units: int, hbm_load: float) -> float:
+        """The same without compute: what the ports of its cores and its way of reading HBM allow."""
+        ports = units * self.unit_rate_bytes_per_s
+        return min(ports, self.hbm_rate_bytes_per_s / hbm_load) if hbm_load else ports
+
+
+def cost_of(work: Work, chip: ChipSpec, kernels: dict[str, KernelSpec]) -> Cost:
+    """The cost of `work` on `chip` with one software generation's kernel families.
+
+    Raises:
+        KeyError: the generation has no such family; the message lists those that it has.
+    """
+    kernel = kernels.get(work.family)
+    if kernel is None:
+        raise KeyError(f"no kernel family '{work.family}': this generation has {', '.join(sorted(kernels))}")
+    if kernel.law == "gemm":
+        return _gemm(work, chip, kernel)
+    if kernel.law == "attention":
+        return _attention(work, chip, kernel)
+    if kernel.law == "fused":
+        return _fused(work, chip, kernel, [cost_of(part, chip, kernels) for part in work.parts])
+    return _vector(work, chip, kernel)
+
+
+def units_of(chip: ChipSpec, kernel: KernelSpec) -> int:
+    """How many units (one cube core and two vector cores, say) the whole chip has for this kernel."""
+    return min(int(chip.cores[pool].si) // int(count.si) for pool, count in kernel.cores.items())
+
+
+def _gemm(work: Work, chip: ChipSpec, kernel: GemmKernel) -> Cost:
+    units = units_of(chip, kernel)
+    tile_m, tile_n = _tile(work, kernel, units)
+    strips = [ceil(rows / tile_m) for rows in work.rows]
+    columns = ceil(work.n / tile_n)
+    tiles = sum(strips) * columns
+    depth = work.k + (kernel.tile_ramp.count if kernel.tile_ramp else 0)
+    a_bytes = ELEMENT_BYTES[work.dtype]
+    rereads = sum(work.rows) * work.k * columns * a_bytes + work.n * work.k * sum(strips) * a_bytes
+    out_bytes = sum(work.rows) * work.n * ELEMENT_BYTES[work.out_dtype]
+    serial = min(work.k, kernel.split_k.count) if kernel.split_k else work.k
+    return Cost(
+        latency_s=kernel.floor.si + kernel.serial_per_k.si * serial + _bookkeeping_s(work, kernel),
+        tiles=tiles,
+        tile_s=2.0 * tile_m * tile_n * depth / (_peak(chip, kernel, work.dtype) / units),
+        onchip_bytes=rereads + out_bytes,
+        **_common(work, chip, kernel, min(tiles, units), tiles),
+    )
+
+
+def _bookkeeping_s(work: Work, kernel: GemmKernel | VectorKernel) -> float:
+    """Sorting rows by group before a grouped product and summing them after it, in seconds."""
+    counts = ((kernel.per_row, sum(work.rows)), (kernel.per_group, sum(map(bool, work.rows))),
+              (kernel.per_slot, len(work.rows)))  # fmt: skip
+    return sum(each.si * count for each, count in counts if each is not None)
+
+
+def _tile(work: Work, kernel: GemmKernel, units: int) -> tuple[int, int]:
+    """The output tile: the family's, or cut in granules to few rows (then wider) and to few tiles (then narrower)."""
+    tile_m, tile_n = kernel.tile_m.count, kernel.tile_n.count
+    if kernel.granule is None or not any(work.rows):
+        return tile_m, tile_n
+    granule, rows = kernel.granule.count, max(work.rows)
+    if rows <= 2 * tile_m:
+        area, tile_m = tile_m * tile_n, ceil(rows / granule) * granule
+        tile_n = max(area // tile_m // granule, 1) * granule
+    strips = sum(ceil(rows / tile_m) for rows in work.rows)
+    waves = ceil(strips * ceil(work.n / tile_n) / units)
+    columns = max(waves * units // strips, 1)  # as many as these waves have room for
+    return tile_m, min(tile_n, ceil(work.n / columns / granule) * granule)
+
+
+def _attention(work: Work, chip: ChipSpec, kernel: AttentionKernel) -> Cost:
+    tile_m, units = kernel.tile_m.count, units_of(chip, kernel)
+    sharing = work.heads // work.kv_heads  # heads whose queries meet the same keys are rows of one tile
+    scores, tiles, all_strips, longest = 0.0, 0, 0, 0.0
+    for queries, keys, causal in work.scores:
+        strips = ceil(queries * sharing / tile_m)
+        pieces = ceil(keys / kernel.tile_keys.count) if kernel.tile_keys else 1
+        tiles += work.kv_heads * strips * pieces
+        whole = strips * tile_m * keys
+        own = score_elements((queries, keys, causal), tile_m) * sharing if causal else whole
+        scores += work.kv_heads * own
+        all_strips, longest = all_strips + work.kv_heads * strips, max(longest, own / max(strips, 1))
+    compute_s = 2.0 * scores * (work.qk_dim + work.v_dim) / _peak(chip, kernel, work.dtype)
+    tile_s = compute_s * units / max(tiles, 1)
+    if kernel.split_waves and scores:  # tiles are counted in longest pieces
+        piece = longest / max(kernel.split_waves.count * units // all_strips, 1) / scores
+        tiles, tile_s = ceil(1.0 / piece - 1e-9), compute_s * units * piece
+    if kernel.plan_keys:  # tiles are the shares of busy cores, all as long as the busiest one's
+        requests = [(queries * sharing, keys) for queries, keys, _ in work.scores] * work.kv_heads
+        tiles, keys = plan(requests, tile_m, units, kernel.plan_keys.count)
+        tile_s = 2.0 * tile_m * keys * (work.qk_dim + work.v_dim) / (_peak(chip, kernel, work.dtype) / units)
+    # every strip of tile_m rows reads its keys again; score tiles cross L2 between cube and vector cores
+    onchip = scores * (kernel.score_bytes.si + work.kv_dim * ELEMENT_BYTES[work.dtype] / tile_m) + work.write_bytes
+    return Cost(
+        latency_s=kernel.floor.si,
+        tiles=tiles,
+        tile_s=tile_s,
+        onchip_bytes=onchip,
+        **_common(work, chip, kernel, min(tiles, units), tiles),
+    )
+
+
+def _vector(work: Work, chip: ChipSpec, kernel: VectorKernel) -> Cost:
+    units = units_of(chip, kernel)
+    compute_s = work.vector_flops / _peak(chip, kernel, "fp32") if work.vector_flops else 0.0
+    onchip_bytes = work.hbm_bytes + work.cached_bytes
+    tiles = max(1, ceil(onchip_bytes / kernel.tile_bytes.si))
+    return Cost(
+        latency_s=kernel.floor.si + _bookkeeping_s(work, kernel),
+        tiles=tiles,
+        tile_s=compute_s * units / tiles,
+        onchip_bytes=onchip_bytes,
+        **_common(work, chip, kernel, min(tiles, units), tiles),
+    )
+
+
+def _fused(work: Work, chip: ChipSpec, kernel: FusedKernel, parts: list[Cost]) -> Cost:
+    """What its parts compute and move, one after the other on the same cores; only one floor."""
+    units = units_of(chip, kernel)
+    return Cost(
+        latency_s=kernel.floor.si,
+        tiles=units,
+        tile_s=sum(part.compute_s(min(units, part.want)) for part in parts),
+        onchip_bytes=sum(part.onchip_bytes for part in parts),
+        **_common(work, chip, kernel, units, sum(part.tiles for part in parts) // max(len(parts), 1)),
+    )
+
+
+def _common(work: Work, chip: ChipSpec, kernel: KernelSpec, want: int, tiles: int) -> dict:
+    need = tuple((pool, int(count.si)) for pool, count in kernel.cores.items())
+    ports = max(chip.l2.port_rate[pool].si * count for pool, count in need)
+    want = max(want, 1)
+    return {
+        "need": need,
+        "want": want,
+        "hbm_bytes": work.hbm_bytes,
+        "unit_rate_bytes_per_s": ports,
+        "hbm_rate_bytes_per_s": chip.hbm.peak.si * kernel.hbm_share.si if kernel.hbm_share else inf,
+        "unoverlapped": kernel.unoverlapped.si / max(ceil(tiles / want), 1),
+        "weight_bytes": work.weight_bytes + sum(part.weight_bytes for part in work.parts),
+        "kept_bytes": work.weight_bytes + sum(part.weight_bytes for part in work.parts),
+        "prologue_s": min(kernel.prologue.si, kernel.floor.si) if kernel.prologue else 0.0,
+        "allocates_bytes": sum(one.read_bytes + one.write_bytes + one.cached_bytes for one in (work, *work.parts)),
+        "latency_name": f"latency {work.family}",
+        "limit_name": f"compute {next(iter(kernel.cores))}.{work.dtype}",
+    }
+
+
+def _peak(chip: ChipSpec, kernel: KernelSpec, dtype: str) -> float:
+    """What its inner loop reaches of the peak of the engine that it computes on, in FLOP/s."""
+    engine = next(iter(kernel.cores))
+    return chip.peak[engine][dtype].si * (kernel.compute_share.si if kernel.compute_share else 1.0)

@@ -1,0 +1,74 @@
+"""What an NPU replays: a tape of steps in streams, launched in segments by its host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from simulator.die.kernels import Cost
+
+
+@dataclass(slots=True)
+class Step:
+    """One task of a tape; ranks that differ in what their kernels cost share it.
+
+    exchange: a collective's index on this tape, -1: a kernel or a flag.
+    stream: index of its stream. waits: how many other steps must end first (its stream predecessor not counted).
+    followers: the steps that wait for it. segment, offset_ps: when the host issues it. need: cores of an exchange.
+    alone: no other stream uses cores of its partition, so that they are all free when its turn comes.
+    """
+
+    stream: int
+    exchange: int = -1
+    need: tuple[tuple[str, int], ...] = ()
+    waits: int = 0
+    followers: list[int] = field(default_factory=list)
+    segment: int = 0
+    offset_ps: int = 0
+    priority: int = 0
+    partition: str = ""
+    alone: bool = False
+
+
+@dataclass(slots=True)
+class Segment:
+    """Launches between two blocking reads of the host: it opens when `after` has ended (-1: at once)."""
+
+    after: int = -1
+    read_ps: int = 0
+    length_ps: int = 0
+
+
+@dataclass(slots=True)
+class Tape:
+    """What one NPU replays; NPUs with the same program share it.
+
+    costs, weights, units: of every step that is a kernel what it costs, the name under which L2 knows its weights, and
+    on how many units it runs where its stream is alone (0: on what is free then).
+    """
+
+    steps: list[Step]
+    costs: list[Cost | None]
+    weights: list[str]
+    units: list[int]
+    streams: list[list[int]]
+    segments: list[Segment]
+
+
+class Watch(Protocol):
+    """Who is told of every finished task (the kernel does not know who watches)."""
+
+    def record(
+        self,
+        rank: int,
+        task: int,
+        issued_ps: int,
+        ready_ps: int,
+        start_ps: int,
+        end_ps: int,
+        solo_ps: int,
+        bound_by: str,
+    ) -> None: ...
+
+    def found(self, rank: int, task: int, in_l2_bytes: float) -> None:
+        """A kernel that starts finds so many bytes of its weights in L2."""

@@ -1,0 +1,71 @@
+"""The host of one rank as its live program sees it: flags of the GPU, a proxy thread, the transfer engine, counters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import simpy
+
+from simulator.live.host_thread import HostThread, Steps
+from simulator.live.journal import Journal, Key, Label
+from simulator.live.transfer_engine import TransferEngine
+from simulator.physics.clock import call_later
+from simulator.spec.nic import NicSpec, ProxySpec
+from simulator.units import to_ps
+
+
+class Host:
+    """What the generator of a rank's proxy drives.
+
+    seen: called with (flag, row) when the GPU can see a flag that its host has set.
+    """
+
+    def __init__(self, env: Any, nic: NicSpec, proxy: ProxySpec, rank: int, templates: bool, journal: Journal,
+                 seen: Callable[[int, str, Key], object]) -> None:
+        self.env, self.costs, self.rank, self.journal = env, proxy, rank, journal
+        self.proxy = HostThread(env, rank, "proxy", proxy.poll.si, journal)
+        self._seen = seen
+        self._to_host_ps, self._to_gpu_ps = to_ps(proxy.flag_to_host.si), to_ps(proxy.flag_to_gpu.si)
+        self._flags: dict[str, simpy.Event] = {}
+        self.engine = TransferEngine(env, nic, proxy, rank, templates, journal, self.to_gpu)
+
+    # for the proxy: generators and events ---------------------------------------------------------------------------
+
+    def until_flag(self, flag: str) -> Steps:
+        """Poll for a flag of the GPU; returns the row of its task."""
+        return (yield from self.proxy.until(self.flag(flag), f"flag '{flag}' of its GPU"))
+
+    def until(self, event: simpy.Event, what: str) -> Steps:
+        """Poll for an event of the engine (a count, an acknowledged transfer); returns its row."""
+        return (yield from self.proxy.until(event, what))
+
+    def flag(self, flag: str) -> simpy.Event:
+        """The event that the host sees a flag of the GPU."""
+        return self._flags.setdefault(flag, self.env.event())
+
+    def set_flag(self, label: Label, flag: str, because: Key | None = None) -> Steps:
+        """Set a flag that the GPU waits for."""
+        row = yield from self.proxy.work("flag", self.costs.flag_write.si, label, "proxy.flag_write", because)
+        self.to_gpu(flag, row)
+
+    def seen_by_gpu(self, flag: str, row: Key) -> None:
+        """The GPU sees something in its own memory, where a peer's write put it: no host takes part."""
+        self._seen(self.rank, flag, row)
+
+    # between the two sides of PCIe ----------------------------------------------------------------------------------
+
+    def to_gpu(self, flag: str, row: Key) -> None:
+        """A flag's write is on its way to the GPU."""
+        call_later(self.env, self._to_gpu_ps, lambda _: self._seen(self.rank, flag, row))
+
+    def from_gpu(self, flag: str, row: Key, watched: bool = False) -> None:
+        """The GPU has set a flag; `watched`: in unified memory, through the watcher's callback."""
+        delay_ps = to_ps(self.costs.watcher.si) if watched else self._to_host_ps
+        call_later(self.env, delay_ps, lambda _: self.flag(flag).succeed(row))
+
+    def lose(self) -> None:
+        """The host is gone: its threads stop and its cards are silent."""
+        self.proxy.lost = self.engine.worker.lost = True
+        for nic in self.engine.nics:
+            nic.die()

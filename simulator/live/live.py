@@ -1,0 +1,116 @@
+"""Replays a recorded world beside live hosts: GPUs and their proxies meet in flags, hosts meet on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from simulator.die.npu import Npu
+from simulator.errors import InputError, RunError
+from simulator.live.host import Host
+from simulator.live.host_thread import Steps
+from simulator.live.journal import Journal, Key
+from simulator.program.flag import Flag
+from simulator.program.task import Task
+from simulator.replay.replay import Replay
+
+Proxy = Callable[[Host], Steps]
+"""A live program: the generator of one rank's proxy thread."""
+
+
+class LiveReplay(Replay):
+    """A replay with a host per rank. Call `attach` once, then `run`."""
+
+    hosts: dict[int, Host]
+
+    def attach(self, proxy: Proxy, templates: bool, journal: Journal) -> None:
+        """Give every rank a host that runs `proxy`. InputError if the machine has no network cards or proxies."""
+        nic, costs = self.machine.nic, self.machine.proxy
+        if nic is None or costs is None:
+            raise InputError(f"{self.machine.name} has no tables [nic] and [proxy]: nothing can drive its hosts")
+        self.journal = journal
+        self._flags: dict[tuple[int, str], Key] = {}  # set by hosts, and seen by their GPUs
+        self._spinning: dict[tuple[int, str], tuple[Npu, int]] = {}
+        self.hosts = {
+            rank: Host(self.env, nic, costs, rank, templates, journal, self._seen) for rank in self.npus
+        }
+        for host in self.hosts.values():
+            for number, nic_of in enumerate(host.engine.nics):
+                nic_of.peers = {rank: other.engine.nics[number] for rank, other in self.hosts.items()}
+        self.proxies = {rank: self.env.process(proxy(host)) for rank, host in self.hosts.items()}
+        for npu in self.npus.values():
+            npu.meet = self._meet
+
+    def run(self) -> int:
+        """Run to the end; the makespan in ps.
+
+        Raises:
+            RunError: a flag, a count or a transfer for which somebody waits can never come; it names them.
+        """
+        makespan_ps = super().run()
+        if any(process.is_alive for process in self.proxies.values()):
+            raise RunError(self._deadlock([]))
+        return makespan_ps
+
+    def _meet(self, npu: Npu, index: int) -> None:
+        work: Any = self.tasks(npu.rank)[index].work
+        if not isinstance(work, Flag):
+            self.meetings.arrive(npu, index)
+            return
+        if work.kind == "set_flag":
+            self._finish(npu, index, work, self.env.now)
+            self.hosts[npu.rank].from_gpu(work.flag, Key(npu.rank, self._kernel(npu.rank, index)), work.watched)
+            return
+        there = self._flags.get((npu.rank, work.flag))
+        if there is None:
+            self._spinning[npu.rank, work.flag] = npu, index
+        else:
+            self.journal.follow(Key(npu.rank, index), there)
+            self._finish(npu, index, work, self.env.now)
+
+    def _kernel(self, rank: int, index: int) -> int:
+        """The task before this one on its stream: the kernel that sets the flag as the last thing it does."""
+        tasks = self.tasks(rank)
+        before = (one for one in range(index - 1, -1, -1) if tasks[one].stream == tasks[index].stream)
+        return next(before, index)
+
+    def _seen(self, rank: int, flag: str, row: Key) -> None:
+        """A GPU can see a flag of its host."""
+        self._flags[rank, flag] = row
+        waiting = self._spinning.pop((rank, flag), None)
+        if waiting is not None:
+            npu, index = waiting
+            self.journal.follow(Key(rank, index), row)
+            self._finish(npu, index, self.tasks(rank)[index].work, self.env.now)
+
+    def _finish(self, npu: Npu, index: int, flag: Any, start_ps: Any) -> None:
+        npu.finish(index, start_ps, 0, "proxy.flag_to_gpu", flag.cores, 1)
+
+    # what can never go on -------------------------------------------------------------------------------------------
+
+    def _deadlock(self, stuck: list[Npu]) -> str:
+        lost = [write for host in self.hosts.values() for nic in host.engine.nics for write in nic.outstanding]
+        lines = ["deadlock: hosts can never go on"]
+        dead = [f"rank {host.rank}'s nic {nic.number}" for host in self.hosts.values() for nic in host.engine.nics
+                if nic.dead]
+        lines += [f"  dead: {', '.join(dead)}"] * bool(dead)
+        lines += [f"  never completed: {write}" for write in lost[:4]]
+        lines += [f"  ... and {len(lost) - 4} more writes"] * (len(lost) > 4)
+        waiting = [line for host in self.hosts.values() for line in self._waits_of(host)]
+        lines += waiting[:8] + [f"  ... and {len(waiting) - 8} more"] * (len(waiting) > 8)
+        lines += [super()._deadlock(stuck)] if stuck else []
+        return "\n".join(lines)
+
+    def _waits_of(self, host: Host) -> list[str]:
+        engine = host.engine
+        lines = [f"  rank {host.rank} engine: {engine.counts[name]} of {wanted.count} immediates of '{name}'"
+                 for name, wanted in engine.expected.items()]
+        if self.proxies[host.rank].is_alive:
+            lines.insert(0, f"  rank {host.rank} proxy: waits for {host.proxy.waiting_for or 'time'}")
+        return lines
+
+    def _waits(self, npu: Npu, task: Task) -> str:
+        work: Any = task.work
+        if isinstance(work, Flag) and (npu.rank, work.flag) in self._spinning:
+            return f"waits for its host to set flag '{work.flag}'"
+        return super()._waits(npu, task)

@@ -1,0 +1,212 @@
+"""TransferEngine: one worker thread per GPU that posts writes to several cards and counts what arrives.
+
+Commands come from a proxy thread through a queue. The worker takes one, posts its writes doorbell by doorbell, and in
+between takes completions from the cards' queues. Immediates are counted per counter (IMMCOUNTER): nothing depends on
+the order in which they arrive. With templates a scatter or barrier is one command with a write per peer; without, every
+peer is a command of its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import simpy
+
+from simulator.live.host_thread import HostThread, Steps
+from simulator.live.journal import Journal, Key, Label
+from simulator.live.nic import Nic, Write
+from simulator.spec.nic import NicSpec, ProxySpec
+
+
+@dataclass(slots=True)
+class Command:
+    """Writes to post, each on a card. post_s: time of the worker for one of them."""
+
+    label: Label
+    writes: deque[tuple[Nic, Write]]
+    post_s: float
+    post_name: str
+    submitted: Key
+    taken: bool = False
+
+
+@dataclass(slots=True)
+class Expectation:
+    """A counter that somebody waits for: at `count` immediates the GPU's flag is set (if any) and the event happens."""
+
+    count: int
+    event: simpy.Event
+    label: Label
+    gpu_flag: str
+
+
+class TransferEngine:
+    """The engine of one rank. raise_flag: sets a flag that the GPU waits for, once its write is on PCIe."""
+
+    def __init__(
+        self,
+        env: Any,
+        nic: NicSpec,
+        proxy: ProxySpec,
+        rank: int,
+        templates: bool,
+        journal: Journal,
+        raise_flag: Callable[[str, Key], object],
+    ) -> None:
+        self.env, self.spec, self.costs, self.rank, self.templates = env, nic, proxy, rank, templates
+        self.raise_flag = raise_flag
+        self.nics = [
+            Nic(env, nic, rank, number, rank * nic.per_die.count + number, journal, self._received, self._completed)
+            for number in range(nic.per_die.count)
+        ]
+        self.worker = HostThread(env, rank, "engine", proxy.poll.si, journal)
+        self.counts: Counter[str] = Counter()
+        self.expected: dict[str, Expectation] = {}
+        self._commands: deque[Command] = deque()
+        self._completions: deque[tuple[Write, Key, bool]] = deque()
+        self._wake = env.event()
+        env.process(self._run())
+
+    # for the proxy: generators that spend the time of its thread ---------------------------------------------------
+
+    def scatter(self, on: HostThread, label: Label, parts: Sequence[tuple[int, int]], immediate: str,
+                because: Key | None = None) -> Steps:
+        """One write with an immediate to each (peer, bytes); peers are spread over the cards."""
+        writes = [
+            (self.nics[place % len(self.nics)], Write(label, self.rank, peer, size, immediate))
+            for place, (peer, size) in enumerate(parts)
+        ]
+        groups = [writes] if self.templates else [[one] for one in writes]
+        for group in groups:
+            yield from self._submit(on, label, group, self.spec.post.si, "nic.post", because)
+
+    def barrier(self, on: HostThread, label: Label, peers: Sequence[int], immediate: str,
+                because: Key | None = None) -> Steps:
+        """An immediate to each peer."""
+        yield from self.scatter(on, label, [(peer, 0) for peer in peers], immediate, because)
+
+    def write(self, on: HostThread, label: Label, peer: int, size_bytes: int, immediate: str = "",
+              because: Key | None = None) -> Steps:
+        """One write, cut over all cards where it is large; returns an event: all of it is acknowledged."""
+        cards = len(self.nics) if size_bytes >= self.spec.split.si else 1
+        done, finished = self._all_of(cards)
+        writes = []
+        for place in range(cards):
+            size = size_bytes // cards + (place < size_bytes % cards)
+            writes.append((self.nics[place], Write(label, self.rank, peer, size, immediate, finished)))
+        yield from self._submit(on, label, writes, self.spec.post.si, "nic.post", because)
+        return done
+
+    def paged(self, on: HostThread, label: Label, peer: int, pages: int, page_bytes: int, immediate: str = "",
+              because: Key | None = None) -> Steps:
+        """Pages that lie apart, a write each, spread over the cards; returns an event: all are acknowledged."""
+        done, finished = self._all_of(pages)
+        writes = [
+            (self.nics[page % len(self.nics)], Write(label, self.rank, peer, page_bytes, immediate, finished))
+            for page in range(pages)
+        ]
+        yield from self._submit(on, label, writes, self.spec.post_page.si, "nic.post_page", because)
+        return done
+
+    def send(self, on: HostThread, label: Label, peer: int, size_bytes: int, tag: str) -> Steps:
+        """One message that the peer receives by its tag."""
+        yield from self.write(on, label, peer, size_bytes, tag)
+
+    def recv(self, label: Label, tag: str, parts: int = 1) -> simpy.Event:
+        """An event: a message of this tag is here (a large one comes in one part per card)."""
+        return self.count(label, tag, parts)
+
+    def count(self, label: Label, immediate: str, expected: int, gpu_flag: str = "") -> simpy.Event:
+        """An event: so many immediates have been counted; they may come before anybody waits for them."""
+        wanted = Expectation(expected, self.env.event(), label, gpu_flag)
+        self.expected[immediate] = wanted
+        if self.counts[immediate] >= expected:
+            self._completions.append((Write(label, self.rank, self.rank, 0, immediate), Key(-1, -1), False))
+            self._poke()
+        return wanted.event
+
+    def _submit(self, on: HostThread, label: Label, writes: list[tuple[Nic, Write]], post_s: float, name: str,
+                because: Key | None) -> Steps:
+        row = yield from on.work("submit", self.costs.submit.si, label, "proxy.submit", because)
+        self._commands.append(Command(label, deque(writes), post_s, name, row))
+        self._poke()
+
+    def _all_of(self, parts: int) -> tuple[simpy.Event, Callable[[Key], object]]:
+        event, left = self.env.event(), parts
+
+        def finished(row: Key) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                event.succeed(row)
+
+        return event, finished
+
+    # the worker's thread -------------------------------------------------------------------------------------------
+
+    def _run(self) -> Steps:
+        while True:
+            if self._completions:
+                yield from self._poll()
+            if self._commands:
+                yield from self._post()
+            elif not self._completions:
+                self._wake = self.env.event()
+                yield from self.worker.until(self._wake, "commands and completions")
+
+    def _poke(self) -> None:
+        if not self._wake.triggered:
+            self._wake.succeed()
+
+    def _post(self) -> Steps:
+        """Post writes up to the next doorbell."""
+        command = self._commands[0]
+        if not command.taken:
+            command.taken = True
+            command.submitted = yield from self.worker.work("dequeue", self.costs.dequeue.si, command.label,
+                                                            "proxy.dequeue", command.submitted)
+        number = min(self.spec.chain.count, len(command.writes))
+        batch = [command.writes.popleft() for _ in range(number)]
+        if not command.writes:
+            self._commands.popleft()
+        row = yield from self.worker.work("post", command.post_s * number, command.label, command.post_name,
+                                          command.submitted)
+        for nic, write in batch:
+            write.posted = row
+            nic.post(write)
+
+    def _poll(self) -> Steps:
+        """Take completions: count immediates, tell who waits."""
+        number = min(self.costs.poll_batch.count, len(self._completions))
+        batch = [self._completions.popleft() for _ in range(number)]
+        awaited = (one for one in reversed(batch) if one[2] and one[0].immediate in self.expected)
+        write, last, _ = next(awaited, batch[-1])
+        row = yield from self.worker.work("poll", self.costs.completion.si * number, write.label,
+                                          "proxy.completion", last if last.rank >= 0 else None)
+        for write, _, arrived in batch:
+            if arrived:
+                self.counts[write.immediate] += 1
+            elif write.done is not None:
+                write.done(row)
+            wanted = self.expected.get(write.immediate)
+            if wanted is not None and self.counts[write.immediate] >= wanted.count:
+                del self.expected[write.immediate]
+                yield from self._reached(wanted, row)
+
+    def _reached(self, wanted: Expectation, row: Key) -> Steps:
+        if wanted.gpu_flag:
+            row = yield from self.worker.work("flag", self.costs.flag_write.si, wanted.label, "proxy.flag_write", row)
+            self.raise_flag(wanted.gpu_flag, row)
+        wanted.event.succeed(row)
+
+    def _received(self, write: Write, row: Key) -> None:
+        if write.immediate:
+            self._completions.append((write, row, True))
+            self._poke()
+
+    def _completed(self, write: Write, row: Key) -> None:
+        self._completions.append((write, row, False))
+        self._poke()

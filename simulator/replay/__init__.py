@@ -1,0 +1,1 @@
+"""Floor 8, recorded programs compiled into tapes, their rendezvous, and the run."""

@@ -1,0 +1,310 @@
+"""Collectives at run time: members meet by (group, sequence number), then phases of flows run, then members leave.
+
+A member *arrives* when its task is ready and holds its driving engine's cores; the exchange starts when the last one
+has arrived, so a late rank makes its peers wait. A member's task ends when the transfers of the last phase that it
+waits for have ended. Where ranks are folded by role, leaders meet for all the ranks that they stand for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+import simpy
+
+from simulator.collective.lowering import Key, Lowering, Phase, Transfer, alone_ps, busy_ps
+from simulator.collective.one_sided import ONE_SIDED, PUT
+from simulator.die.npu import Npu
+from simulator.errors import RunError
+from simulator.physics.clock import call_later
+from simulator.physics.flows import Capacity, Flow, Network
+from simulator.program.task import Collective, Task
+from simulator.program.world import World
+from simulator.replay.mailbox import Mailbox, Mailboxes
+from simulator.symmetry.leading import Leading, leaders_of
+from simulator.symmetry.roles import Roles
+from simulator.symmetry.ties import Exchange, as_exchange
+from simulator.units import to_ps
+
+
+class Who(NamedTuple):
+    """A group's name and the leaders of those who meet, of whom there may be very many; of a message its two ends."""
+
+    group: str
+    leaders: tuple[int, ...]
+    message: bool = False
+
+    def __hash__(self) -> int:
+        return hash((self.group, self.leaders[0], len(self.leaders)))
+
+
+@dataclass(slots=True, eq=False)
+class Meeting:
+    """One exchange: who is expected, who has arrived (with the steps that they bring), what is on the wire."""
+
+    who: Who
+    number: int
+    collective: Collective
+    expected: frozenset[int]
+    steps: int
+    phases: tuple[Phase, ...]
+    alone_ps: dict[int, int]  # rank -> how long it takes with nobody else there
+    arrived: dict[int, list[tuple[Npu, int]]] = field(default_factory=dict)
+    started_ps: int = -1
+    waiting: dict[int, int] = field(default_factory=dict)  # rank -> transfers of the last phase that it waits for
+
+    @property
+    def complete(self) -> bool:
+        """Whether everybody is there."""
+        return len(self.arrived) == len(self.expected) and all(len(x) == self.steps for x in self.arrived.values())
+
+    @property
+    def latency_ps(self) -> int:
+        """How long nothing is on the wire: the start-up, and the latencies of all steps after it."""
+        return sum(to_ps(phase.latency_s) for phase in self.phases)
+
+    def absent(self) -> list[int]:
+        """Ranks that have not arrived, or not with both ends of their message."""
+        return sorted(rank for rank in self.expected if len(self.arrived.get(rank, ())) < self.steps)
+
+
+class Meetings:
+    """All exchanges of a run. capacity: finds or makes the capacity of a key. tasks: of each simulated rank."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        network: Network,
+        world: World,
+        roles: Roles,
+        lowering: Lowering,
+        capacity: Callable[[Key], Capacity],
+        rate_of: Callable[[Key], float],
+        tasks: Callable[[int], list[Task]],
+    ) -> None:
+        self.env, self.network, self.world, self.roles = env, network, world, roles
+        self.lowering, self.capacity, self.rate_of, self.tasks = lowering, capacity, rate_of, tasks
+        self._open: dict[tuple[Who, int], Meeting] = {}
+        self._phases: dict[tuple[Who, Collective], tuple[tuple[Phase, ...], dict[int, int]]] = {}
+        self._agendas: dict[int, list[tuple[Who, int, tuple[int, ...]]]] = {}
+        self._whos: dict[Who, tuple[Who, frozenset[int]]] = {}  # one object for all who are equal, and who is expected
+        self._leading = Leading(world, roles)
+        self._flows: dict[Transfer, Flow] = {}
+        self.mailboxes = Mailboxes(env, capacity, lowering)
+
+    def prepare(self, rank: int) -> None:
+        """Lower every exchange of a rank's program before the clock runs."""
+        work_of = [work for _, work in self.world.programs[rank].collectives()]
+        for (who, _, members), collective in zip(self._agenda(rank), work_of, strict=True):
+            if collective.kind not in ONE_SIDED:
+                self._phases_of(who, collective, members)
+
+    def arrive(self, npu: Npu, index: int) -> None:
+        """A step of `npu` is ready to exchange; the last one to arrive starts it, if it is not one-sided."""
+        collective = self.tasks(npu.rank)[index].work
+        assert isinstance(collective, Collective)
+        if collective.kind in ONE_SIDED:
+            who, _, members = self._agenda(npu.rank)[npu.tape.steps[index].exchange]
+            box = self._mailbox(npu, index)
+            if collective.kind == PUT:
+                own = partial(self._own, npu.rank, who, collective, members)
+                alike = id(members) if self.roles.folding is None else collective
+                self.mailboxes.put(box, npu, index, collective, len(members), alike, own)
+            else:
+                self.mailboxes.collect(box, npu, index)
+            return
+        meeting = self.of(npu, index)
+        meeting.arrived.setdefault(npu.rank, []).append((npu, index))
+        if meeting.complete:
+            meeting.started_ps = int(self.env.now)
+            self._run(meeting, 0)
+
+    def of(self, npu: Npu, index: int) -> Meeting:
+        """The meeting that a step belongs to.
+
+        Raises:
+            RunError: the step is another exchange than that of those who are there already; it names both.
+        """
+        who, number, members = self._agenda(npu.rank)[npu.tape.steps[index].exchange]
+        task = self.tasks(npu.rank)[index]
+        collective = task.work
+        assert isinstance(collective, Collective)
+        meeting = self._open.get((who, number))
+        if meeting is None:
+            expected = self._whos[who][1]
+            both_ends = collective.kind in ("send", "recv") and len(expected) == 1
+            phases, alone = self._phases_of(who, collective, members)
+            meeting = Meeting(who, number, collective, expected, 2 if both_ends else 1, phases, alone)
+            self._open[who, number] = meeting
+        elif meeting.collective.signature() != collective.signature():
+            raise RunError(_disagreement(meeting, npu.rank, task))
+        return meeting
+
+    def absent(self, npu: Npu, index: int) -> list[int]:
+        """Whom a step of `npu` is waiting for; nobody if it has not come itself."""
+        who, number, _ = self._agenda(npu.rank)[npu.tape.steps[index].exchange]
+        if self.tasks(npu.rank)[index].kind in ONE_SIDED:
+            return self._mailbox(npu, index).absent()
+        meeting = self._open.get((who, number))
+        here = meeting is not None and (npu, index) in meeting.arrived.get(npu.rank, ())
+        return meeting.absent() if meeting is not None and here else []
+
+    def _mailbox(self, npu: Npu, index: int) -> Mailbox:
+        """Where a put or collect belongs."""
+        who, number, members = self._agenda(npu.rank)[npu.tape.steps[index].exchange]
+        known = who if self.roles.folding else (who[0], who[1][0])  # an instance is known by its first rank
+        return self.mailboxes.box((known, number), self._whos[who][1], members)
+
+    def _own(
+        self, rank: int, who: Who, collective: Collective, members: tuple[int, ...], side: int
+    ) -> Transfer | None:
+        """What leaves a rank or arrives at it in a put, folded or not."""
+        own = self.mailboxes.own(collective.via, members, rank, side)
+        if self.roles.folding is None or own is None:
+            return own
+        return self.roles.folding.own(as_exchange(who.group, members, rank, collective), rank, own, side)
+
+    def _agenda(self, rank: int) -> list[tuple[Who, int, tuple[int, ...]]]:
+        """(who, sequence number, members) of every exchange of a rank's program, in launch order."""
+        if rank not in self._agendas:
+            agenda = _agenda_of(self.world, self.roles, rank)
+            one = {id(who): self._one_of(who) for who in {id(who): who for who, _, _ in agenda}.values()}
+            self._agendas[rank] = [(one[id(who)], number, members) for who, number, members in agenda]
+        return self._agendas[rank]
+
+    def _one_of(self, who: Who) -> Who:
+        """The object that stands for all who are equal."""
+        if who not in self._whos:
+            self._whos[who] = who, frozenset(who.leaders)
+        return self._whos[who][0]
+
+    def _phases_of(
+        self, who: Who, collective: Collective, members: tuple[int, ...]
+    ) -> tuple[tuple[Phase, ...], dict[int, int]]:
+        """Phases of an exchange, and how long it takes each simulated rank alone: its own instance, folded or not."""
+        what = _what(collective)
+        known = self._phases.get((who, what))
+        if known is None:
+            folding = self.roles.folding
+            alone: dict[int, int] = {}
+            for instance in [members] if folding is None else self._leading.instances(what, members):
+                leading = [rank for rank in instance if self.roles.leader[rank] == rank]
+                alone |= self._alone_ps((who.group, instance, what), leading) if leading else {}
+            phases = self.lowering.lower(what, members)
+            if folding is not None:
+                phases = folding.phases((who.group, members, what), phases)
+            known = self._phases[who, what] = phases, alone
+        return known
+
+    def _alone_ps(self, exchange: Exchange, ranks: list[int]) -> dict[int, int]:
+        """How long an exchange takes some of its members with nobody else there."""
+        phases, folding = self.lowering.lower(exchange[2], exchange[1]), self.roles.folding
+        if folding is not None:
+            return alone_ps(phases, ranks, partial(folding.busy_ps, exchange))
+        transfers = [transfer for phase in phases for transfer in phase.transfers]
+
+        def busy(before: int, numbers: Sequence[int]) -> int:
+            return busy_ps([transfers[before + number] for number in numbers], self.rate_of)
+
+        return alone_ps(phases, ranks, busy)
+
+    def _run(self, meeting: Meeting, number: int) -> None:
+        """Start a phase: its latency, then its flows."""
+        phase, last = meeting.phases[number], number + 1 == len(meeting.phases)
+        latency_ps = to_ps(phase.latency_s)
+        if not phase.transfers:
+            call_later(self.env, latency_ps, lambda _: self._after_latency(meeting, number, last))
+            return
+        flows = [self._flow(transfer) for transfer in phase.transfers]
+        if last:
+            self._expect(meeting, phase, latency_ps)
+        left = len(flows)
+
+        def done(flow: Flow) -> None:
+            nonlocal left
+            left -= 1
+            if last:
+                self._release(meeting, flow)
+            elif not left:
+                self._run(meeting, number + 1)
+
+        for flow in flows:
+            self.network.start(flow, done, latency_ps)
+
+    def _after_latency(self, meeting: Meeting, number: int, last: bool) -> None:
+        if not last:
+            self._run(meeting, number + 1)
+            return
+        for rank in list(meeting.arrived):
+            self._leave(meeting, rank, "latency")
+
+    def _expect(self, meeting: Meeting, phase: Phase, latency_ps: int) -> None:
+        """Count what every member waits for; those who neither send nor receive leave after the latency."""
+        for transfer in phase.transfers:
+            for rank in transfer.ranks:
+                meeting.waiting[rank] = meeting.waiting.get(rank, 0) + 1
+        idle = [rank for rank in meeting.arrived if rank not in meeting.waiting]
+        for rank in idle:
+            call_later(self.env, latency_ps, lambda _, rank=rank: self._leave(meeting, rank, "latency"))  # type: ignore[misc]
+
+    def _flow(self, transfer: Transfer) -> Flow:
+        flow = self._flows.get(transfer)
+        if flow is None:
+            size = transfer.size_bytes
+            loads = [(self.capacity(key), load / size) for key, load in transfer.loads]
+            flow = self._flows[transfer] = Flow(size, loads, weight=transfer.weight, tag=transfer)
+        return flow.again()
+
+    def _release(self, meeting: Meeting, flow: Flow) -> None:
+        """A transfer of the last phase has ended: members that waited for nothing else leave."""
+        by = flow.bound_by()
+        bound_by = by.name.partition(":")[0] if isinstance(by, Capacity) else "engine"
+        if 2 * meeting.latency_ps > self.env.now - meeting.started_ps:
+            bound_by = "latency"
+        for rank in flow.tag.ranks:
+            meeting.waiting[rank] -= 1
+            if not meeting.waiting[rank]:
+                self._leave(meeting, rank, bound_by)
+
+    def _leave(self, meeting: Meeting, rank: int, bound_by: str) -> None:
+        steps = meeting.arrived.pop(rank)
+        if not meeting.arrived:
+            del self._open[meeting.who, meeting.number]
+        for npu, index in steps:
+            solo_ps = meeting.alone_ps[npu.rank]
+            npu.finish(index, meeting.started_ps, solo_ps, bound_by, npu.tape.steps[index].need, 1)
+
+
+def _what(collective: Collective) -> Collective:
+    """The same for both ends of a message."""
+    return collective.as_send() if collective.kind in ("send", "recv") else collective
+
+
+def _agenda_of(world: World, roles: Roles, rank: int) -> list[tuple[Who, int, tuple[int, ...]]]:
+    counts: dict[object, int] = {}
+    groups = {name: world.instance(name, rank) for name in world.groups}
+    everybody = {name: Who(name, leaders_of(roles, members)) for name, members in groups.items()}
+    agenda = []
+    for _, collective in world.programs[rank].collectives():
+        members, who, side = groups[collective.group], everybody[collective.group], ""
+        if collective.kind in ("send", "recv"):
+            peer, side = members[collective.peer], collective.kind
+            members = (rank, peer) if side == "send" else (peer, rank)
+            who = Who(collective.group, (roles.leader[members[0]], roles.leader[members[1]]), message=True)
+        elif collective.kind in ONE_SIDED:
+            side = collective.kind
+        counted = (who, side) if side in ("send", "recv") else (collective.group, side)
+        number = counts[counted] = counts.get(counted, -1) + 1
+        agenda.append((who, number, members))
+    return agenda
+
+
+def _disagreement(meeting: Meeting, rank: int, task: Task) -> str:
+    other = next(iter(meeting.arrived))
+    return (
+        f"ranks {other} and {rank} disagree on exchange {meeting.number} of group '{meeting.who[0]}': "
+        f"rank {other} runs {meeting.collective}; rank {rank} runs {task.work} "
+        f"(stream '{task.stream}', task '{task.name}', layer {task.layer})"
+    )

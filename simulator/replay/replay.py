@@ -1,0 +1,174 @@
+"""Replays a recorded world on a machine: programs become tapes, NPUs run them, collectives meet, the clock runs."""
+
+from __future__ import annotations
+
+import simpy
+
+from simulator.collective.lowering import Key, Lowering
+from simulator.die.cache import Cache
+from simulator.die.npu import Npu, Tape, Watch
+from simulator.die.shape import Shapes
+from simulator.errors import InputError, RunError
+from simulator.fabric.graph import Fabric
+from simulator.physics.clock import run
+from simulator.physics.cores import Cores
+from simulator.physics.flows import Capacity, Network
+from simulator.program.task import Collective, Program, Task
+from simulator.program.world import World
+from simulator.replay.meetings import Meetings
+from simulator.replay.tape import slots_of
+from simulator.replay.variants import Compiler
+from simulator.spec.machine import MachineSpec
+from simulator.symmetry.roles import Roles
+
+
+class Replay:
+    """A world on a machine, ready to run once.
+
+    generation: the software generation of the kernels. roles: which ranks are simulated for which.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        machine: MachineSpec,
+        generation: str,
+        fabric: Fabric,
+        lowering: Lowering,
+        roles: Roles,
+        watch: Watch,
+    ) -> None:
+        self.world, self.machine, self.fabric = world, machine, fabric
+        self.env = simpy.Environment()
+        self.network = Network(self.env)
+        self.capacities: dict[Key, Capacity] = {}
+        self._shapes = Shapes(self._rate_of(("hbm", 0)), self._rate_of(("l2", 0)))
+        self._tapes: dict[int, tuple[Tape, list[Task]]] = {}
+        self.meetings = Meetings(
+            self.env, self.network, world, roles, lowering, self.capacity, self._rate_of, self.tasks
+        )
+        self._slots: dict[int, dict[str, dict[str, int]]] = {}  # by template: of each partition
+        compiler = Compiler(machine, generation)
+        for rank in roles.leaders:
+            program = world.programs[rank]
+            if id(program) not in self._tapes:
+                tape, tasks = compiler.tape(program), program.tasks
+                if _alike(program) not in self._slots:
+                    self._slots[_alike(program)] = slots = slots_of(program, machine)
+                    _check_cores(tape, tasks, slots)
+                self._tapes[id(program)] = tape, tasks
+        self.npus = {rank: self._npu(rank, watch) for rank in roles.leaders}
+        for rank in roles.leaders:
+            self.meetings.prepare(rank)
+
+    def run(self) -> int:
+        """Run to the end; the makespan in ps.
+
+        Raises:
+            RunError: something can never go on (a deadlock, a collective on which ranks disagree); it names who.
+        """
+        for npu in self.npus.values():
+            npu.begin()
+        run(self.env)
+        stuck = [npu for npu in self.npus.values() if npu.left]
+        if stuck:
+            raise RunError(self._deadlock(stuck))
+        return int(self.env.now)
+
+    def tasks(self, rank: int) -> list[Task]:
+        """The tasks of a simulated rank, by index."""
+        return self._tapes[id(self.world.programs[rank])][1]
+
+    def _rate_of(self, key: Key) -> float:
+        return rate_of(key, self.machine, self.fabric)
+
+    def capacity(self, key: Key) -> Capacity:
+        """The capacity of this key, made when it is first asked for."""
+        if key not in self.capacities:
+            self.capacities[key] = Capacity(_name(key, self.fabric), self._rate_of(key))
+        return self.capacities[key]
+
+    def _npu(self, rank: int, watch: Watch) -> Npu:
+        program, chip = self.world.programs[rank], self.machine.chip
+        return Npu(
+            self.env,
+            self.network,
+            rank,
+            self._tapes[id(program)][0],
+            hbm=self.capacity(("hbm", rank)),
+            l2=self.capacity(("l2", rank)),
+            cache=Cache(chip.l2.capacity.si),
+            shapes=self._shapes,
+            cores={partition: Cores(slots) for partition, slots in self._slots[_alike(program)].items()},
+            meet=self.meetings.arrive,
+            watch=watch,
+        )
+
+    def _deadlock(self, stuck: list[Npu]) -> str:
+        lines = [f"deadlock: {len(stuck)} of {len(self.npus)} simulated ranks can never go on"]
+        for npu in stuck[:4]:
+            lines += self._stuck_lines(npu)
+        if len(stuck) > 4:
+            lines.append(f"  ... and {len(stuck) - 4} more ranks")
+        return "\n".join(lines)
+
+    def _stuck_lines(self, npu: Npu) -> list[str]:
+        tasks, lines = self.tasks(npu.rank), []
+        if npu.blocked_on >= 0:
+            lines.append(f"  rank {npu.rank} host: blocked until {_label(tasks[npu.blocked_on])} has ended")
+        for stream in npu.streams:
+            if stream.position < len(stream.order):
+                task = tasks[stream.order[stream.position]]
+                lines.append(f"  rank {npu.rank} stream '{task.stream}': {_label(task)} {self._waits(npu, task)}")
+        return lines
+
+    def _waits(self, npu: Npu, task: Task) -> str:
+        missing = [self.tasks(npu.rank)[index] for index in task.after if npu.ended_ps[index] < 0]
+        if missing:
+            return "waits for " + ", ".join(f"{_label(other)} of stream '{other.stream}'" for other in missing)
+        if npu.issued_ps(task.index) < 0:
+            return "was never launched by the host"
+        if isinstance(task.work, Collective):
+            absent = self.meetings.absent(npu, task.index)
+            if absent:
+                return f"waits for ranks {absent} of group '{task.work.group}'"
+        return "waits for cores"
+
+
+def rate_of(key: Key, machine: MachineSpec, fabric: Fabric) -> float:
+    """The rate of a capacity in bytes/s."""
+    if key[0] == "hbm":
+        return machine.chip.hbm.peak.si * machine.chip.hbm.efficiency.si
+    if key[0] == "l2":
+        return machine.chip.l2.rate.si
+    if key[0] == "link":
+        return fabric.link_rate(key[1], key[2])
+    return float(key[2])  # "out", "in": the rate that the driving engine achieves
+
+
+def _name(key: Key, fabric: Fabric) -> str:
+    """What it is, as in a timeline's `bound_by`, then which one."""
+    if key[0] == "link":
+        return f"link {fabric.link_level(key[1], key[2])}: {key[1]} to {key[2]}"
+    words = {"hbm": "HBM: rank", "l2": "L2: rank", "out": "wire: out of rank", "in": "wire: into rank"}
+    return f"{words[key[0]]} {key[1]}"
+
+
+def _alike(program: Program) -> int:
+    """The same for all programs of one recording."""
+    return id(program.template or program)
+
+
+def _check_cores(tape: Tape, tasks: list[Task], slots: dict[str, dict[str, int]]) -> None:
+    """InputError if a task needs more cores than the streams that are confined leave to it."""
+    for step, cost, task in zip(tape.steps, tape.costs, tasks, strict=True):
+        for pool, count in cost.need if cost else step.need:
+            left = slots[step.partition].get(pool, 0)
+            if count > left:
+                what = f"task '{task.name}' of stream '{task.stream}' needs {count} '{pool}' cores"
+                raise InputError(f"{what}, but only {left} are left for it")
+
+
+def _label(task: Task) -> str:
+    place = f" of layer {task.layer}" if task.layer >= 0 else ""
+    return f"task '{task.name}' (#{task.index}{place})"

@@ -1,0 +1,93 @@
+"""Where the parts of a machine contradict each other: what types alone cannot see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from simulator.paths import did_you_mean
+
+if TYPE_CHECKING:
+    from simulator.spec.machine import LevelSpec, MachineSpec
+
+
+def disagreements(spec: MachineSpec) -> Iterator[tuple[str, Any, str]]:
+    """(key, what is there, what is right) wherever two parts of a machine contradict each other."""
+    yield from _pools(spec)
+    yield from _cuts(spec)
+    yield from _generations(spec)
+    levels = [level.name for level in spec.fabric]
+    for name, collective in spec.collectives.items():
+        if collective.within is not None and collective.within not in levels:
+            hint = did_you_mean(collective.within, levels)
+            yield f"collectives.{name}.within", collective.within, f"the fabric has {', '.join(levels)}{hint}"
+        for kind, rungs in collective.ladder:
+            sizes = [rung.bytes_per_peer for rung in rungs or []]
+            if any(lower.si >= upper.si for lower, upper in pairwise(sizes)):
+                yield f"collectives.{name}.ladder.{kind}", sizes, "bytes_per_peer must rise from rung to rung"
+    yield from _levels(spec.fabric)
+
+
+def _generations(spec: MachineSpec) -> Iterator[tuple[str, Any, str]]:
+    """Generations derived from one that is not there, or that name engines and families that are not."""
+    for name, derived in spec.generations.items():
+        if derived.base not in spec.kernels:
+            hint = did_you_mean(derived.base, spec.kernels)
+            yield f"generations.{name}.base", derived.base, f"kernels has {', '.join(spec.kernels)}{hint}"
+            continue
+        families = spec.kernels[derived.base]
+        for key, named, there in (("collectives", derived.collectives, spec.collectives),
+                                  ("unchanged", derived.unchanged, families)):  # fmt: skip
+            for wrong in sorted(set(named) - set(there)):
+                hint = did_you_mean(wrong, there)
+                yield f"generations.{name}.{key}", wrong, f"there are {', '.join(there)}{hint}"
+
+
+def _cuts(spec: MachineSpec) -> Iterator[tuple[str, Any, str]]:
+    """Attention whose keys are cut in more ways than one."""
+    for generation, kernels in spec.kernels.items():
+        for family, kernel in kernels.items():
+            given = [name for name in ("tile_keys", "split_waves", "plan_keys") if getattr(kernel, name, None)]
+            if len(given) > 1:
+                yield f"kernels.{generation}.{family}", ", ".join(given), "at most one of them cuts keys"
+
+
+def _pools(spec: MachineSpec) -> Iterator[tuple[str, Any, str]]:
+    """Cores that are asked for but do not exist, and pools that lack a rate."""
+    users = {f"collectives.{name}": each.cores for name, each in spec.collectives.items()}
+    families = {f"kernels.{generation}.{family}": kernel for generation, kernels in spec.kernels.items()
+                for family, kernel in kernels.items()}
+    present = ", ".join(f"{count} {pool}" for pool, count in spec.chip.cores.items())
+    for key, cores in {**users, **{key: kernel.cores for key, kernel in families.items()}}.items():
+        for pool, count in cores.items():
+            there = spec.chip.cores.get(pool)
+            if there is None or there.si < count.si:
+                hint = did_you_mean(pool, spec.chip.cores) if there is None else ""
+                yield f"{key}.cores.{pool}", count, f"the chip has {present}{hint}"
+    for key, kernel in families.items():
+        engine = next(iter(kernel.cores))
+        if engine in spec.chip.cores and engine not in spec.chip.peak:
+            yield f"{key}.cores", engine, f"the first pool computes, but chip.peak has only {', '.join(spec.chip.peak)}"
+        for pool in kernel.cores:
+            if pool in spec.chip.cores and pool not in spec.chip.l2.port_rate:
+                yield f"{key}.cores.{pool}", pool, f"chip.l2.port_rate has only {', '.join(spec.chip.l2.port_rate)}"
+
+
+def _levels(fabric: list[LevelSpec]) -> Iterator[tuple[str, Any, str]]:
+    """Levels that cannot be built, or whose latencies shrink on the way out."""
+    names, inner = [level.name for level in fabric], None
+    for place, level in enumerate(fabric):
+        key = f"fabric.{level.name}"
+        if names.index(level.name) != place:
+            yield f"fabric[{place}].name", level.name, "every level needs a name of its own"
+        if level.kind == "mesh" and place > 0:
+            yield f"{key}.kind", level.kind, "a mesh joins dies: only the innermost level can be one"
+        if level.kind == "mesh" and level.ports is not None:
+            yield f"{key}.ports", level.ports, "a mesh has links, no ports; leave the key out"
+        if level.kind == "switch":
+            if level.ports == "switch" and inner is None:
+                yield f"{key}.ports", level.ports, 'no switch lies below this level; write "die"'
+            if inner is not None and level.ports != "die" and level.latency.si < inner.latency.si:
+                yield f"{key}.latency", level.latency, f"at least {inner.latency}: the way leads through '{inner.name}'"
+            inner = level

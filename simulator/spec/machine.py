@@ -1,0 +1,264 @@
+"""The typed file of a machine: chip, host, fabric, collectives and kernel generations, every number with its source.
+
+Levels of the fabric are listed inside out. Sizes multiply: 2 dies x 8 packages x 48 nodes are 768 ranks. A file that
+begins with `extends = "NAME"`, or the path of a file from its own folder, only has what differs from that machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from math import log
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from simulator import paths
+from simulator.errors import NoSuchName
+from simulator.paths import did_you_mean
+from simulator.spec.agreement import disagreements
+from simulator.spec.generation import DerivedGeneration, engines_of, families_of
+from simulator.spec.kernels import KernelSpec
+from simulator.spec.nic import NicSpec, ProxySpec
+from simulator.spec.typed_toml import SpecError, Table, line, overridden, quantities, read, validate
+from simulator.units import (
+    Bytes,
+    BytesPerSecond,
+    FlopsPerSecond,
+    Hertz,
+    PositiveCount,
+    Quantity,
+    Ratio,
+    Seconds,
+    Share,
+)
+
+__all__ = ["ChipSpec", "CollectiveSpec", "HbmSpec", "HostSpec", "L2Spec", "LadderSpec", "LevelSpec", "MachineSpec",
+           "Rung", "SpecError", "load_machine", "override", "quantities"]
+
+
+class HbmSpec(Table):
+    """High-bandwidth memory of one die; `efficiency` of `peak` is what kernels achieve together, `usable` is the
+    share of the capacity that the driver and the runtime leave."""
+
+    capacity: Bytes
+    peak: BytesPerSecond
+    efficiency: Share
+    usable: Share
+
+
+class L2Spec(Table):
+    """The shared on-chip cache: `rate` is the effective rate all cores together get, `port_rate` that of one core of
+    each pool."""
+
+    capacity: Bytes
+    rate: BytesPerSecond
+    port_rate: dict[str, BytesPerSecond]
+
+
+class ChipSpec(Table):
+    """One die. `cores` and `peak` are by pool ("cube", "vector", "sdma"; a GPU: "tensor"); peaks by data type."""
+
+    name: str
+    clock: Hertz
+    cores: dict[str, PositiveCount]
+    peak: dict[str, dict[str, FlopsPerSecond]]
+    hbm: HbmSpec
+    l2: L2Spec
+
+
+class HostSpec(Table):
+    """The host thread of one rank: time per eager launch, per launch of a captured graph, and latency of reading a
+    value back from the device."""
+
+    launch_eager: Seconds
+    launch_graph: Seconds
+    device_read: Seconds
+
+
+class LevelSpec(Table):
+    """One level of the fabric; `size` children per instance.
+
+    mesh: a link between every two dies (innermost level only); `link_rate` is that of one link.
+    switch: one non-blocking switch; `link_rate` is that of a port. `ports` says whose: every "die" has one (NICs, the
+    first switch), or every "switch" of the level below has one uplink. Left out: "die" for the innermost switch level,
+    "switch" for the others.
+    Rates are one way. `latency` is end to end, die to die, for two dies whose nearest common level is this one.
+    """
+
+    name: str
+    kind: Literal["mesh", "switch"]
+    size: PositiveCount
+    link_rate: BytesPerSecond
+    latency: Seconds
+    ports: Literal["die", "switch"] | None = None
+    note: str | None = None
+
+
+class Rung(Table):
+    """One step of a ladder: the rate achieved on the wire, one way per rank, at this many bytes per peer."""
+
+    bytes_per_peer: Bytes
+    rate: BytesPerSecond
+
+
+class LadderSpec(Table):
+    """Rungs by kind of collective, rising in size; kinds without a ladder of their own use `default`.
+
+    all_reduce: of both its parts (left out: those of reduce_scatter and all_gather).
+    """
+
+    default: list[Rung] = Field(min_length=1)
+    all_to_all: list[Rung] | None = Field(default=None, min_length=1)
+    all_gather: list[Rung] | None = Field(default=None, min_length=1)
+    reduce_scatter: list[Rung] | None = Field(default=None, min_length=1)
+    all_reduce: list[Rung] | None = Field(default=None, min_length=1)
+    send: list[Rung] | None = Field(default=None, min_length=1)
+
+
+class CollectiveSpec(Table):
+    """Collectives by one driving engine and software.
+
+    cores: what the engine holds meanwhile. startup + startup_per_peer x peers is latency. transfer_bytes: bytes through
+    L2 and HBM per byte on the wire, both ends together; copy_bytes: per byte of a staging copy (0: zero copy). weight:
+    its share of contended capacities against kernels, in bytes of its own (1: max-min fairness, as kernels have).
+    rate_per_core: what one of its cores drives on the wire (left out: the ladder alone decides). within: the level of
+    the fabric that it does not leave (left out: it goes everywhere).
+    step_latencies: how many one-way latencies a step of a pairwise All2All begins with (left out: 1).
+    """
+
+    cores: dict[str, PositiveCount]
+    startup: Seconds
+    startup_per_peer: Seconds
+    transfer_bytes: Ratio
+    copy_bytes: Ratio
+    weight: Ratio
+    ladder: LadderSpec
+    rate_per_core: BytesPerSecond | None = None
+    within: str | None = None
+    step_latencies: PositiveCount | None = None
+
+    def rate_bytes_per_s(self, kind: str, bytes_per_peer: float) -> float:
+        """Rate on the wire, one way per rank: what the ladder says, as far as its cores can drive it.
+
+        kind: "all_to_all", "all_gather", "reduce_scatter", "all_reduce" or "send".
+        """
+        rate = self._ladder_rate(kind, bytes_per_peer)
+        if self.rate_per_core is None:
+            return rate
+        return min(rate, self.rate_per_core.si * max(count.count for count in self.cores.values()))
+
+    def _ladder_rate(self, kind: str, bytes_per_peer: float) -> float:
+        """Linear in the logarithm of the size between rungs, flat beyond them."""
+        rungs = getattr(self.ladder, kind) or self.ladder.default
+        below = rungs[0]
+        for rung in rungs:
+            if bytes_per_peer <= rung.bytes_per_peer.si:
+                break
+            below = rung
+        else:
+            return rungs[-1].rate.si
+        if rung is rungs[0]:
+            return rung.rate.si
+        low, high = below.bytes_per_peer.si, rung.bytes_per_peer.si
+        share = log(bytes_per_peer / low) / log(high / low)
+        return below.rate.si + share * (rung.rate.si - below.rate.si)
+
+
+class MachineSpec(Table):
+    """One machine; see the module's text."""
+
+    name: str
+    title: str
+    doc: str
+    dies_per_card: PositiveCount
+    chip: ChipSpec
+    host: HostSpec
+    fabric: list[LevelSpec] = Field(min_length=1)
+    collectives: dict[str, CollectiveSpec]
+    kernels: dict[str, dict[str, KernelSpec]]
+    generations: dict[str, DerivedGeneration] = Field(default_factory=dict)
+    nic: NicSpec | None = None
+    proxy: ProxySpec | None = None
+
+    @cached_property
+    def _families(self) -> dict[str, dict[str, KernelSpec]]:
+        return {name: families_of(name, self.kernels, self.generations) for name in (*self.kernels, *self.generations)}
+
+    def kernels_of(self, generation: str) -> dict[str, KernelSpec]:
+        """Kernel families of a software generation, one of the machine's own or one derived from it.
+
+        Raises:
+            NoSuchName: no such generation; says which there are.
+        """
+        if generation not in self._families:
+            known, hint = ", ".join(sorted(self._families)), did_you_mean(generation, self._families)
+            raise NoSuchName(generation, f"{self.name} has no kernel generation '{generation}'{hint}: it has {known}")
+        return self._families[generation]
+
+    def of_generation(self, generation: str) -> MachineSpec:
+        """The same machine with that generation's collectives."""
+        older = self.generations.get(generation)
+        if older is None or not older.collectives:
+            return self
+        return self.model_copy(update={"collectives": engines_of(self.collectives, older)})
+
+    @property
+    def dies(self) -> int:
+        """How many dies the whole machine has."""
+        product = 1
+        for level in self.fabric:
+            product *= level.size.count
+        return product
+
+
+def load_machine(name: str | Path) -> MachineSpec:
+    """A machine of the library by name ("atlas_a3"), or a user's own file by path.
+
+    Raises:
+        NotFound: no such name or file; lists the names.
+        SpecError: everything that is wrong with the file.
+    """
+    path = paths.find("topologies", name)
+    return _checked(_tables(path), str(path))
+
+
+def _tables(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """A file's tables over those of the machine that it `extends`; tables of quantities are replaced whole."""
+    tables = read(path)
+    if "extends" not in tables:
+        return tables
+    base, here = tables.pop("extends"), (*above, path.resolve())
+    if not isinstance(base, str):
+        raise SpecError([line(str(path), "extends", base, "the name of a machine, or the path of a .toml file")])
+    neighbour = path.parent / base
+    try:
+        found = neighbour if neighbour.is_file() else paths.find("topologies", base)
+    except paths.NotFound as error:
+        raise SpecError([f"{path}: extends: {error}"]) from None
+    if found.resolve() in here:
+        raise SpecError([f"{path}: extends: leads back to {found}"])
+    return _merged(_tables(found, here), tables)
+
+
+def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    both = dict(base)
+    for key, value in over.items():
+        inner = isinstance(value, dict) and isinstance(both.get(key), dict) and "unit" not in value
+        both[key] = _merged(both[key], value) if inner else value
+    return both
+
+
+def override(spec: MachineSpec, changes: Mapping[str, str | Quantity]) -> MachineSpec:
+    """The machine with some numbers replaced: {"chip.hbm.peak": "3.2 TB/s", "chip.l2.rate": "inf B/s"}.
+
+    Text becomes a Quantity of kind "assumed" from the "command line". Keys are those of `quantities`.
+    SpecError says for each wrong key which ones are right at that place, and for each wrong value what is wanted.
+    """
+    return overridden(spec, changes, _checked) if changes else spec
+
+
+def _checked(tables: dict[str, Any], label: str) -> MachineSpec:
+    """A machine whose parts also agree with each other."""
+    return validate(MachineSpec, tables, label, disagreements)

@@ -1,0 +1,61 @@
+"""What a network card and the host threads that drive it cost: the typed tables `nic` and `proxy` of a machine."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from simulator.spec.typed_toml import Table
+from simulator.units import Bytes, BytesPerSecond, Hertz, PositiveCount, Seconds, Share
+
+
+class NicSpec(Table):
+    """The network cards of one die. Rates and latencies are those of one card, one way.
+
+    A write that is posted waits for the writes before it; the card starts `message_rate` of them a second at most and
+    moves their bytes at `goodput`. Its first byte arrives `latency` later, or `loaded_latency` after that if it is
+    longer than one `packet` and not the only such write in flight on its card. The sender's completion comes
+    `acknowledge` after the last byte.
+    delivery: writes of one card to one peer arrive in the order in which they were sent, or in any order.
+    post: time of the posting thread per write of a scatter; post_page: per page of a paged write. chain: writes per
+    doorbell. split: from this size on, a single write is cut over all cards of the die. rail_crossing: share of the
+    goodput that is left between cards of different rails while writes of several senders meet at the receiving card.
+    """
+
+    name: str
+    per_die: PositiveCount
+    goodput: BytesPerSecond
+    message_rate: Hertz
+    latency: Seconds
+    acknowledge: Seconds
+    loaded_latency: Seconds
+    packet: Bytes
+    delivery: Literal["ordered", "unordered"]
+    post: Seconds
+    post_page: Seconds
+    chain: PositiveCount
+    split: Bytes
+    rail_crossing: Share
+
+
+class ProxySpec(Table):
+    """The two busy-polling threads of a die, and its flags over PCIe.
+
+    flag_to_host, flag_to_gpu: until the other side can see a flag. flag_write: time of the thread that sets a GPU's
+    flag. poll: from what a thread polls for to the thread acting on it. submit: time of the proxy to hand a command to
+    the engine's thread; dequeue: time of that thread to take it, before the first write. completion: its time per entry
+    of a completion queue, of which it takes `poll_batch` at once. watcher: from progress of the GPU in unified memory
+    to a callback on the host.
+    A generic proxy: command_fifo is the latency from the GPU to its thread, command the thread's serial time for each.
+    """
+
+    flag_to_host: Seconds
+    flag_to_gpu: Seconds
+    flag_write: Seconds
+    poll: Seconds
+    submit: Seconds
+    dequeue: Seconds
+    completion: Seconds
+    poll_batch: PositiveCount
+    watcher: Seconds
+    command_fifo: Seconds
+    command: Seconds

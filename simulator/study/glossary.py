@@ -1,0 +1,91 @@
+"""What the metrics mean: a line for each that the library's scenarios report, in the unit that ends its name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from simulator.study.refusals import numbers_of
+
+if TYPE_CHECKING:
+    from simulator.study.scenario import Case, Scenario
+
+# What a workload measures or reads from the timeline; * is any text.
+OF_WORKLOADS = {
+    "latency_ms": "all that is simulated, until its last task has ended",
+    "ttft_ms": "time to first token, here of the batch prefilled at once",
+    "iteration_ms": "one decode iteration: all layers, sampling, drafts",
+    "tpot_ms": "time per output token: iteration / tokens of a request in it",
+    "throughput_tok_s": "tokens a second: of prompts in prefill, of output in decode",
+    "throughput_tok_s_per_card": "tokens a second and card: of prompts in prefill, else of output",
+    "accepted_tokens": "output tokens of a request in an iteration: one, and drafts",
+    "prefill_iteration_ms": "an iteration that prefills prompts too, in the mean",
+    "run_s": "all requests that fit, from their prompts to their last tokens",
+    "requests": "requests that fit at once, on all ranks together",
+    "requests_per_card": "the same for each card",
+    "fitting_requests_unsharded": "requests that would fit if no weights were sharded",
+    "free_gib_per_card": "memory left beside all that a card holds",
+    "prefetch_stall_ms": "attention waits for gathered weights alone, per iteration",
+    "layer_us": "one layer, from the end of the one before to its own",
+    "dispatch_us": "MoE dispatch, from start to end, mean over ranks",
+    "combine_us": "MoE combine, from start to end, mean over ranks",
+    "dispatch_combine_us": "a dispatch and a combine together",
+    "*_rdma_gb_s": "bytes of tokens, once for every node they go to, by time",
+    "nvlink_share": "share of tokens to experts in their own node, over NVLink",
+    "*_hop_flag_to_host_us": "slowest rank: until the proxy on the host sees the GPU's flag",
+    "*_hop_proxy_polls_us": "slowest rank: until the proxy sees what has come",
+    "*_hop_proxy*_us": "slowest rank: the proxy's thread on the host",
+    "*_hop_engine_queue_us": "slowest rank: until the engine's worker takes the request up",
+    "*_hop_posting_us": "slowest rank: writes posted before its last one",
+    "*_hop_nic_queue_us": "slowest rank: in the NIC's queue, behind earlier writes",
+    "*_hop_nic_out_us": "slowest rank: the NIC sends",
+    "*_hop_wire_and_port_us": "slowest rank: on the wire, in the receiving port's queue",
+    "*_hop_completion_queue_us": "slowest rank: until the engine sees the completion",
+    "*_hop_engine_us": "slowest rank: the engine's worker",
+    "*_hop_flag_to_gpu_us": "slowest rank: until the GPU sees the host's flag",
+    "*_hop_gpu_us": "slowest rank: kernels on the GPU",
+    "*_hop_nvlink_us": "slowest rank: writes inside the node",
+    "*_hop_*_us": "slowest rank: on the stream of this name",
+    "kv_transfer_us": "the longest transfer of a layer's cache, flag to arrival",
+    "kv_transfer_per_layer": "that transfer / layer_us: below 1 it hides under the next layer",
+    "kv_exposed_us": "what is left of transfers when prefill has ended",
+    "single_*KiB_gbit_s": "rate of one write of this size, from posting to completion",
+    "paged_*KiB_gbit_s": "rate of many pages of this size in flight, while they leave",
+    "update_s": "the whole update of the weights",
+}
+OF_EVERY_RUN = {
+    "sent_LEVEL_mb": "10^6 bytes that a rank sends over links of this level of the fabric",
+    "sent_LEVEL_BLOCK_mb": "the same for one block of the program (attention, dispatch, ...)",
+}
+OF_THE_TIMELINE = {
+    "communication_ms": "at least one collective or transfer is at work",
+    "hidden_comm_ms": "of communication_ms, while compute kernels run on the same rank",
+    "exposed_comm_ms": "of communication_ms, while none do",
+    "waiting_comm_ms": "at least one collective or transfer waits for peers or cores",
+    "communication_share": "communication_ms / length of the run",
+    "compute_ms": "at least one compute kernel runs (no copy, prefetch or pause)",
+    "compute_stretch": "time of compute kernels / alone on the same cores; 1: undisturbed",
+    "compute_stretch_beside_communication": "the same while communication runs on the rank",
+    "host_bound_ms": "a compute kernel lacks only its launch, by a host that is not blocked",
+    "KIND_ms": "at least one task of this kind is at work (gemm, all_to_all, ...)",
+    "block_BLOCK_ms": "at least one task of this block is at work: the first word of its name",
+}
+
+
+def meaning(metric: str) -> str:
+    """What a metric of a workload means; "" if it is one of a workload of one's own."""
+    for pattern, text in OF_WORKLOADS.items():
+        if fnmatchcase(metric, pattern):
+            return text
+    return ""
+
+
+def metrics_of(scenario: Scenario, case: Case) -> Iterator[tuple[str, str]]:
+    """(metric, meaning) of what a run reports, as far as is known before it."""
+    yield from ((name, meaning(name)) for name in numbers_of(scenario, scenario.workload.measures(case, 1.0)))
+    if scenario.workload.readings is not None:
+        about = (scenario.workload.readings.__doc__ or "more").partition("\n")[0]
+        yield "from the timeline", f"{about.removesuffix('.')} (`braid run` lists these)"
+    yield from OF_EVERY_RUN.items()
+    yield from OF_THE_TIMELINE.items()

@@ -1,0 +1,56 @@
+"""What is said where a scenario cannot be run: by its name, and by the setting that is to blame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+from simulator.errors import InputError, NoSuchName, RunError
+
+if TYPE_CHECKING:
+    from simulator.study.scenario import Scenario
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def naming_settings(run: Callable[Concatenate[Scenario, P], R]) -> Callable[Concatenate[Scenario, P], R]:
+    """What goes wrong with a scenario says so: where a machine lacks what it names, which of its settings does."""
+
+    @wraps(run)
+    def named(scenario: Scenario, *args: P.args, **options: P.kwargs) -> R:
+        try:
+            return run(scenario, *args, **options)
+        except OverflowError as error:
+            if not _is_ours(error):
+                raise
+            raise RunError(f"{scenario.name}: it lasts longer than the 106 days that the clock can count: is a rate, a "
+                           "time or a size off by orders of magnitude?") from error
+        except NoSuchName as error:
+            keys = [key for key, value in scenario.settings().items() if value == error.name]
+            raise InputError(": ".join([scenario.name, *([", ".join(keys)] if keys else []), str(error)])) from error
+        except InputError as error:
+            if type(error) is not InputError or str(error).startswith(f"{scenario.name}: "):
+                raise
+            raise InputError(f"{scenario.name}: {error}") from error
+
+    return named
+
+
+def _is_ours(error: Exception) -> bool:
+    """Whether it was raised in Braid's code, not in that of a user's own file."""
+    here = error.__traceback__
+    while here is not None and here.tb_next is not None:
+        here = here.tb_next
+    return here is not None and here.tb_frame.f_globals.get("__name__", "").startswith("simulator.")
+
+
+def numbers_of(scenario: Scenario, measures: Any) -> Mapping[str, float]:
+    """What a workload measures, if it is that; InputError if not."""
+    if not isinstance(measures, Mapping):
+        raise InputError(f"{scenario.name}: measures: got {measures!r}, not names with numbers")
+    for name, value in measures.items():
+        if isinstance(value, str) or not hasattr(value, "__float__"):
+            raise InputError(f"{scenario.name}: measures: {name} is {value!r}, not a number")
+    return measures

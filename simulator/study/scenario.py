@@ -1,0 +1,304 @@
+"""A scenario: a machine, a model, a workload with its knobs, and the published values it is held against.
+
+A scenario is what a function of a scenario file returns. A variant calls its parent and replaces two fields::
+
+    def microbatch() -> Scenario:
+        return dp().variant(title="...", workload=MICRO_BATCH, expected=(...))
+
+Every leaf is a setting that the command line can change ("batch.requests=128"), and so is every number of the machine
+("machine.chip.hbm.peak=3.2 TB/s") and of the model ("model.shapes.layers=4").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, SerializeAsAny, model_validator
+
+from simulator.errors import InputError
+from simulator.model.layout import deal
+from simulator.program.rank import Rank
+from simulator.spec.machine import MachineSpec, load_machine, override
+from simulator.spec.model import Shapes, load_model, override_model, shapes_of
+from simulator.spec.typed_toml import quantities
+from simulator.study.reads import Reads
+from simulator.study.settings import leaves, replaced
+
+
+class Part(BaseModel):
+    """A part of a scenario: unknown keys are refused, values cannot change."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Prompts(Part):
+    """A batch of prompts to prefill: `requests` of `prompt_tokens` each, or the lengths of `prompt_lengths`."""
+
+    requests: int = Field(1, gt=0, le=10**6, description="prompts in the batch")
+    prompt_tokens: PositiveInt = Field(4096, description="of each prompt")
+    prompt_lengths: tuple[PositiveInt, ...] = Field((), description="uneven prompts; instead of the two above")
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Tokens of every prompt."""
+        return self.prompt_lengths or (self.prompt_tokens,) * self.requests
+
+
+class Requests(Part):
+    """Requests in decode: so many on every card, each with a prompt and an output, `draft_tokens` by MTP modules.
+
+    Simulated is the iteration half-way through the output.
+    """
+
+    per_card: int = Field(gt=0, le=10**4, description="requests on every card")
+    prompt_tokens: PositiveInt = Field(2048, description="of each request")
+    output_tokens: PositiveInt = Field(2048, description="of each request; half of them are cached")
+    draft_tokens: int = Field(1, ge=0, le=8, description="per request and iteration, by MTP modules")
+    acceptance: float = Field(
+        0.7, ge=0, le=1, description="probability that a draft token is accepted, given that those before it were"
+    )
+    length_spread: float = Field(
+        0.0, ge=0, le=2, description="coefficient of variation of the cached tokens between requests (0: all alike)"
+    )
+    placement: Literal["arrival", "length_aware"] = Field(
+        "arrival", description="requests fall on ranks as they arrive, or so that ranks cache as many tokens each"
+    )
+
+    @property
+    def cached_tokens(self) -> int:
+        """Of an average request, half-way through its output."""
+        return self.prompt_tokens + self.output_tokens // 2
+
+    @property
+    def queries(self) -> int:
+        """Tokens per request that an iteration verifies."""
+        return 1 + self.draft_tokens
+
+    @property
+    def tokens_per_iteration(self) -> float:
+        """Expected output tokens per request and iteration: 1 + p + p^2 + ..."""
+        return sum(self.acceptance**place for place in range(self.queries))
+
+
+def decode_measures(batch: Requests, seconds: float) -> dict[str, float]:
+    """Iteration time, time per output token (TPOT), and output tokens per second and card."""
+    tpot_s = seconds / batch.tokens_per_iteration
+    return {
+        "iteration_ms": seconds * 1e3,
+        "tpot_ms": tpot_s * 1e3,
+        "throughput_tok_s_per_card": batch.per_card / tpot_s,
+    }
+
+
+class Layout(Part):
+    """How many ranks share what."""
+
+    expert_parallel: PositiveInt = 1
+    tensor_parallel: PositiveInt = 1
+
+
+class RoutingSpec(Part):
+    """Expert load: forced even without a skew; drawn from a power law with one (0 is even popularity)."""
+
+    skew: float | None = Field(
+        None, ge=0, allow_inf_nan=False,
+        description="of a power law that experts are drawn from (0: even popularity); none: load forced even",
+    )  # fmt: skip
+
+
+class Expected(Part):
+    """A published value of a metric.
+
+    role: fit (a parameter was fitted on it, so it proves nothing) or predict. against: the metric is the ratio to that
+    of this other scenario (a gain, or with a band like (1, None) a sign). band: the source gives a range, or a sign;
+    inside it there is no error. note: the source, and the reason of a miss.
+    """
+
+    id: str
+    metric: str
+    value: float
+    role: Literal["fit", "predict"]
+    against: str = ""
+    band: tuple[float | None, float | None] | None = None
+    note: str = ""
+
+    @property
+    def full_metric(self) -> str:
+        """The metric, and what it is a ratio to."""
+        return f"{self.metric} / {self.against}" if self.against else self.metric
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where values were published; its name begins their notes."""
+
+    name: str
+
+    def expects(
+        self, number: str, metric: str, value: float, note: str = "", role: Literal["fit", "predict"] = "predict",
+        **more: Any,
+    ) -> Expected:
+        """A value of it, by its number; note and more fields as an `Expected` has them."""
+        return Expected(id=number, metric=metric, value=value, role=role, note=f"{self.name}{note}", **more)
+
+
+class Study(Part):
+    """How metrics depend on one setting: `key` takes each of `values`, for this scenario and those of `beside`."""
+
+    title: str
+    key: str
+    values: tuple[str, ...]
+    metrics: tuple[str, ...]
+    beside: tuple[str, ...] = ()
+
+
+class Step(Part):
+    """One step of a ladder: what it does, and the settings that it changes; those of the steps before it stay."""
+
+    title: str
+    changes: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a rank program may read: shapes, ranks, batch, layout, routing, knobs, the seed of all draws, and how much
+    memory of a rank can be used."""
+
+    shapes: Shapes
+    cards: int
+    ranks: int
+    batch: Any
+    layout: Any
+    routing: RoutingSpec
+    knobs: Any
+    seed: int
+    usable_bytes: float = inf
+
+    def micro_batch_lengths(self, number: int, parts: int) -> tuple[int, ...]:
+        """The prompts of one of `parts` micro-batches of the whole batch."""
+        return deal(self.batch.lengths, parts)[number]
+
+
+Groups = Mapping[str, Sequence[tuple[int, ...]]]
+MemoryItem = tuple[str, str, float]  # name, category, bytes on one rank
+
+
+class Workload(NamedTuple):
+    """A rank program with what goes with it.
+
+    program: records one rank. groups: the case's groups of ranks. place: what a rank may ask about itself beside its
+    number. memory: items that the fullest rank keeps in HBM. measures: metrics from the makespan in seconds.
+    live: what the host of every rank does beside it: a generator of a `program.host.Host` and the case, which reacts to
+    time (then every rank is simulated by itself). readings: metrics from the columns of the timeline.
+    """
+
+    program: Callable[[Rank, Case], None]
+    groups: Callable[[Case], Groups]
+    place: Callable[[Case, int], Mapping[str, object]]
+    memory: Callable[[Case], list[MemoryItem]]
+    measures: Callable[[Case, float], Mapping[str, float]]
+    live: Callable[[Any, Case], Any] | None = None
+    readings: Callable[[Case, Mapping[str, Any]], Mapping[str, float]] | None = None
+
+
+class Scenario(Part):
+    """A system under a load. `cards` are what is bought; a card may carry several dies, each of them a rank."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    name: str = ""
+    title: str
+    machine: str = Field(description="name in topologies/, or path of a .toml file")
+    model: str = Field(description="name in workloads/models/, or path of a .toml file")
+    kernels: str = Field(description="software generation of the kernels, one of the machine's")
+    cards: PositiveInt = Field(description="what is bought; a card may carry several dies, each of them a rank")
+    batch: SerializeAsAny[Part]
+    layout: SerializeAsAny[Part] = Layout()
+    routing: RoutingSpec = RoutingSpec()
+    knobs: SerializeAsAny[BaseModel]
+    workload: Workload = Field(exclude=True)
+    expected: tuple[Expected, ...] = Field((), exclude=True)
+    studies: tuple[Study, ...] = Field((), exclude=True)
+    ladder: tuple[Step, ...] = Field((), exclude=True)
+    machine_changes: dict[str, str] = Field({}, exclude=True)
+    model_changes: dict[str, str] = Field({}, exclude=True)
+    changes: dict[str, str] = Field({}, exclude=True, description="what `replace` changed, for the header")
+
+    @model_validator(mode="after")
+    def _names_its_values(self) -> Scenario:
+        if len({(one.id, one.metric, one.against) for one in self.expected}) < len(self.expected):
+            raise ValueError("two expected values have the same id, metric and scenario to compare with")
+        return self
+
+    def variant(self, **fields: Any) -> Scenario:
+        """The same scenario with some fields replaced."""
+        return Scenario.model_validate({**{name: getattr(self, name) for name in type(self).model_fields}, **fields})
+
+    def settings(self) -> dict[str, Any]:
+        """Every key that `replace` takes, with its value."""
+        return leaves(self)
+
+    def replace(self, changes: Mapping[str, str]) -> Scenario:
+        """The scenario with settings changed, from text as on the command line.
+
+        Raises:
+            InputError: a wrong key (with the right ones) or a wrong value (with what is right).
+        """
+        machine = {key.partition(".")[2]: text for key, text in changes.items() if key.startswith("machine.")}
+        model = {key.partition(".")[2]: text for key, text in changes.items() if key.startswith("model.")}
+        own = {key: text for key, text in changes.items() if key.partition(".")[0] not in ("machine", "model")}
+        files = {name: changes[name] for name in ("machine", "model") if name in changes}
+        changed = self.variant(
+            **files,
+            machine_changes={**self.machine_changes, **machine},
+            model_changes={**self.model_changes, **model},
+            changes={**self.changes, **changes},
+        )
+        mistakes = []
+        try:
+            changed = replaced(changed, own, changed.numbers)
+        except InputError as error:
+            mistakes.append(str(error))
+        for check in (changed.machine_spec, changed.shapes):  # everything is refused here, before anything runs
+            try:
+                check()
+            except InputError as error:
+                mistakes.append(str(error))
+        if mistakes:
+            raise InputError("\n".join(mistakes))
+        return changed
+
+    def numbers(self) -> list[str]:
+        """Every key of a number of the machine or the model, as `replace` takes it; none if either file is wrong."""
+        try:
+            files = {"machine": load_machine(self.machine), "model": load_model(self.model)}
+        except InputError:
+            return []
+        return [f"{file}.{key}" for file, spec in files.items() for key, _ in quantities(spec)]
+
+    def machine_spec(self, reads: Reads | None = None) -> MachineSpec:
+        """The machine's file with the changes of this scenario and the collectives of its generation."""
+        spec = override(load_machine(self.machine), self.machine_changes)
+        return (reads.machine(spec) if reads else spec).of_generation(self.kernels)
+
+    def shapes(self) -> Shapes:
+        """The model's sizes with the changes of this scenario."""
+        return shapes_of(override_model(load_model(self.model), self.model_changes))
+
+    def case(self, machine: MachineSpec, seed: int, reads: Reads | None = None) -> Case:
+        """What the workload's program gets to see; `reads` watches it."""
+        reads = reads or Reads(())
+        ranks = self.cards * machine.dies_per_card.count
+        usable_bytes = machine.chip.hbm.capacity.si * machine.chip.hbm.usable.si
+        parts = {name: reads.part(name, getattr(self, name)) for name in ("batch", "layout", "routing", "knobs")}
+        return Case(reads.shapes(self.shapes()), self.cards, ranks, **parts, seed=seed, usable_bytes=usable_bytes)
+
+
+def simulate(scenario: Scenario, **options: Any) -> Any:
+    """Run a scenario; see `simulator.study.simulate.simulate`."""
+    from simulator.study import simulate as simulation
+
+    return simulation.simulate(scenario, **options)

@@ -1,0 +1,109 @@
+"""Settings by dotted key: what a scenario's leaves are, and how text from a command line replaces them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeVar, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from simulator.errors import InputError
+from simulator.paths import did_you_mean
+from simulator.spec.typed_toml import plain
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def leaves(model: BaseModel, prefix: str = "") -> dict[str, Any]:
+    """Dotted key -> value of every leaf that may be set, in order."""
+    found: dict[str, Any] = {}
+    for name, value in _fields(model):
+        if isinstance(value, BaseModel):
+            found |= leaves(value, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = value
+    return found
+
+
+def meanings(model: BaseModel, prefix: str = "") -> dict[str, str]:
+    """Dotted key -> what it may be, where it is one of a few, and what it means; "" where nothing is said."""
+    found: dict[str, str] = {}
+    for name, value in _fields(model):
+        if isinstance(value, BaseModel):
+            found |= meanings(value, f"{prefix}{name}.")
+            continue
+        field = type(model).model_fields[name]
+        few = ", ".join(map(str, get_args(field.annotation))) if get_origin(field.annotation) is Literal else ""
+        found[prefix + name] = ": ".join(part for part in (few, field.description) if part)
+    return found
+
+
+def replaced(model: Model, changes: Mapping[str, str], elsewhere: Callable[[], Sequence[str]] = tuple) -> Model:
+    """`model` with leaves replaced from text; InputError names every wrong key and value at once.
+
+    elsewhere: keys that are set in another way, to be meant by whoever leaves out how they begin.
+    """
+    known, mistakes = leaves(model), []
+    for key in changes:
+        if key not in known:
+            inside = [one for one in known if one.startswith(key.rpartition(".")[0] + ".")] or list(known)
+            hint = _meant(key, list(known), elsewhere())
+            mistakes.append(f"--set {key}: no such setting{hint}; there are {', '.join(inside)}")
+    for key, text in changes.items():
+        if key not in known:
+            continue
+        try:
+            model = _with(model, key.split("."), text)
+        except ValidationError as error:
+            reasons = "; ".join(plain(one["msg"]) for one in error.errors(include_url=False))
+            mistakes.append(f"--set {key}: got '{text}': {reasons} (now {shown(known[key])})")
+    if mistakes:
+        raise InputError("\n".join(mistakes))
+    return model
+
+
+def shown(value: Any) -> str:
+    """A setting's value as it can be given again."""
+    if value is None or value == ():
+        return "none"
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _meant(key: str, own: Sequence[str], elsewhere: Sequence[str]) -> str:
+    """What a wrong key may mean: the only one that ends so, or one that is close; "" if none is."""
+    ending = [one for one in (*own, *elsewhere) if one.endswith(f".{key}")]
+    if len(ending) == 1:
+        return f" (did you mean '{ending[0]}'?)"
+    part = key.partition(".")[0]
+    of_a_part = any(one.startswith(f"{part}.") for one in own)
+    return did_you_mean(key, own) or did_you_mean(key, () if of_a_part else elsewhere)
+
+
+def _fields(model: BaseModel) -> Iterator[tuple[str, Any]]:
+    for name, field in type(model).model_fields.items():
+        if not field.exclude and name not in ("name", "title"):
+            yield name, getattr(model, name)
+
+
+def _with(model: Model, path: list[str], text: str) -> Model:
+    """A copy with one leaf replaced and validated."""
+    fields = {name: getattr(model, name) for name in type(model).model_fields}
+    name, *rest = path
+    inner = fields[name]
+    fields[name] = _with(inner, rest, text) if rest else _value(text, inner)
+    return type(model).model_validate(fields)
+
+
+def _value(text: str, old: Any) -> Any:
+    """Text as the type that it will be checked as; lists may be written 1024,2048 or [1024, 2048]."""
+    if isinstance(old, str):
+        return text
+    if isinstance(old, tuple | list) and text.lower() == "none":
+        return []
+    if isinstance(old, tuple | list) and not text.startswith("["):
+        return [part.strip() for part in text.split(",") if part.strip()]
+    try:
+        return json.loads(text.lower() if text in ("True", "False", "None") else {"none": "null"}.get(text, text))
+    except json.JSONDecodeError:
+        return text

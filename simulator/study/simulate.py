@@ -1,0 +1,300 @@
+"""Runs a scenario: the one place where machine, model, programs and observers meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
+from typing import Any
+
+from simulator.collective.lowering import Lowering
+from simulator.die.memory import Ledger
+from simulator.errors import InputError, RunError
+from simulator.fabric.graph import Fabric
+from simulator.live.live import LiveReplay
+from simulator.observe.critical import CriticalPath, critical_path
+from simulator.observe.metrics import Metrics, busy_by_block, measure
+from simulator.observe.timeline import StaticTasks, Timeline, Unrecorded
+from simulator.observe.trace import Flight
+from simulator.paths import did_you_mean
+from simulator.physics.clock import seldom_collected
+from simulator.program.rank import Rank
+from simulator.program.task import ProgramError
+from simulator.program.world import World, record_world
+from simulator.replay.replay import Replay, rate_of
+from simulator.replay.variants import Compiler
+from simulator.spec.machine import MachineSpec
+from simulator.study.live_journal import LiveJournal
+from simulator.study.provenance import parameters_of
+from simulator.study.reads import Reads
+from simulator.study.refusals import naming_settings, numbers_of
+from simulator.study.scenario import Case, Expected, Scenario, Workload
+from simulator.study.traffic import traffic
+from simulator.symmetry.roles import Roles, find_roles, unfolded
+from simulator.units import PS_PER_S
+
+Progress = Callable[[float], None]
+RANK_MODES = ("roles", "all")
+EXCHANGE_MODES = ("auto", "classes", "pairwise")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A scenario ready to run: its machine, recorded programs, fabric and memory, and who reads its settings."""
+
+    scenario: Scenario
+    machine: MachineSpec
+    case: Case
+    world: World
+    fabric: Fabric
+    ledger: Ledger
+    reads: Reads
+
+
+@dataclass
+class Result:
+    """What a run gave. header: how it was run. metrics: by name, in the unit that ends the name.
+
+    recorded: whether its tasks were; if not, there are only makespan and metrics that follow from it or the programs.
+    """
+
+    scenario: Scenario
+    machine: MachineSpec
+    header: dict[str, Any]
+    metrics: dict[str, float]
+    timeline: Timeline
+    ledger: Ledger
+    makespan_ps: int
+    families: frozenset[str]
+    flights: Sequence[Flight] = ()
+    recorded: bool = True
+
+    @cached_property
+    def columns(self) -> dict[str, Any]:
+        """The timeline as columns; InputError if nothing was recorded."""
+        if not self.recorded:
+            raise InputError(f"{self.scenario.name} was run without recording: there is no timeline")
+        return self.timeline.columns()
+
+    @cached_property
+    def measured(self) -> Metrics:
+        """Where the time went."""
+        return measure(self.columns)
+
+    @cached_property
+    def critical(self) -> CriticalPath:
+        """The chain of tasks and waits that made the run as long as it is."""
+        return critical_path(self.columns)
+
+    @cached_property
+    def parameters(self) -> list[dict[str, Any]]:
+        """Machine parameters that bounded more than 1% of the critical path: name, value, unit, kind, source, share."""
+        return parameters_of(self.critical, self.machine, self.scenario, self.families)
+
+    @cached_property
+    def expected(self) -> list[dict[str, Any]]:
+        """Published values beside simulated ones: id, metric, value, simulated, error, role, scenario, note, and the
+        reason where none is simulated.
+
+        Scenarios that a value is a ratio to are simulated by roles with this one's seed and changes; where one cannot
+        run so, that is the reason.
+        """
+        return [self._beside(one) for one in self.scenario.expected]
+
+    def _beside(self, one: Expected) -> dict[str, Any]:
+        simulated, missing = self.metrics.get(one.metric), ""
+        if simulated is None:
+            missing = f"no metric '{one.metric}'{did_you_mean(one.metric, self.metrics)}" * self.recorded
+        elif one.against:
+            simulated, missing = self._ratio(simulated, one)
+        error = None if simulated is None else _error(simulated, one.value, one.band)
+        fields = one.model_dump() | {"metric": one.full_metric, "scenario": self.scenario.name}
+        return fields | {"simulated": simulated, "error": error, "missing": missing}
+
+    def _ratio(self, simulated: float, one: Expected) -> tuple[float | None, str]:
+        """To the metric of the scenario that it is against; or None, and why there is none."""
+        try:
+            other = _metrics_of(one.against, self.header["seed"], tuple(self.scenario.changes.items()))
+        except (InputError, RunError) as error:
+            why = str(error).partition("\n")[0].removeprefix(f"{one.against}: ")
+            return None, f"{one.against} cannot run so: {why}"
+        if other.get(one.metric):
+            return simulated / other[one.metric], ""
+        what = f"has no metric '{one.metric}'" if one.metric not in other else f"has 0 {one.metric}"
+        return None, f"{one.against} {what}"
+
+
+@lru_cache(maxsize=64)
+def _metrics_of(name: str, seed: int, changes: tuple[tuple[str, str], ...]) -> Mapping[str, float]:
+    """Metrics of a library scenario that others are compared with, simulated once."""
+    from simulator.study.library import load_scenario
+
+    return simulate(load_scenario(name).replace(dict(changes)), seed=seed).metrics
+
+
+@naming_settings
+def prepare(scenario: Scenario, seed: int = 0) -> Prepared:
+    """Record the programs of a scenario and check that it fits.
+
+    Raises:
+        InputError: a name, number or layout that cannot be. DoesNotFit: more memory than there is, with the ledger.
+    """
+    reads = Reads(scenario.changes)
+    machine = scenario.machine_spec(reads)
+    case = scenario.case(machine, seed, reads)
+    fabric = Fabric(machine, case.ranks)
+    workload = scenario.workload
+    try:
+        ledger = Ledger.of(f"{scenario.name}: the fullest rank", machine.chip.hbm)
+        for item in workload.memory(case):
+            if not isinstance(item, tuple | list) or len(item) != 3:
+                raise ValueError(f"memory: {item!r} is not (name, category, bytes)")
+            ledger.add(*item)  # type: ignore[arg-type]
+        ledger.check()
+        world = record_world(
+            partial(_record, workload, case), case.ranks, workload.groups(case), partial(workload.place, case)
+        )
+    except (ProgramError, ValueError) as error:
+        raise InputError(f"{scenario.name}: {error}") from error
+    return Prepared(scenario, machine, case, world, fabric, ledger, reads)
+
+
+def _record(workload: Workload, case: Case, npu: Rank) -> None:
+    workload.program(npu, case)
+
+
+@naming_settings
+@seldom_collected()
+def simulate(
+    scenario: Scenario,
+    *,
+    ranks: str = "roles",
+    seed: int = 0,
+    exchange: str = "auto",
+    progress: Progress | None = None,
+    record: bool = True,
+) -> Result:
+    """Run a scenario once.
+
+    ranks: "roles" simulates ranks that do the same thing once, "all" every rank. seed: of all draws. exchange: how
+    collectives are lowered ("auto", "classes" or "pairwise"). progress: told the share done, now and then. record:
+    whether to keep a timeline; without one there are only the makespan and what follows from it.
+    """
+    if ranks not in RANK_MODES or exchange not in EXCHANGE_MODES:
+        raise InputError(f"ranks is one of {', '.join(RANK_MODES)}; exchange is one of {', '.join(EXCHANGE_MODES)}")
+    ready = prepare(scenario, seed)
+    lowering = Lowering(ready.fabric, ready.machine.collectives, exchange, ready.world.groups)
+    roles = unfolded(ready.world)
+    live = scenario.workload.live
+    if ranks == "roles" and live is None:
+        roles = find_roles(ready.world, lowering, lambda key: rate_of(key, ready.machine, ready.fabric))
+    timeline = Timeline(scenario.name)
+    kept: Timeline | Unrecorded = timeline if record else Unrecorded()
+    if record:
+        _add_ranks(timeline, ready, roles)
+    total = sum(len(ready.world.programs[rank].tasks) for rank in roles.leaders)
+    watch = kept if progress is None else _Reporting(kept, total, progress)
+    replay = (LiveReplay if live else Replay)(
+        ready.world, ready.machine, scenario.kernels, ready.fabric, lowering, roles, watch
+    )
+    journal = LiveJournal(kept)
+    if isinstance(replay, LiveReplay):
+        replay.attach(partial(_live, live, ready.case), getattr(ready.case.knobs, "templates", True), journal)
+    makespan_ps = replay.run()
+    if progress is not None:
+        progress(1.0)
+    header = {
+        "machine": ready.machine.title,
+        "model": ready.case.shapes.name,
+        "cards": scenario.cards,
+        "ranks": ready.case.ranks,
+        "mode": ranks,
+        "classes": len(roles.leaders),
+        "seed": seed,
+        "changed": dict(scenario.changes),
+    }
+    families = frozenset(family for rank in roles.leaders for family in ready.world.programs[rank].families())
+    result = Result(scenario, ready.machine, header, {}, timeline, ready.ledger, makespan_ps, families, journal.flights,
+                    record)
+    result.metrics.update(_metrics(result, ready.case))
+    sent = traffic(ready.world, roles, lowering, ready.fabric)
+    result.metrics.update({f"sent_{level}_mb": size / 1e6 for level, size in sent.items()})
+    header["unread"] = ready.reads.unread()
+    return result
+
+
+def _live(live: Any, case: Case, host: Any) -> Any:
+    return live(host, case)
+
+
+def _add_ranks(timeline: Timeline, ready: Prepared, roles: Roles) -> None:
+    known: dict[int, StaticTasks] = {}
+    sizes = {name: len(instances[0]) for name, instances in ready.world.groups.items()}
+    compiler = Compiler(ready.machine, ready.scenario.kernels, sizes)
+    for rank, count in sorted(roles.multiplicity.items()):
+        program = ready.world.programs[rank]
+        if id(program) not in known or ready.scenario.workload.live:  # live processes add rows of their own
+            known[id(program)] = StaticTasks(**compiler.columns(program))
+        timeline.add_rank(rank, known[id(program)], count)
+
+
+def _metrics(result: Result, case: Case) -> Mapping[str, float]:
+    """The workload's own metrics, then those that every recorded run has."""
+    seconds = result.makespan_ps / PS_PER_S
+    measures = numbers_of(result.scenario, result.scenario.workload.measures(case, seconds))
+    if not result.recorded:
+        return measures
+    times = result.measured.all_communication
+    metrics = {
+        **measures,
+        **(numbers_of(result.scenario, readings(case, result.columns))
+           if (readings := result.scenario.workload.readings) else {}),
+        "communication_ms": times.busy_ps / 1e9,
+        "hidden_comm_ms": times.hidden_ps / 1e9,
+        "exposed_comm_ms": times.exposed_ps / 1e9,
+        "waiting_comm_ms": times.waiting_ps / 1e9,
+        "communication_share": times.busy_ps / max(result.makespan_ps, 1),
+        "compute_ms": result.measured.compute_ps / 1e9,
+        "compute_stretch": result.measured.stretch.overall,
+        "host_bound_ms": result.measured.host_bound_ps / 1e9,
+        **{f"{kind}_ms": busy_ps / 1e9 for kind, busy_ps in result.measured.kind_ps.items()},
+        **{f"block_{block}_ms": busy_ps / 1e9 for block, busy_ps in busy_by_block(result.columns).items()},
+    }
+    if result.measured.stretch.beside_communication is not None:
+        metrics["compute_stretch_beside_communication"] = result.measured.stretch.beside_communication
+    return metrics
+
+
+class _Reporting:
+    """Passes finished tasks on, and says now and then how many there were."""
+
+    EVERY = 4096
+
+    def __init__(self, timeline: Timeline | Unrecorded, total: int, progress: Progress) -> None:
+        self._record, self._total, self._progress = timeline.record, max(total, 1), progress
+        self.found = timeline.found
+        self._count = 0
+
+    def record(self, *row: Any) -> None:
+        """One finished task."""
+        self._record(*row)
+        self._count += 1
+        if not self._count % self.EVERY:
+            self._progress(self._count / self._total)
+
+
+def _error(simulated: float, value: float, band: tuple[float | None, float | None] | None) -> float:
+    """Relative to the published value; inside a published band there is none, outside it is to the nearer end."""
+    if band is not None:
+        low, high = band
+        value = max(simulated, low) if low is not None else simulated
+        value = min(value, high) if high is not None else value
+    return simulated / value - 1.0 if value else simulated
+
+
+def program_text(scenario: Scenario, rank: int = 0) -> str:
+    """What one rank does, in launch order."""
+    ready = prepare(scenario)
+    if not 0 <= rank < ready.case.ranks:
+        raise InputError(f"{scenario.name} has ranks 0 to {ready.case.ranks - 1}; rank {rank} was asked for")
+    return str(ready.world.programs[rank])

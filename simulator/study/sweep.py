@@ -1,0 +1,58 @@
+"""How results depend on one setting: the same scenarios with several values of it, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from simulator.errors import InputError, RunError
+
+if TYPE_CHECKING:
+    from simulator.study.scenario import Scenario, Study
+
+
+@dataclass(frozen=True)
+class Table:
+    """A study's result: a column per scenario and metric; None where a scenario has no such metric.
+
+    unread: settings from outside that no run has read. reasons: (value, why it could not run).
+    """
+
+    title: str
+    key: str
+    columns: tuple[tuple[str, str], ...]
+    rows: tuple[tuple[str, tuple[float | None, ...]], ...]
+    unread: tuple[str, ...] = ()
+    reasons: tuple[tuple[str, str], ...] = ()
+
+
+def run_study(scenario: Scenario, study: Study, tell: Callable[[float], None] | None = None) -> Table:
+    """Simulate the scenario, and those that the study names beside it, with every value of the study's key.
+
+    A value that is no setting's, or a key that is none, is refused before anything runs.
+    """
+    from simulator.study.library import load_scenario
+    from simulator.study.simulate import simulate
+
+    scenarios = [load_scenario(name) for name in study.beside] + [scenario]
+    columns = tuple((one.name, metric) for one in scenarios for metric in study.metrics)
+    changed = [(value, [one.replace({study.key: value}) for one in scenarios]) for value in study.values]
+    rows, unread, reasons = [], [], []
+    for number, (value, its) in enumerate(changed):
+        metrics: list[dict[str, float]] = [{}] * len(its)
+        try:
+            results = [simulate(one) for one in its]
+            metrics = [one.metrics for one in results]
+            unread += [one.header["unread"] for one in results]
+        except (InputError, RunError) as error:
+            reasons.append((value, str(error)))
+        rows.append((value, tuple([one.get(metric) for one in metrics for metric in study.metrics])))
+        if tell is not None:
+            tell((number + 1) / len(study.values))
+    return Table(study.title, study.key, columns, tuple(rows), tuple(in_all(unread)), tuple(reasons))
+
+
+def in_all(unread: Sequence[Sequence[str]]) -> list[str]:
+    """The settings that no run has read, from those that each has not."""
+    return [key for key in (unread[0] if unread else ()) if all(key in keys for keys in unread)]

@@ -1,0 +1,246 @@
+"""Every expected value of the library against what is simulated: rows, a table for the terminal, a report to keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from statistics import median
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from simulator.errors import BraidError, InputError
+from simulator.observe.markdown import number, table
+from simulator.observe.tables import Titled, console, percent, show
+from simulator.patterns import matches
+from simulator.study.expected import band_text, expected_row
+
+if TYPE_CHECKING:
+    from simulator.study.scenario import Scenario
+    from simulator.study.sweep import Table as StudyTable
+
+T = TypeVar("T")
+Tell = Callable[[float], None]  # the share done
+
+
+@dataclass(frozen=True)
+class Row:
+    """One expected value of one scenario; `reason` says why nothing is simulated beside it."""
+
+    scenario: str
+    id: str
+    metric: str
+    value: Any
+    role: str
+    note: str = ""
+    band: tuple[float | None, float | None] | None = None
+    simulated: Any = None
+    error: float | None = None
+    reason: str | None = None
+
+    @property
+    def failed(self) -> bool:
+        """The scenario, or the one that it is a ratio to, could not run, or has no such metric."""
+        return self.reason is not None
+
+    def as_object(self) -> dict[str, Any]:
+        """id, metric, value, simulated, error, role, scenario, and `reason` if it failed."""
+        row = expected_row(vars(self), "scenario")
+        return row if self.reason is None else row | {"reason": self.reason}
+
+
+def validate(pattern: str | None = None, jobs: int = 1, tell: Tell | None = None) -> list[Row]:
+    """Simulates every scenario that has a chosen expected value, by roles, seed 0; rows in the library's order.
+
+    pattern: chooses scenarios by name or expected values by id (see patterns.matches); InputError if it chooses none.
+    jobs: processes. A scenario that fails gives rows with a reason; the others still run.
+    """
+    from simulator.study import library
+
+    names = [name for name, _ in library.scenario_names()]
+    rows = _in_processes(partial(_rows_of, pattern=pattern), names, jobs, tell)
+    chosen = [row for of_scenario in rows for row in of_scenario]
+    if not chosen and pattern is not None:
+        raise InputError(f"no scenario and no expected value matches '{pattern}'; scenarios are: {', '.join(names)}")
+    return chosen
+
+
+def _in_processes(work: Callable[[str], T], names: list[str], jobs: int, tell: Tell | None) -> list[T]:
+    """`work` of every name, in order; in this process if jobs is 1."""
+    done: list[T] = []
+
+    def take(result: T) -> None:
+        done.append(result)
+        if tell is not None:
+            tell(len(done) / len(names))
+
+    if jobs == 1:
+        for name in names:
+            take(work(name))
+        return done
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import active_children, get_context
+
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_leave_ctrl_c_to_the_parent) as pool:
+        futures = [pool.submit(work, name) for name in names]
+        try:
+            for future in futures:
+                take(future.result())
+        except KeyboardInterrupt:  # the pool then finds its processes gone and ends; cancelling would trip it
+            for child in active_children():
+                child.terminate()
+            raise
+    return done
+
+
+def _leave_ctrl_c_to_the_parent() -> None:
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _rows_of(name: str, pattern: str | None) -> list[Row]:
+    """The rows of one scenario that the pattern chooses; simulates it only if there are any."""
+    from simulator.study import library
+
+    try:
+        scenario = library.load_scenario(name)
+    except Exception as error:
+        rows = [Row(name, "-", "-", None, "-", reason=_reason(error))]
+        return rows if matches(pattern, name) else []
+    chosen = tuple(one for one in scenario.expected if matches(pattern, name) or matches(pattern, one.id))
+    if not chosen:
+        return []
+    try:
+        return _simulated(scenario.variant(expected=chosen))
+    except Exception as error:
+        return [Row(name, one.id, one.metric, one.value, one.role, one.note, one.band, reason=_reason(error))
+                for one in chosen]
+
+
+def _simulated(scenario: Scenario) -> list[Row]:
+    from simulator.study.simulate import simulate
+
+    names = [field.name for field in fields(Row) if field.name != "reason"]
+    return [Row(**{name: one[name] for name in names}, reason=one["missing"] or None)
+            for one in simulate(scenario).expected]
+
+
+def _reason(error: Exception) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text if isinstance(error, BraidError) else f"{type(error).__name__}: {text}"
+
+
+_HEAD = ("id", "scenario", "metric", "expected", "role", "simulated", "error")
+
+
+def _cells(row: Row) -> list[str]:
+    simulated = "not simulated" if row.failed else number(row.simulated)
+    error = "-" if row.error is None else percent(row.error)
+    if row.band is not None and row.error == 0:
+        error = "none"
+    expected = number(row.value) if row.band is None else band_text(row.band)
+    return [row.id, row.scenario, row.metric, expected, row.role, simulated, error]
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """One line: how many values, how far off by role, what is not simulated."""
+    parts = [f"{len(rows)} expected values of {len({row.scenario for row in rows})} scenarios"]
+    for role in ("fit", "predict"):
+        errors = [abs(row.error) for row in rows if row.role == role and row.error is not None and row.band is None]
+        if errors:
+            mean = sum(errors) / len(errors)
+            parts.append(f"{role}: {len(errors)} values, mean error {mean:.1%}, largest {max(errors):.1%}")
+        banded = [row.error == 0 for row in rows if row.role == role and row.error is not None and row.band is not None]
+        if banded:
+            parts.append(f"{role}: {sum(banded)} of {len(banded)} bands and signs met")
+    broken = len({row.scenario for row in rows if row.failed})
+    return "; ".join(parts + ([f"not simulated: values of {broken} scenarios"] if broken else []))
+
+
+SYSTEMS = {
+    "a3": "Atlas A3 prefill", "a2": "Atlas 800I A2", "cm384": "CloudMatrix384", "pplx": "TransferEngine on EFA, CX-7",
+    "uccl": "UCCL-EP on EFA", "deepep": "DeepEP on H800, CX-7", "trt": "TensorRT-LLM on B200",
+    "flow": "FlowMLA on H20, H800",
+}  # fmt: skip
+
+
+def by_system(rows: Sequence[Row]) -> str:
+    """A line per system (what an id begins with): how many values, how far off the predicted ones are."""
+    systems: dict[str, list[Row]] = {}
+    for row in rows:
+        prefix = row.id.partition(".")[0]
+        systems.setdefault(SYSTEMS.get(prefix, prefix), []).append(row)
+    head = ("system", "fitted", "predicted", "median error", "largest error", "within 5%", "ranges and signs met")
+    return table(head, [[name, *_accuracy(its)] for name, its in systems.items()])
+
+
+def _accuracy(rows: Sequence[Row]) -> list[str]:
+    errors = sorted(abs(row.error) for row in rows if row.role == "predict" and row.error is not None and not row.band)
+    met = [row.error == 0 for row in rows if row.band and row.error is not None]
+    fitted = sum(row.role == "fit" for row in rows)
+    if not errors:
+        return [str(fitted), "0", "-", "-", "-", f"{sum(met)} of {len(met)}"]
+    near = sum(error <= 0.05 for error in errors)
+    return [str(fitted), str(len(errors)), f"{median(errors):.1%}", f"{errors[-1]:.1%}",
+            f"{near} of {len(errors)}", f"{sum(met)} of {len(met)}"]
+
+
+def print_rows(rows: Sequence[Row]) -> None:
+    """The rows as a table in the terminal, then what is not simulated and why, then the summary."""
+    terminal = console()
+    shown = Titled("", [f"{'>' if head in ('expected', 'simulated', 'error') else '<'}{head}" for head in _HEAD])
+    for row in rows:
+        shown.add(*_cells(row))
+    show(terminal, shown)
+    for name, reason in dict.fromkeys((row.scenario, row.reason) for row in rows if row.failed):
+        terminal.print(f"{name}: not simulated: {reason}")
+    terminal.print(summary(rows))
+
+
+def studies(jobs: int = 1, tell: Tell | None = None) -> list[StudyTable]:
+    """The studies of the whole library, in its order; one that cannot run has no columns and its reason as a row."""
+    from simulator.study import library
+
+    names = [name for name, _ in library.scenario_names()]
+    return [study for found in _in_processes(_studies_of, names, jobs, tell) for study in found]
+
+
+def _studies_of(name: str) -> list[StudyTable]:
+    from simulator.study import library
+    from simulator.study.sweep import Table, run_study
+
+    try:
+        scenario = library.load_scenario(name)
+    except Exception:  # said already by its row in the list of expected values
+        return []
+    tables = []
+    for study in scenario.studies:
+        try:
+            tables.append(run_study(scenario, study))
+        except Exception as error:
+            tables.append(Table(study.title, study.key, (), ((f"did not run: {_reason(error)}", ()),)))
+    return tables
+
+
+def _study_lines(study: StudyTable) -> list[str]:
+    head = (study.key, *(f"{scenario}: {metric}" for scenario, metric in study.columns))
+    shown = table(head, [[value, *map(number, row)] for value, row in study.rows])
+    reasons = [f"{value} did not run: {reason.splitlines()[0]}" for value, reason in study.reasons]
+    return [f"### {study.title}", "", shown, *reasons, ""]
+
+
+def markdown(rows: Sequence[Row], tables: Sequence[StudyTable] = ()) -> str:
+    """results/validation.md; the same rows and studies give the same bytes."""
+    lines = [
+        "# Validation", "",
+        "Written by `braid validate`. **fit**: a parameter was fitted on this value, or could have been, so it proves"
+        " nothing. **predict**: no parameter was fitted on it. That is weaker than it sounds: several assumed numbers"
+        " and mechanisms were chosen with these values in view; the README lists them.",
+        "", f"{summary(rows)}.", "", by_system(rows), "", "## Every value", "",
+        table((*_HEAD, "note"), [[*_cells(row), row.reason or row.note or ""] for row in rows]), "",
+    ]
+    if tables:
+        lines += ["## How results depend on what is uncertain", "",
+                  "One number at a time, everything else as it is (parameters are not fitted again).", ""]
+        lines += [line for study in tables for line in _study_lines(study)]
+    return "\n".join(lines).rstrip("\n") + "\n"

@@ -1,0 +1,96 @@
+"""What exchanges become where ranks are folded: one transfer of each class, which loads what all of its class do.
+
+Every capacity of a class K is loaded alike by the transfers of a class C. A transfer that loads K with b bytes in all
+has |C| like it, so each of the |K| capacities gets b |C| / |K| bytes from C, in lock-step; one of them stands for K.
+
+Worked example: 4 ranks, each pair a message of 1 MB. All 12 messages are one class, the 4 ports out another, so the
+port that stands gets 1 MB x 12 / 4 = 3 MB while the message that stands moves 1 MB.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from simulator.collective.transfer import Phase, Transfer
+from simulator.units import to_ps
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from simulator.symmetry.refinement import Array
+    from simulator.symmetry.ties import Exchange, WorldTies
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """The class of every capacity and transfer; standing: the capacity that stands for each class. rates: bytes/s."""
+
+    capacities: Array
+    standing: Array
+    rates: Array
+    transfers: Array
+
+
+class Folding:
+    """What stands for what. leader[r]: who is simulated for rank r."""
+
+    def __init__(self, ties: WorldTies, leader: Sequence[int], classes: Classes) -> None:
+        import numpy as np
+
+        self._ties, self._leader, self._classes = ties, leader, classes
+        self._capacities_alike = np.bincount(classes.capacities)
+        self._transfers_alike = np.bincount(classes.transfers) if len(classes.transfers) else classes.transfers
+
+    def phases(self, exchange: Exchange, phases: tuple[Phase, ...]) -> tuple[Phase, ...]:
+        """Those of an exchange for the leaders: all like it together, on the capacities that stand."""
+        first, folded = self._ties.first[exchange], []
+        for phase in phases:
+            stand: dict[int, tuple[int, Transfer]] = {}
+            for number, transfer in enumerate(phase.transfers, first):
+                stand.setdefault(int(self._classes.transfers[number]), (number, transfer))
+            first += len(phase.transfers)
+            transfers = tuple(
+                self._folded(one, colour, *self._ties.capacities_of_transfer.of(at))
+                for colour, (at, one) in stand.items()
+            )
+            folded.append(Phase(phase.latency_s, transfers))
+        return tuple(folded)
+
+    def own(self, exchange: Exchange, rank: int, transfer: Transfer, side: int) -> Transfer:
+        """What leaves a rank or arrives at it in a one-sided exchange, on the capacities that stand."""
+        import numpy as np
+
+        numbers = [self._ties.numbering.of(key)[0] for key, _ in transfer.loads]
+        loads = np.array([load for _, load in transfer.loads])
+        colour = int(self._classes.transfers[self._ties.first[exchange] + 2 * exchange[1].index(rank) + side])
+        return self._folded(transfer, colour, loads, np.searchsorted(self._ties.used, numbers))
+
+    def busy_ps(self, exchange: Exchange, before: int, numbers: Sequence[int]) -> int:
+        """What the busiest capacity needs for some transfers of a phase; before: those in the phases before it."""
+        import numpy as np
+
+        first = self._ties.first[exchange] + before
+        ties = [self._ties.capacities_of_transfer.of(first + number) for number in numbers]
+        if not ties:
+            return 0
+        loads, capacities = (np.concatenate(column) for column in zip(*ties, strict=True))
+        there, place = np.unique(capacities, return_inverse=True)
+        moved = np.bincount(place, weights=loads)
+        return to_ps(float((moved / self._classes.rates[there]).max(initial=0.0)))
+
+    def _folded(self, transfer: Transfer, colour: int, loads: Array, capacities: Array) -> Transfer:
+        """It for its class, which loads these capacities so much."""
+        import numpy as np
+
+        alike = int(self._transfers_alike[colour])
+        classes, first, place = np.unique(self._classes.capacities[capacities], return_index=True, return_inverse=True)
+        moved = np.zeros(len(classes), dtype=np.int64)
+        np.add.at(moved, place, loads)
+        stands = []
+        for at in np.argsort(first).tolist():
+            one = int(classes[at])
+            key = self._ties.numbering.key(int(self._ties.used[self._classes.standing[one]]))
+            stands.append((key, int(moved[at]) * alike // int(self._capacities_alike[one])))
+        waiting = sorted({self._leader[rank] for rank in transfer.ranks})
+        return Transfer(transfer.size_bytes, tuple(stands), tuple(waiting), transfer.weight)

@@ -1,0 +1,153 @@
+"""Puts and collects: nobody waits to write, everybody waits for the slowest writer, and only where it collects."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+
+from simulator.collective.one_sided import keys_of, latency_s, ports_of
+from simulator.errors import InputError, RunError
+from simulator.fabric.graph import Fabric
+from simulator.program.rank import Rank
+from simulator.spec.machine import load_machine
+from tests.replay.small import passes_mb, run, tiny
+
+# 4 ranks; aiv: start-up 4 us, 1 GB/s with 4 of 8 vector cores at 1 MB per peer; 1 us across the switch
+
+
+def exchange(npu: Rank, sent: float = 3e6, received: float = 3e6) -> None:
+    npu.group("world").put("out", int(sent), int(received), "aiv")
+    npu.group("world").collect("in", "aiv")
+
+
+def late(npu: Rank) -> None:
+    """Rank 3 works 11 us before it writes."""
+    if npu.rank == 3:
+        npu.launch(passes_mb(1), "work")
+    exchange(npu)
+    npu.launch(passes_mb(1), "after")
+
+
+def test_everybody_at_once() -> None:
+    ran = run(exchange, 4)
+    assert ran.us("out") == (0.0, 3004.0)
+    assert ran.us("in") == (3004.0, 3005.0)
+    assert ran.row("in")["ready_ps"] == ran.row("in")["start_ps"]
+
+
+def test_a_fabric_is_forgotten_by_whoever_asked_it() -> None:
+    fabric = Fabric(tiny({}), 4)
+    everybody = (0, 1, 2, 3)
+    assert keys_of(fabric, everybody, 1) == keys_of(fabric, everybody, 1)
+    assert latency_s(fabric, everybody) == 1e-6
+    seen = weakref.ref(fabric)
+    del fabric
+    gc.collect()
+    assert seen() is None
+
+
+@pytest.mark.parametrize("fold", [False, True])
+def test_nothing_is_left_of_an_exchange_that_all_have_collected(fold: bool) -> None:
+    def program(npu: Rank) -> None:
+        exchange(npu)
+        npu.group("world").put("nobody collects this", 1000, 1000, "aiv")
+
+    assert len(run(exchange, 4, fold=fold).replay.meetings.mailboxes) == 0
+    assert len(run(program, 4, fold=fold).replay.meetings.mailboxes) == 1
+
+
+def test_a_late_rank_makes_the_others_wait_where_they_collect_and_nowhere_else() -> None:
+    ran = run(late, 4)
+    assert ran.us("out", 0) == (0.0, 3004.0)
+    assert ran.us("out", 3) == (11.0, 3015.0)
+    assert {ran.us("in", rank) for rank in range(4)} == {(3015.0, 3016.0)}
+    assert ran.row("in", 0)["ready_ps"] == 3004 * 10**6  # the wait, not the work, is longer
+    assert ran.row("out", 0)["bound_by"] == "engine"
+
+
+def test_a_rank_that_receives_more_drains_longer_than_it_sends() -> None:
+    """9 MB arrive through a port of 2 GB/s while 3 MB leave at 1 GB/s."""
+
+    def program(npu: Rank) -> None:
+        exchange(npu, received=9e6 if npu.rank == 0 else 1e6)
+
+    ran = run(program, 4)
+    assert ran.us("in", 0) == (4504.0, 4505.0)
+    assert ran.us("in", 1) == (3004.0, 3005.0)
+
+
+def test_fewer_cores_in_its_partition_make_it_slower_in_proportion() -> None:
+    def program(npu: Rank) -> None:
+        npu.confine("moe", {"cube": 1, "vector": 2})
+        with npu.stream("moe"):
+            exchange(npu)
+
+    assert run(program, 4).us("out") == (0.0, 6004.0)
+
+
+def test_bytes_are_those_asked_for_at_both_ends() -> None:
+    ran = run(exchange, 4)
+    for rank in range(4):
+        assert ran.moved["hbm", rank] == pytest.approx(6e6, rel=1e-6)
+        assert ran.hbm_asked(rank) == pytest.approx(6e6)
+        assert ran.moved["link", f"die {rank}", "box 0"] == pytest.approx(3e6, rel=1e-6)
+        assert ran.moved["link", "box 0", f"die {rank}"] == pytest.approx(3e6, rel=1e-6)
+
+
+def test_nothing_to_send_costs_the_start_up_and_a_rank_alone_costs_nothing() -> None:
+    assert run(lambda npu: exchange(npu, 0, 0), 4).us("in") == (4.0, 5.0)
+    assert run(exchange, 1).us("in") == (0.0, 0.0)
+
+
+def test_two_roles_folded_give_the_unfolded_run() -> None:
+    def program(npu: Rank) -> None:
+        exchange(npu, received=9e6 if npu.where("role") else 1e6)
+        npu.launch(passes_mb(2), "after")
+
+    def place(rank: int) -> dict[str, object]:
+        return {"role": rank >= 6}
+
+    folded, unfolded = run(program, 8, place=place, fold=True), run(program, 8, place=place)
+    assert len(folded.roles.leaders) == 2
+    assert all(unfolded.times()[key] == times for key, times in folded.times().items())
+
+
+def test_a_collect_that_nobody_puts_for_names_who_is_missing() -> None:
+    def program(npu: Rank) -> None:
+        if npu.rank:
+            npu.group("world").put("out", 1000, 1000, "aiv")
+        npu.group("world").collect("in", "aiv")
+
+    with pytest.raises(RunError, match=r"waits for ranks \[0\] of group 'world'"):
+        run(program, 4)
+
+
+def test_ports_of_a_die_reach_all_the_others() -> None:
+    fabric = Fabric(load_machine("atlas_a3"), 32)
+    ports = ports_of(fabric, tuple(range(32)), 5)
+    assert [(out, count) for out, _, count in ports] == [
+        (("die 5", "die 4"), 1), (("die 5", "node 0"), 14), (("die 5", "node 0"), 16),
+    ]  # fmt: skip
+
+
+def test_a_narrow_second_level_is_refused() -> None:
+    from simulator.spec.machine import override
+
+    spec = override(load_machine("atlas_a3"), {"fabric.supernode.link_rate": "1 TB/s"})
+    with pytest.raises(InputError, match="narrower than the ports"):
+        ports_of(Fabric(spec, 32), tuple(range(32)), 0)
+
+
+def test_a_missing_link_is_refused() -> None:
+    fabric = Fabric(load_machine("atlas_a3"), 4)
+    fabric.graph.remove_edge("die 0", "die 1")
+    with pytest.raises(InputError, match="need every link"):
+        ports_of(fabric, (0, 1, 2, 3), 0)
+
+
+def test_a_narrower_port_bounds_it() -> None:
+    ran = run(exchange, 4, machine=tiny({"fabric.box.link_rate": "0.5 GB/s"}))
+    assert ran.us("out") == (0.0, 6004.0)
+    assert ran.row("out")["bound_by"] == "link box"

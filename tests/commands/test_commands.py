@@ -1,0 +1,110 @@
+"""The parts that the commands are made of: folders, names, JSON, tables."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simulator.bench.case import Case, Measurement, Row
+from simulator.commands.folder import OutputFolder, write_text
+from simulator.commands.output import to_json
+from simulator.commands.progress import ProgressBar
+from simulator.errors import InputError
+from simulator.observe.markdown import number, table
+from simulator.patterns import choose, matches
+from simulator.study.expected import plain
+
+
+def test_an_output_folder_gets_all_its_files_together(tmp_path: Path) -> None:
+    folder = OutputFolder(tmp_path / "new")
+    assert not folder.path.exists(), "checking leaves nothing behind"
+    with folder.staged() as staging:
+        (staging / "a").write_text("1")
+        (staging / "b").write_text("2")
+        assert not (folder.path / "a").exists()
+    assert sorted(file.name for file in folder.path.iterdir()) == ["a", "b"]
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, OSError])
+def test_an_interrupted_write_leaves_a_new_folder_unmade(tmp_path: Path, stop: type[BaseException]) -> None:
+    folder = OutputFolder(tmp_path / "new")
+    with pytest.raises(stop), folder.staged() as staging:
+        (staging / "a").write_text("half")
+        raise stop
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupted_write_keeps_what_was_there(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("old")
+    with pytest.raises(KeyboardInterrupt), OutputFolder(tmp_path).staged() as staging:
+        (staging / "a").write_text("half")
+        raise KeyboardInterrupt
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("a", "old")]
+
+
+@pytest.mark.parametrize(("path", "said"), [
+    ("file", "'file' is a file|it is a file"),
+    ("file/out", "is a file, not a folder"),
+    ("missing/out", "does not exist"),
+])
+def test_an_impossible_output_folder_is_refused(tmp_path: Path, path: str, said: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=said):
+        OutputFolder(tmp_path / path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and not Path("/proc").is_dir(), reason="needs a folder that cannot be written")
+def test_an_unwritable_output_folder_is_refused(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o500)
+    target = closed / "out" if os.geteuid() != 0 else Path("/proc/out")  # root may write into any folder but such
+    with pytest.raises(InputError, match="cannot write to"):
+        OutputFolder(target)
+
+
+def test_write_text_makes_its_folder_or_says_why_not(tmp_path: Path) -> None:
+    write_text(tmp_path / "results" / "x.md", "text")
+    assert (tmp_path / "results" / "x.md").read_text() == "text"
+    with pytest.raises(InputError, match="cannot write"):
+        write_text(tmp_path / "results" / "x.md" / "y.md", "text")
+
+
+def test_names_are_chosen_by_part_or_by_sign() -> None:
+    assert matches(None, "anything")
+    assert matches("flows", "flows_coupled")
+    assert matches("cold_*", "cold_run")
+    assert not matches("cold_*", "a_cold_run")
+    assert choose("dp", ["a:dp", "a:tp", "b:dp"], "scenario") == ["a:dp", "b:dp"]
+    with pytest.raises(InputError, match=r"did you mean 'a:tp'.*there are: a:dp, a:tp"):
+        choose("a:to", ["a:dp", "a:tp"], "scenario")
+
+
+def test_json_is_plain_and_strict() -> None:
+    value = {"a": np.float64(1.5), "b": [np.int64(2), float("nan")], "c": ("x", None, float("inf"))}
+    assert json.loads(to_json(plain(value))) == {"a": 1.5, "b": [2, None], "c": ["x", None, None]}
+
+
+def test_markdown_tables_hold_any_text() -> None:
+    assert table(("a", "b"), [("1|2", "x\ny")]) == "| a    | b   |\n|------|-----|\n| 1\\|2 | x y |\n"
+    assert [number(value) for value in (None, "x", 0.123456, 3128, 83805.2)] == ["-", "x", "0.1235", "3128", "83,805"]
+
+
+def test_a_benchmark_row_has_the_promised_keys() -> None:
+    case = Case("flows", "what", "module:function", "us/flow", 2.0)
+    keys = {"name", "value", "unit", "target", "met", "cpu_s", "peak_mib"}
+    assert set(Row(case, Measurement(1.0, 0.1), 20.0).as_object()) == keys
+    assert Row(case, Measurement(1.0, 0.1), 20.0).as_object()["met"] is True
+    missing = Row(case, reason="no such part").as_object()
+    assert set(missing) == keys | {"reason"}
+    assert missing["met"] is False
+    assert Case("rate", "what", "m:f", "tasks/s", 2.0, more_is_better=True).met(3.0)
+
+
+def test_the_progress_bar_is_silent_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
+    with ProgressBar("run") as bar:
+        bar(0.5)
+    assert capsys.readouterr() == ("", "")

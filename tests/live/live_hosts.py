@@ -1,0 +1,79 @@
+"""Hosts on a wire with round numbers, without GPUs: what a test of cards, threads and engines needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import simpy
+
+from simulator.live.host import Host
+from simulator.live.journal import Key, Label
+from simulator.spec.machine import load_machine, override
+from simulator.spec.nic import NicSpec, ProxySpec
+
+US = 10**6
+ROUND = {
+    "nic.goodput": "1 GB/s", "nic.message_rate": "0.01 GHz", "nic.latency": "10 us", "nic.acknowledge": "5 us",
+    "nic.loaded_latency": "0 us", "nic.post": "1 us", "nic.post_page": "1 us", "nic.split": "64 kB",
+    "proxy.poll": "0 us", "proxy.submit": "0 us", "proxy.dequeue": "0 us", "proxy.completion": "0 us",
+    "proxy.flag_write": "0 us", "proxy.flag_to_host": "1 us", "proxy.flag_to_gpu": "1 us",
+}  # fmt: skip
+
+
+class Rows:
+    """A journal that keeps its rows as tuples: (rank, stream, kind, name, start us, end us)."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, str, str, str, float, float]] = []
+        self.causes: dict[Key, Key | None] = {}
+
+    def write(self, rank: int, stream: str, kind: str, label: Label, start_ps: int, end_ps: int, bound_by: str,
+              size_bytes: float = 0.0, because: Key | None = None) -> Key:
+        self.rows.append((rank, stream, kind, label.name, start_ps / US, end_ps / US))
+        key = Key(rank, len(self.rows) - 1)
+        self.causes[key] = because
+        return key
+
+    def follow(self, row: Key, because: Key) -> None:
+        self.causes[row] = because
+
+    def fly(self, label: Label, rank: int, start_ps: int, end_ps: int) -> None:
+        pass
+
+    def of(self, rank: int, stream: str) -> list[tuple[str, float, float]]:
+        """(name, start, end) of a stream."""
+        return [row[3:] for row in self.rows if row[:2] == (rank, stream)]
+
+
+class Wire:
+    """`hosts` hosts; `seen`: flags that GPUs got, as (rank, flag, us)."""
+
+    def __init__(self, hosts: int, machine: str = "p5en_h200", templates: bool = True, **changes: str) -> None:
+        spec = override(load_machine(machine), ROUND | {key.replace("__", "."): one for key, one in changes.items()})
+        assert isinstance(spec.nic, NicSpec)
+        assert isinstance(spec.proxy, ProxySpec)
+        self.env: Any = simpy.Environment()
+        self.rows = Rows()
+        self.seen: list[tuple[int, str, float]] = []
+        self.hosts = [Host(self.env, spec.nic, spec.proxy, rank, templates, self.rows, self._see)
+                      for rank in range(hosts)]
+        for host in self.hosts:
+            for number, nic in enumerate(host.engine.nics):
+                nic.peers = {other.rank: other.engine.nics[number] for other in self.hosts}
+
+    def _see(self, rank: int, flag: str, row: Key) -> None:
+        self.seen.append((rank, flag, self.env.now / US))
+
+    def run(self, *programs: Any) -> float:
+        """Run generators to the end; the time in us at which the last of them ended."""
+        ended = []
+
+        def one(program: Any) -> Any:
+            yield from program
+            ended.append(self.env.now / US)
+
+        for program in programs:
+            self.env.process(one(program))
+        self.env.run()
+        assert len(ended) == len(programs), "a program waits for ever"
+        return max(ended)
