@@ -41,12 +41,10 @@ def all_to_all(hosts: int) -> list[Flow]:
 
 def _measured(flows: list[Flow]) -> Measurement:
     """CPU microseconds a flow, from the first start, by an event of the run as in any run, to the last end."""
-    import simpy
-
-    from simulator.physics.clock import call_later, run
+    from simulator.physics.clock import Clock, call_later
     from simulator.physics.flows import Network
 
-    env = simpy.Environment()
+    env = Clock()
     network = Network(env)
     finished: list[Flow] = []
 
@@ -55,6 +53,6 @@ def _measured(flows: list[Flow]) -> Measurement:
             network.start(flow, finished.append)
 
     call_later(env, 0, start)
-    cpu_s = cpu_s_of(lambda: run(env))
+    cpu_s = cpu_s_of(env.run)
     assert len(finished) == len(flows)
     return Measurement(cpu_s / len(flows) * 1e6, cpu_s, {"flows": len(flows), "solves": network.stats.solves})

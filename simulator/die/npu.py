@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from typing import Any
-
-import simpy
 
 from simulator.die.cache import Cache
-from simulator.die.onchip import OnChip
-from simulator.die.shape import Shapes
+from simulator.die.shape import Shapes, Stage
 from simulator.die.step import Segment, Step, Tape, Watch
 from simulator.die.stream import Stream
+from simulator.physics.clock import Clock
 from simulator.physics.cores import Cores, Need
-from simulator.physics.flows import Capacity, Network
+from simulator.physics.flows import Capacity, Flow, Network
 
 __all__ = ["Npu", "Segment", "Step", "Tape", "Watch"]
 
@@ -32,7 +29,7 @@ class Npu:
 
     def __init__(
         self,
-        env: simpy.Environment,
+        env: Clock,
         network: Network,
         rank: int,
         tape: Tape,
@@ -45,11 +42,11 @@ class Npu:
         meet: Callable[[Npu, int], None],
         watch: Watch,
     ) -> None:
-        self.env: Any = env  # its times are whole picoseconds, which simpy's types do not know
+        self.env, self.network, self.hbm, self.l2 = env, network, hbm, l2
         self.rank, self.tape, self.steps = rank, tape, tape.steps
         self.costs, self.weights, self.units = tape.costs, tape.weights, tape.units
         self.cache, self.cores, self.meet, self.shapes = cache, cores, meet, shapes
-        self.onchip = OnChip(network, hbm, l2)
+        self._flows: dict[Stage, Flow] = {}
         self._record, self.found = watch.record, watch.found
         self.pending = [step.waits for step in tape.steps]
         self.ended_ps = array("q", [-1]) * len(tape.steps)
@@ -61,7 +58,7 @@ class Npu:
 
     def begin(self) -> None:
         """Let the host start launching at the present time."""
-        self._open_segments(self.env.now)
+        self._open_segments(self.env.now_ps)
 
     def _open_segments(self, opens_ps: int) -> None:
         """Open the next segment, and those behind it whose blocking reads are already answered."""
@@ -79,6 +76,16 @@ class Npu:
         for stream in self.streams:
             stream.poke()
 
+    def flow(self, stage: Stage) -> Flow:
+        """A flow for a stage on this die, ready to start."""
+        flow = self._flows.get(stage)
+        if flow is None:
+            flow = self._flows[stage] = stage.on(self.hbm, self.l2)
+        elif flow.serial >= 0:  # in use
+            return flow.again()
+        flow.reset()
+        return flow
+
     def issued_ps(self, index: int) -> int:
         """When the host issued this step, in ps, or -1 if it is not known yet."""
         step = self.steps[index]
@@ -88,7 +95,7 @@ class Npu:
 
     def finish(self, index: int, start_ps: int, solo_ps: int, bound_by: str, need: Need, units: int) -> None:
         """A step has ended: record it, free its cores, wake what waited for it."""
-        now_ps = self.env._now
+        now_ps = self.env.now_ps
         step = self.steps[index]
         self.ended_ps[index] = now_ps
         self.left -= 1

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from simulator.physics.clock import NORMAL, SOLVE, Call, Timer, call_later, run
+from simulator.physics.clock import NORMAL, SOLVE, Alarm, Call, Clock, call_later
 from simulator.physics.cores import Cores
-from simulator.physics.flows import Bound, Capacity, Flow, Network, StalledFlowError, Stats
+from simulator.physics.flows import Bound, Capacity, Countdown, Flow, Network, StalledFlowError, Stats
 from simulator.physics.maxmin import LIMIT, Demand, max_min
 
 __all__ = [
-    "LIMIT", "NORMAL", "SOLVE", "Bound", "Call", "Capacity", "Cores", "Demand", "Flow", "Network", "StalledFlowError",
-    "Stats", "Timer", "call_later", "max_min", "run",
+    "LIMIT", "NORMAL", "SOLVE", "Alarm", "Bound", "Call", "Capacity", "Clock", "Cores", "Countdown", "Demand", "Flow",
+    "Network", "StalledFlowError", "Stats", "call_later", "max_min",
 ]  # fmt: skip

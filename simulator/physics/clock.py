@@ -1,8 +1,8 @@
-"""Lean events on a SimPy clock that counts integer picoseconds.
+"""SimPy's environment in integer picoseconds, with lean events.
 
-This module alone touches SimPy's private fields (hot paths read `_now`); everything else goes through it.
-Within one instant SimPy runs events in the order of their priority, then of their scheduling:
-URGENT (0) < NORMAL (1) < SOLVE (2). Rates are solved at SOLVE, after all that starts and ends in the instant.
+This module alone touches SimPy's private fields. Within one instant SimPy runs events in the order of their priority,
+then of their scheduling: URGENT (0) < NORMAL (1) < SOLVE (2). Rates are solved at SOLVE, after all that starts and ends
+in the instant. A user's own processes, time-outs and interrupts run beside a replay on the same clock.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import Any
 
 from simpy import Environment
+from simpy.core import EmptySchedule
 from simpy.events import NORMAL, Event, EventPriority
 
 SOLVE = EventPriority(2)
@@ -25,6 +26,79 @@ NEVER = -1
 Callback = Callable[[Event], Any]
 
 
+class Clock(Environment):
+    """A SimPy environment whose times are whole picoseconds. now_ps: the present time, the same as `now`."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.now_ps = 0
+
+    def run(self, until: Any = None) -> Any:
+        """Run to the end of all events, or as SimPy does until a time or an event."""
+        with seldom_collected():
+            if until is not None:
+                return super().run(until)
+            queue = self._queue
+            while queue:
+                at_ps, _, _, event = heappop(queue)
+                kind = type(event)
+                if kind is Alarm:
+                    if event.at_ps == at_ps:  # type: ignore[attr-defined]
+                        self._now = self.now_ps = at_ps  # type: ignore[assignment]
+                        event.fire()  # type: ignore[attr-defined]
+                elif kind is Call:
+                    self._now = self.now_ps = at_ps  # type: ignore[assignment]
+                    if len(event._calls) == 1:  # type: ignore[attr-defined]
+                        event.call(event)  # type: ignore[attr-defined]
+                    else:
+                        event.call_all()  # type: ignore[attr-defined]
+                else:
+                    self._process(at_ps, event)
+        return None
+
+    def step(self) -> None:
+        """Process the next event; EmptySchedule if there is none."""
+        self._drop_stale()
+        if not self._queue:
+            raise EmptySchedule
+        at_ps, _, _, event = heappop(self._queue)
+        self._process(at_ps, event)
+
+    def peek(self) -> Any:
+        """The time of the next event, infinity if there is none."""
+        self._drop_stale()
+        return super().peek()
+
+    def skip_to(self, at_ps: int) -> bool:
+        """Move the clock on to this time if no event comes before it or at it; whether that was so."""
+        self._drop_stale()
+        if self._queue and self._queue[0][0] <= at_ps:
+            return False
+        self._now = self.now_ps = at_ps
+        return True
+
+    def _drop_stale(self) -> None:
+        """Take entries of alarms that were moved off the head of the queue: they must not move the clock."""
+        queue = self._queue
+        while queue and type(queue[0][3]) is Alarm and queue[0][3].at_ps != queue[0][0]:
+            heappop(queue)
+
+    def _process(self, at_ps: Any, event: Any) -> None:
+        self._now = self.now_ps = at_ps
+        if type(event) is Alarm:
+            event.fire()
+            return
+        if type(event) is Call:
+            event.call_all()
+            return
+        callbacks, event.callbacks = event.callbacks, None
+        for callback in callbacks:
+            callback(event)
+        if not event._ok and not getattr(event, "_defused", False):
+            raise event._value
+
+
+
 class Call(Event):
     """An event that is triggered from the beginning and calls one function when its time comes.
 
@@ -34,72 +108,61 @@ class Call(Event):
     _ok = True
     _value = None
 
-    def __init__(self, env: Environment, callback: Callback) -> None:
+    def __init__(self, env: Clock, callback: Callback) -> None:
         self.env = env
         self.call = callback
         self._calls = [callback]
 
     @property
-    def callbacks(self) -> list[Callback]:
+    def callbacks(self) -> list[Callback]:  # type: ignore[override]
         """As SimPy wants it."""
         return self._calls
 
-    @callbacks.setter
-    def callbacks(self, _: object) -> None:
-        """SimPy takes an event's callbacks away when it is processed; this one keeps them for its other times."""
+    def call_all(self) -> None:
+        """Call the function, and those who wait for this event: they wait for one of its times."""
+        calls, self._calls = self._calls, [self.call]
+        for call in calls:
+            call(self)
 
-    def at(self, at_ps: int, priority: EventPriority = NORMAL) -> None:
+    def at(self, at_ps: int) -> None:
         """Call at this time, now or later."""
-        env = self.env
-        heappush(env._queue, (at_ps, priority, next(env._eid), self))
+        env: Any = self.env
+        heappush(env._queue, (at_ps, NORMAL, next(env._eid), self))
 
 
-class Alarm(Call):
+class Alarm(Event):
     """A call of `ring()` that can be moved at will: it comes at the time `at_ps` for which it was set last.
 
-    Entries of other times stay in the queue; `run` passes them over, and they do not move the clock.
+    Entries of other times stay in the queue, because taking an entry out of a heap costs more than letting it pass; the
+    clock passes them over.
     """
 
-    def __init__(self, env: Environment, ring: Callable[[], Any]) -> None:
-        super().__init__(env, self._fire)
+    _ok = True
+    _value = None
+    callbacks = None  # type: ignore[assignment]
+
+    def __init__(self, env: Clock, ring: Callable[[], Any]) -> None:
+        self.env = env
         self.ring = ring
         self.at_ps = NEVER
 
     def set(self, at_ps: int) -> None:
-        """Ring at this time, now or later, instead of any other."""
+        """Ring at this time, now or later, instead of any other; ValueError for a time in the past."""
         if at_ps != self.at_ps:
+            env: Any = self.env
+            if at_ps < env.now_ps:
+                raise ValueError(f"an alarm cannot ring in the past: {at_ps} ps, now {env.now_ps} ps")
             self.at_ps = at_ps
-            env = self.env
             heappush(env._queue, (at_ps, NORMAL, next(env._eid), self))
 
     def stop(self) -> None:
         """Do not ring."""
         self.at_ps = NEVER
 
-    def _fire(self, _: Event) -> None:
-        if self.env._now == self.at_ps:
-            self.stop()
-            self.ring()
-
-
-def run(env: Environment) -> None:
-    """Run to the end, as `env.run()` does, with less ado about calls."""
-    queue = env._queue
-    with seldom_collected():
-        while queue:
-            event: Any = queue[0][3]
-            kind = type(event)
-            if kind is Alarm:
-                at_ps = heappop(queue)[0]
-                if event.at_ps == at_ps:
-                    env._now = at_ps
-                    event.at_ps = NEVER
-                    event.ring()
-            elif kind is Call:
-                env._now = heappop(queue)[0]
-                event.call(event)
-            else:
-                env.step()
+    def fire(self) -> None:
+        """Ring, as the clock does at `at_ps`; it can be set again meanwhile."""
+        self.at_ps = NEVER
+        self.ring()
 
 
 @contextmanager
@@ -115,7 +178,7 @@ def seldom_collected() -> Iterator[None]:
         gc.unfreeze()
 
 
-def call_later(env: Environment, delay_ps: int, callback: Callback, priority: EventPriority = NORMAL) -> Event:
+def call_later(env: Clock, delay_ps: int, callback: Callback, priority: EventPriority = NORMAL) -> Event:
     """Call `callback(event)` after `delay_ps` picoseconds (an integer, 0 allowed: later in this instant).
 
     Raises ValueError if the delay is negative.
@@ -123,60 +186,5 @@ def call_later(env: Environment, delay_ps: int, callback: Callback, priority: Ev
     if delay_ps < 0:
         raise ValueError(f"a delay cannot be negative: {delay_ps} ps")
     event = Call(env, callback)
-    heappush(env._queue, (env._now + delay_ps, priority, next(env._eid), event))
+    heappush(env._queue, (env.now_ps + delay_ps, priority, next(env._eid), event))
     return event
-
-
-class Timer:
-    """One alarm that can be moved at will: it calls `ring()` at the time for which it was armed last.
-
-    An alarm that is moved leaves its old entry in SimPy's queue, because taking an entry out of a heap costs more than
-    letting it pass. Old entries that lie behind the last alarm would carry the clock beyond the end of the simulation:
-    they are removed when the timer is disarmed.
-    """
-
-    __slots__ = ("_env", "_event", "_priority", "_ring", "_times", "at_ps")
-
-    def __init__(self, env: Environment, ring: Callable[[], Any], priority: EventPriority = NORMAL) -> None:
-        self._env = env
-        self._ring = ring
-        self._priority = priority
-        self.at_ps: int | None = None  # when it will ring; None while it is not armed
-        self._event = Call(env, self._fire)  # one event, in the queue once for each of these times
-        self._times: set[int] = set()
-
-    def arm(self, at_ps: int) -> None:
-        """Ring at `at_ps` (now or later) instead of whenever it was armed for before."""
-        if at_ps == self.at_ps:
-            return
-        env = self._env
-        if at_ps < env._now:
-            raise ValueError(f"a timer cannot ring in the past: {at_ps} ps, now {env._now} ps")
-        self.at_ps = at_ps
-        if at_ps not in self._times:
-            self._times.add(at_ps)
-            heappush(env._queue, (at_ps, self._priority, next(env._eid), self._event))
-
-    def disarm(self) -> None:
-        """Do not ring, and leave nothing behind in the queue that would move the clock."""
-        self.at_ps = None
-        if self._times:
-            queue = self._env._queue
-            queue[:] = [entry for entry in queue if entry[3] is not self._event]
-            heapify(queue)
-            self._times.clear()
-
-    def skip_to(self, at_ps: int) -> bool:
-        """While ringing: move the clock on to where it would ring next, if nothing else happens until then."""
-        queue = self._env._queue
-        if queue and queue[0][0] <= at_ps:
-            return False
-        self._env._now = at_ps
-        return True
-
-    def _fire(self, _: Event) -> None:
-        now_ps = self._env._now
-        self._times.remove(now_ps)  # type: ignore[arg-type]
-        if now_ps == self.at_ps:
-            self.at_ps = None
-            self._ring()

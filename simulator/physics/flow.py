@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from simulator.physics.maxmin import LIMIT
 
 if TYPE_CHECKING:
-    from simulator.physics.crowd import Crowd
+    from simulator.physics.batch import Batch
 
 NEVER, DONE = -1, -2
 """Finish times of a flow that has no rate yet, and of one that has ended."""
@@ -25,11 +25,11 @@ class StalledFlowError(ValueError):
 class Capacity:
     """Something that moves at most `rate_bytes_per_s`, shared by the flows that cross it; rate inf never binds.
 
-    guard: told of a flow before it begins here, so that whoever uses it off the network can join.
-    crowd: what moves all flows in flight here, if not the network one by one.
+    batch: what moves all flows in flight here, if not the network one by one. changed: its rate is not the first one.
+    plain: neither of the two, so that a flow alone here goes as fast as it was made to.
     """
 
-    __slots__ = ("crowd", "flows", "guard", "name", "rate_bytes_per_s", "serial")
+    __slots__ = ("batch", "changed", "flows", "name", "plain", "rate_bytes_per_s", "serial")
 
     def __init__(self, name: str, rate_bytes_per_s: float) -> None:
         if not rate_bytes_per_s >= 0:
@@ -37,18 +37,39 @@ class Capacity:
         self.name = name
         self.rate_bytes_per_s = rate_bytes_per_s
         self.flows: dict[Flow, float] = {}  # those in flight here -> bytes moved here per byte of a member's own
-        self.guard: Callable[[Flow], object] | None = None
-        self.crowd: Crowd | None = None
+        self.batch: Batch | None = None
+        self.changed = False
+        self.plain = True
         self.serial = next(_serials)
 
     def __repr__(self) -> str:
         return f"Capacity({self.name!r}, {self.rate_bytes_per_s:g} B/s)"
 
+    def enter(self, batch: Batch | None) -> None:
+        """From now on a batch moves all flows here, or the network again."""
+        self.batch = batch
+        self.plain = batch is None and not self.changed
+
+    def change(self, rate_bytes_per_s: float) -> None:
+        """Have another rate."""
+        self.rate_bytes_per_s = rate_bytes_per_s
+        self.changed, self.plain = True, False
+
     def used_bytes_per_s(self) -> float:
         """How much moves here at this moment."""
-        if self.crowd is not None:
-            return self.crowd.used_bytes_per_s(self)
+        if self.batch is not None:
+            return self.batch.used_bytes_per_s(self)
         return sum(coefficient * flow.rate_bytes_per_s for flow, coefficient in self.flows.items())
+
+
+class Countdown:
+    """So many flows have to end; `reached` is called with the last of them."""
+
+    __slots__ = ("left", "reached")
+
+    def __init__(self, left: int, reached: Callable[[Flow], object]) -> None:
+        self.left = left
+        self.reached = reached
 
 
 Bound: TypeAlias = Capacity | int
@@ -64,13 +85,15 @@ class Flow:
     """`multiplicity` identical members that each move `size_bytes`, at `weight` times the fair level.
 
     loads: (capacity, bytes moved there per byte of a member's own). limit_bytes_per_s, size and rate are per member.
+    done: called with the flow when its bytes are moved. countdowns: what its end counts down.
     Raises ValueError for numbers that make no sense, and for a flow that nothing bounds (no load, no finite limit).
     """
 
     __slots__ = (  # noqa: RUF023
         "size_bytes", "loads", "limit_bytes_per_s", "weight", "multiplicity", "tag", "rate_bytes_per_s",
         "pulls", "bound", "chosen", "index", "solo_rate", "solo_bound",
-        "left_bytes", "since_ps", "finish_ps", "queued_ps", "bound_since_ps", "_bound_ps", "done", "serial",
+        "left_bytes", "since_ps", "finish_ps", "queued_ps", "bound_since_ps", "_bound_ps", "done", "countdowns",
+        "serial",
     )  # fmt: skip
 
     def __init__(
@@ -93,7 +116,7 @@ class Flow:
                              "must be positive, and size and weight finite")
         if not loads and limit_bytes_per_s == inf:
             raise ValueError(f"{self!r} loads no capacity and has no finite limit: nothing bounds its rate")
-        self.rate_bytes_per_s = 0.0  # at this moment; in a crowd, when it was formed: ask its capacities
+        self.rate_bytes_per_s = 0.0  # at this moment; in a batch, when it was formed: ask its capacities
         self.bound: Bound = LIMIT  # what sets this rate
         self.chosen = False  # for the solver: among those whose rates are being solved, and the index there
         self.index = 0
@@ -102,11 +125,12 @@ class Flow:
         self.finish_ps = self.queued_ps = NEVER
         self.since_ps = self.bound_since_ps = 0
         self._bound_ps: dict[Bound, int] | None = None
-        self.done: Callable[[Flow], object]
+        self.done: Callable[[Flow], object] | None = None
+        self.countdowns: Sequence[Countdown] = ()
         self.serial = -1
 
-    def again(self) -> Flow:
-        """Another flow like this one as it was made."""
+    def again(self, size_bytes: float | None = None, limit_bytes_per_s: float | None = None) -> Flow:
+        """Another flow like this one as it was made, with another size and limit if they are given."""
         flow = Flow.__new__(Flow)
         flow.size_bytes = flow.left_bytes = self.size_bytes
         flow.loads, flow.pulls = self.loads, self.pulls
@@ -118,8 +142,20 @@ class Flow:
         flow.finish_ps = flow.queued_ps = NEVER
         flow.since_ps = flow.bound_since_ps = 0
         flow._bound_ps = None
+        flow.done, flow.countdowns = None, ()
         flow.serial = -1
+        if size_bytes is not None:
+            flow.size_bytes = flow.left_bytes = size_bytes
+        if limit_bytes_per_s is not None:
+            flow.limit_bytes_per_s = limit_bytes_per_s
+            flow.solo_rate, flow.solo_bound = flow.alone()
         return flow
+
+    def reset(self) -> None:
+        """Be as it was made, to be started once more."""
+        self.left_bytes = self.size_bytes
+        self.finish_ps = self.queued_ps = self.serial = NEVER
+        self._bound_ps = None
 
     def _add_up(self, loads: Sequence[tuple[Capacity, float]]) -> None:
         """Set `pulls` (the loads that can bound, for all members) and the rate and bound of the flow alone."""
@@ -129,27 +165,26 @@ class Flow:
                 merged[capacity] = merged.get(capacity, 0.0) + coefficient
             loads = list(merged.items())
         members = self.multiplicity
-        rate = self.limit_bytes_per_s
-        bound: Bound = LIMIT
         idle = False  # some of the loads can never bind
         for capacity, coefficient in loads:
-            total = capacity.rate_bytes_per_s
-            if 0.0 < coefficient < inf:
-                alone = total / (coefficient * members)
-                if alone <= rate and (alone < rate or (alone < inf and _before(capacity, bound))):
-                    rate, bound = alone, capacity
-                elif total == inf:
-                    idle = True
-            elif coefficient == 0:
-                idle = True
-            else:
+            if not 0.0 <= coefficient < inf:
                 raise ValueError(f"{self!r}: coefficient {coefficient} on {capacity!r}; it must be 0 or more")
+            idle |= coefficient == 0.0 or capacity.rate_bytes_per_s == inf
         if members == 1 and not idle:
             self.pulls: Sequence[tuple[Capacity, float]] = tuple(loads)
         else:
             self.pulls = [(c, a * members) for c, a in loads if a and c.rate_bytes_per_s < inf]
-        self.solo_rate: float = rate
-        self.solo_bound: Bound = bound
+        self.solo_rate, self.solo_bound = self.alone()
+
+    def alone(self) -> tuple[float, Bound]:
+        """Its rate where no other flow is, and what bounds it then."""
+        rate = self.limit_bytes_per_s
+        bound: Bound = LIMIT
+        for capacity, pull in self.pulls:
+            most = capacity.rate_bytes_per_s / pull
+            if most < rate or (most == rate and _before(capacity, bound)):
+                rate, bound = most, capacity
+        return rate, bound
 
     def __repr__(self) -> str:
         name = "" if self.tag is None else f"{self.tag!r}, "
@@ -168,11 +203,16 @@ class Flow:
 
     def bound_by(self, now_ps: int | None = None) -> Bound:
         """What has limited it longest: until `now_ps` while it is in flight, in all after it is done."""
+        return self.longest_bound(now_ps)[0]
+
+    def longest_bound(self, now_ps: int | None = None) -> tuple[Bound, int]:
+        """The same, and for how long, in ps."""
+        until_ps = self.since_ps if now_ps is None or self.finish_ps == DONE else now_ps
         if self._bound_ps is None:
-            return self.bound
-        until_ps = self.since_ps if self.finish_ps == DONE or now_ps is None else now_ps
+            return self.bound, until_ps - self.bound_since_ps
         times = self._bound_times(until_ps)
-        return max(times, key=times.__getitem__)
+        bound = max(times, key=times.__getitem__)
+        return bound, times[bound]
 
     def _bound_times(self, until_ps: int) -> dict[Bound, int]:
         times = dict(self._bound_ps or ())

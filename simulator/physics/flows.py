@@ -1,10 +1,10 @@
-"""Flows of bytes over shared capacities, on a SimPy clock in integer picoseconds.
+"""Flows of bytes over shared capacities, on a clock in integer picoseconds.
 
-A flow moves `size_bytes` at a rate that depends on who else is there (`maxmin.py`: weighted max-min fairness), and a
-kernel is such a flow: its bytes on chip, its HBM bytes as a coefficient, its compute as a limit. Rates are solved once
-per instant, after everything that starts or ends in it, and only for flows that can notice (`sharing.py`). A flow whose
-rate stays as it is is not touched, so its finish time carries no rounding noise from what happens elsewhere. Where
-many flows that all share end one by one, they are moved together (`crowd.py`) until another one comes.
+A flow moves `size_bytes` at a rate that depends on which others are there (`maxmin.py`: weighted max-min fairness), and
+a kernel is such a flow: its bytes on chip, its HBM bytes as a coefficient, its compute as a limit. Rates are solved
+once per instant, after everything that starts or ends in it, and only for flows that can notice (`sharing.py`). A flow
+whose rate stays as it is is not touched, so its finish time carries no rounding noise from what happens elsewhere.
+Where many flows share with each other, the compiled solver moves them together (`batch.py`).
 
 Worked example. Capacity X = 10 B/s; flow a (30 B) starts at 0 s, flow b (10 B) at 1 s. a moves 10 B in the first
 second; then both get 5 B/s: b ends at 3 s; a has 10 B left, gets 10 B/s again and ends at 4 s.
@@ -12,30 +12,26 @@ second; then both get 5 B/s: b ends at 3 s; a has 10 B left, gets 10 B/s again a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from heapq import heappush
-from math import ceil
-from operator import attrgetter
-from typing import TYPE_CHECKING
+from math import ceil, inf
 
-from simpy import Environment
 from simpy.events import Event
 
-from simulator.physics.clock import SOLVE, Timer, call_later
-from simulator.physics.crowds import MANY, Crowds
+from simulator.physics.batch import Reached
+from simulator.physics.batches import Batches
+from simulator.physics.clock import SOLVE, Alarm, Clock, call_later
 from simulator.physics.ends import Ends
-from simulator.physics.flow import DONE, NEVER, Bound, Capacity, Flow, StalledFlowError
+from simulator.physics.flow import DONE, NEVER, Bound, Capacity, Countdown, Flow, StalledFlowError
 from simulator.physics.maxmin import LIMIT
 from simulator.physics.sharing import share
 from simulator.units import PS_PER_S, to_ps
 
-if TYPE_CHECKING:
-    from simulator.physics.crowd import Crowd
-
-__all__ = ["LIMIT", "Bound", "Capacity", "Flow", "Network", "StalledFlowError", "Stats"]
+__all__ = ["LIMIT", "Bound", "Capacity", "Countdown", "Flow", "Network", "StalledFlowError", "Stats"]
 
 _SAME = 1e-14  # rates closer than this (relative) are the same rate: solving again must not move a finish time
+_LATEST_PS = 2**62
 
 
 @dataclass(slots=True)
@@ -53,93 +49,135 @@ class Network:
     watchers: called as watcher(now_ps, network) after each solve, and after each end of flows, with the new rates set.
     """
 
-    def __init__(self, env: Environment) -> None:
+    def __init__(self, env: Clock) -> None:
         self.env = env
         self.active: dict[Flow, None] = {}
         self.watchers: list[Callable[[int, Network], object]] = []
         self.stats = Stats()
         self._ends = Ends()
         self._heap = self._ends.heap
-        self._crowds = Crowds()
-        self._timer = Timer(env, self._finish)
+        self._batches = Batches(self)
+        self._alarm = Alarm(env, self._finish)
         self._new: list[Flow] = []  # flows that are not alone and have no rate yet: solved at the end of this instant
-        self._touched: dict[Capacity, None] = {}  # where flows came or went: whoever they hold back is solved as well
+        self._touched: dict[Capacity, None] = {}  # where flows came or went: those that they hold back are solved too
         self._solve_due = False
-        self._ending = False  # while `done` of a batch is called: the timer is set after it
+        self._ending = False  # while `done` of several is called: the alarm is set after it
 
-    def start(self, flow: Flow, done: Callable[[Flow], object], latency_ps: int = 0) -> None:
+    def start(self, flow: Flow, done: Callable[[Flow], object] | None, latency_ps: int = 0) -> None:
         """Set a flow off after `latency_ps`, in which it loads nothing; call `done(flow)` when its bytes are moved.
 
-        `done` never runs inside `start`. Raises StalledFlowError if the flow could never end, ValueError if it
-        was started before.
+        `done` never runs inside `start`; None where only the flow's countdowns matter. Raises StalledFlowError if the
+        flow could never end, ValueError if it was started before.
         """
         if flow.serial >= 0 or not flow.solo_rate:
-            self.check(flow)
+            _check(flow)
         stats = self.stats
         flow.serial = stats.started
         stats.started += 1
         flow.done = done
         self.active[flow] = None
-        if flow.size_bytes and not latency_ps:
+        if not flow.size_bytes:
+            call_later(self.env, latency_ps, lambda _: self._end_empty(flow))
+        elif not latency_ps:
             self._begin(flow)
-        else:
-            call_later(self.env, latency_ps, lambda _: self._begin(flow) if flow.size_bytes else self._end_empty(flow))
+        elif not self._foresee(flow, latency_ps):
+            call_later(self.env, latency_ps, lambda _: self._begin(flow))
 
-    def adopt(self, flow: Flow, done: Callable[[Flow], object]) -> None:
-        """Take in a flow that is under way, looked after by somebody else so far, at the rate that it has here too."""
-        self.check(flow)
-        flow.serial = self.stats.started
-        self.stats.started += 1
-        flow.done = done
-        self.active[flow] = None
+    def _foresee(self, flow: Flow, latency_ps: int) -> bool:
+        """Put down at once when a flow ends that will begin on idle capacities, unless another begins there before."""
+        if self.watchers:
+            return False
+        for capacity, _ in flow.pulls:
+            if capacity.flows or not capacity.plain:
+                return False
         for capacity, pull in flow.pulls:
-            if capacity.crowd is not None:
-                self._dissolve(capacity.crowd)
             capacity.flows[flow] = pull
-        flow.queued_ps = flow.finish_ps
-        heappush(self._heap, (flow.finish_ps, flow.serial, flow))
-        if not self._ending:
-            self._arm_by(flow.finish_ps)
+        flow.since_ps = flow.bound_since_ps = begin_ps = self.env.now_ps + latency_ps
+        self._alone(flow, begin_ps)
+        return True
 
-    @staticmethod
-    def check(flow: Flow) -> None:
-        """StalledFlowError if the flow could never end, ValueError if it was started before."""
-        if flow.serial >= 0:
-            raise ValueError(f"{flow!r} has been started before")
-        if not flow.solo_rate and flow.size_bytes:
-            what = "its limit" if flow.solo_bound == LIMIT else repr(flow.solo_bound)
-            raise StalledFlowError(f"{flow!r} can never move its bytes: {what} is 0 bytes/s")
+    def _displace(self, flow: Flow) -> None:
+        """A flow that was foreseen is not alone when it begins: it begins then like any other."""
+        for capacity, _ in flow.pulls:
+            del capacity.flows[flow]
+        flow.rate_bytes_per_s, flow.finish_ps = 0.0, NEVER
+        flow.queued_ps = NEVER
+        call_later(self.env, flow.since_ps - self.env.now_ps, lambda _: self._begin(flow))
 
     def _begin(self, flow: Flow) -> None:
-        now_ps: int = self.env._now  # type: ignore[assignment]
+        now_ps = self.env.now_ps
         flow.since_ps = flow.bound_since_ps = now_ps
         alone = True
         for capacity, pull in flow.pulls:
-            if capacity.guard is not None:
-                capacity.guard(flow)
             flows = capacity.flows
             if flows:
-                if capacity.crowd is not None:
-                    self._dissolve(capacity.crowd)
-                alone = False
-                self._touched[capacity] = None
+                if len(flows) == 1 and (other := next(iter(flows))).since_ps > now_ps:
+                    self._displace(other)
+                else:
+                    alone = False
+                    self._touched[capacity] = None
+            alone = alone and capacity.plain
             flows[flow] = pull
-        if not alone:
-            flow.chosen = True
-            self._new.append(flow)
-            self._solve_later()
+        if alone:
+            self._alone(flow, now_ps)
             return
-        # nothing to solve; whoever comes later in this instant finds it as one in flight
+        flow.chosen = True
+        self._new.append(flow)
+        self._solve_later()
+
+    def _alone(self, flow: Flow, begin_ps: int) -> None:
+        """Nothing to solve; another one that begins in this instant finds it as one in flight."""
         flow.bound = flow.solo_bound
         flow.rate_bytes_per_s = rate = flow.solo_rate
-        flow.finish_ps = flow.queued_ps = at_ps = now_ps + ceil(flow.left_bytes / rate * 1e12 - 2**-7)  # see to_ps
+        at_ps = begin_ps + ceil(flow.left_bytes / rate * 1e12 - 2**-7)  # see to_ps
+        flow.finish_ps = flow.queued_ps = at_ps
         heappush(self._heap, (at_ps, flow.serial, flow))
         if self.watchers:
             self._solve_later()
         elif not self._ending:
-            armed_ps = self._timer.at_ps
-            if armed_ps is None or at_ps < armed_ps:
-                self._timer.arm(at_ps)
+            armed_ps = self._alarm.at_ps
+            if armed_ps == NEVER or at_ps < armed_ps:
+                self._alarm.set(at_ps)
+
+    def set_rate(self, capacity: Capacity, rate_bytes_per_s: float) -> None:
+        """A capacity moves at most so much from now on; with 0 all that cross it stand still until it moves again.
+
+        Raises ValueError for a rate below 0 or without end, and for a capacity that never binds.
+        """
+        if not 0 <= rate_bytes_per_s < inf or capacity.rate_bytes_per_s == inf:
+            raise ValueError(f"{capacity!r}: its rate cannot become {rate_bytes_per_s} bytes/s; 0 or more, and finite")
+        capacity.change(rate_bytes_per_s)
+        now_ps = self.env.now_ps
+        if capacity.batch is not None:
+            capacity.batch.set_rate(capacity, now_ps)
+        for flow in list(capacity.flows):
+            if flow.since_ps > now_ps:
+                self._displace(flow)
+            elif not flow.chosen:
+                flow.chosen = True
+                self._new.append(flow)
+        self._solve_later()
+
+    def stalled(self) -> list[Flow]:
+        """The flows that stand still because something that they cross moves nothing at present."""
+        self._batches.dissolve_all()
+        return [flow for flow in self.active if flow.finish_ps == NEVER and not flow.rate_bytes_per_s and flow.pulls]
+
+    def hand_over(self, flows: Iterable[Flow]) -> None:
+        """Take flows off their capacities: something else moves them from now on."""
+        for flow in flows:
+            flow.chosen = False
+            for capacity, _ in flow.pulls:
+                capacity.flows.pop(flow, None)
+                self._touched.pop(capacity, None)
+
+    def take_back(self, flows: Iterable[Flow]) -> None:
+        """Move flows that are on their capacities again, at the rates that they have."""
+        now_ps = self.env.now_ps
+        for flow in flows:
+            if flow.rate_bytes_per_s:
+                flow.finish_ps = flow.queued_ps = now_ps + to_ps(flow.left_bytes / flow.rate_bytes_per_s)
+                heappush(self._heap, (flow.finish_ps, flow.serial, flow))
 
     def _solve_later(self) -> None:
         if not self._solve_due:
@@ -149,142 +187,160 @@ class Network:
     def _solve(self, _: Event) -> None:
         self._solve_due = False
         flows, self._new = self._new, []
-        changes, effort = len(flows) + len(self._touched), 0
+        if self._batches.here and flows:
+            flows = self._batches.join(flows)
         for capacity in self._touched:
-            effort += len(capacity.flows)
             for flow in capacity.flows:
                 if flow.bound is capacity and not flow.chosen:
                     flow.chosen = True
                     flows.append(flow)
         self._touched.clear()
         if flows:
-            rates, bounds = share(flows)
-            self.stats.solves += 1
-            self.stats.solved += len(flows)
-            now_ps: int = self.env._now  # type: ignore[assignment]
-            for flow, rate, bound in zip(flows, rates, bounds, strict=True):
-                flow.chosen = False
-                if bound is not flow.bound:
-                    flow.set_bound(bound, now_ps)
-                old = flow.rate_bytes_per_s
-                if not old or abs(rate - old) > _SAME * rate:
-                    self._set_rate(flow, rate, now_ps)
-            effort += len(flows)
-            if effort >= MANY and not self.watchers:
-                self._crowds.consider(flows[0], effort, changes, now_ps)
+            self._share(flows)
         self._arm()
         for watcher in self.watchers:
-            watcher(self.env._now, self)  # type: ignore[arg-type]
+            watcher(self.env.now_ps, self)
+
+    def _share(self, flows: list[Flow]) -> None:
+        """New rates for these and all whom they affect; where there are many, they become a batch."""
+        flows = self._batches.gather(flows)
+        if not flows:
+            return
+        rates, bounds = share(flows)
+        self.stats.solves += 1
+        self.stats.solved += len(flows)
+        now_ps = self.env.now_ps
+        for flow, rate, bound in zip(flows, rates, bounds, strict=True):
+            flow.chosen = False
+            if bound is not flow.bound:
+                flow.set_bound(bound, now_ps)
+            old = flow.rate_bytes_per_s
+            if abs(rate - old) > _SAME * rate or not old:
+                self._set_rate(flow, rate, now_ps)
+        self._batches.gather(flows)
 
     def _set_rate(self, flow: Flow, rate: float, now_ps: int) -> None:
-        if not rate:
-            raise StalledFlowError(f"{flow!r} gets no share of {flow.bound!r}")
         old = flow.rate_bytes_per_s
         if old:
             flow.left_bytes -= old * ((now_ps - flow.since_ps) / PS_PER_S)
         flow.since_ps = now_ps
         flow.rate_bytes_per_s = rate
+        if not rate:
+            flow.finish_ps = flow.queued_ps = NEVER
+            return
         flow.finish_ps = finish_ps = now_ps + to_ps(flow.left_bytes / rate)
         if finish_ps < flow.queued_ps or flow.queued_ps < 0:  # a later end is put right when the old one comes up
             flow.queued_ps = finish_ps
             heappush(self._heap, (finish_ps, flow.serial, flow))
 
-    def _arm_by(self, at_ps: int) -> None:
-        armed_ps = self._timer.at_ps
-        if armed_ps is None or at_ps < armed_ps:
-            self._timer.arm(at_ps)
+    # ends ----------------------------------------------------------------------------------------------------------
 
     def _arm(self) -> None:
-        """Set the timer to the first end."""
+        """Set the alarm to the first end."""
         at_ps = self._first_ps()
-        if at_ps is None:
-            self._timer.disarm()
+        if at_ps == NEVER:
+            self._alarm.stop()
         else:
-            self._timer.arm(at_ps)
+            self._alarm.set(at_ps)
 
-    def _first_ps(self) -> int | None:
-        """When the first flow ends."""
-        for crowd in self._crowds.here.copy():
-            if crowd.next_ps() == NEVER:
-                self._dissolve(crowd)
+    def _first_ps(self) -> int:
+        """When the first flow ends; NEVER if none does."""
+        batch_ps = self._batches.next_ps() if self._batches.here else NEVER
         at_ps = self._ends.first_ps()
-        for crowd in self._crowds.here:
-            crowd_ps = crowd.next_ps()
-            if at_ps is None or crowd_ps < at_ps:
-                at_ps = crowd_ps
-        return at_ps
+        if at_ps is None:
+            return batch_ps
+        return at_ps if batch_ps == NEVER or at_ps <= batch_ps else batch_ps
 
     def _finish(self) -> None:
-        ends, timer, crowds = self._ends, self._timer, self._crowds.here
-        active, touched = self.active, self._touched
-        at_ps: int | None = self.env._now  # type: ignore[assignment]
-        while at_ps is not None:
-            batch = ends.take(at_ps)
-            for flow in batch:
-                for capacity, _ in flow.pulls:
-                    flows = capacity.flows
-                    del flows[flow]
-                    if flows:
-                        touched[capacity] = None
-                flow.since_ps = at_ps
-                flow.rate_bytes_per_s = 0.0
-                del active[flow]
-            if crowds:
-                batch = self._take_from_crowds(batch)
-            self._tell(batch)
+        env = self.env
+        while True:
+            self._take_ends(env.now_ps)
+            if self._batches.here:
+                self._run_batches()
             if self._solve_due:
                 return
-            at_ps = self._first_ps() if crowds else ends.first_ps()
-            if at_ps is not None and not timer.skip_to(at_ps):
-                timer.arm(at_ps)
+            at_ps = self._first_ps()
+            if at_ps == NEVER:
+                self._alarm.stop()
                 return
-        timer.disarm()
+            if at_ps > env.now_ps and not env.skip_to(at_ps):
+                self._alarm.set(at_ps)
+                return
 
-    def _take_from_crowds(self, batch: list[Flow]) -> list[Flow]:
-        """Add flows of crowds that end at this instant."""
-        now_ps: int = self.env._now  # type: ignore[assignment]
-        for crowd in self._crowds.here:
-            for flow in crowd.take(now_ps):
-                self._end(flow)
-                batch.append(flow)
-        for crowd in self._crowds.small():
-            self._dissolve(crowd)
-        self.stats.solves += 1
-        return sorted(batch, key=attrgetter("serial"))
+    def _run_batches(self) -> None:
+        """Batches of which a flow ends now go on from end to end, until something is reached or happens outside."""
+        until_ps = self.env.now_ps if self._solve_due else self._outside_ps()
+        for at_ps, ended, reached in self._batches.run(until_ps):
+            self.stats.solves += 1
+            for flow in ended:
+                del self.active[flow]
+            moved = at_ps > self.env.now_ps and self.env.skip_to(at_ps)
+            self._tell_reached(reached)
+            if moved:
+                return
 
-    def _dissolve(self, crowd: Crowd) -> None:
-        """Have the flows of a crowd back."""
-        now_ps: int = self.env._now  # type: ignore[assignment]
-        self._crowds.here.remove(crowd)
-        flows, settled = crowd.dissolve(now_ps)
-        for flow in flows:
-            if settled:
-                flow.finish_ps = flow.queued_ps = now_ps + to_ps(flow.left_bytes / flow.rate_bytes_per_s)
-                heappush(self._heap, (flow.finish_ps, flow.serial, flow))
-            else:
-                flow.chosen, flow.rate_bytes_per_s = True, 0.0
-                self._new.append(flow)
-                self._solve_later()
+    def _outside_ps(self) -> int:
+        """Until when batches may go on by themselves: the next event, or end of another flow."""
+        first_ps = self._ends.first_ps()
+        return int(min(self.env.peek(), first_ps if first_ps is not None else _LATEST_PS, _LATEST_PS))
+
+    def _take_ends(self, now_ps: int) -> None:
+        """Flows that end now leave their capacities, and it is told."""
+        active, touched = self.active, self._touched
+        batch = self._ends.take(now_ps)
+        for flow in batch:
+            for capacity, _ in flow.pulls:
+                flows = capacity.flows
+                del flows[flow]
+                if flows:
+                    touched[capacity] = None
+            flow.since_ps = now_ps
+            flow.rate_bytes_per_s = 0.0
+            del active[flow]
+        self._tell(batch)
 
     def _end_empty(self, flow: Flow) -> None:
         flow.pulls, flow.finish_ps = (), DONE  # a flow without bytes has loaded nothing
-        flow.bound_since_ps = self.env._now  # type: ignore[assignment]
-        self._end(flow)
+        flow.since_ps = flow.bound_since_ps = self.env.now_ps
+        del self.active[flow]
         self._tell([flow])
         if not self._solve_due:
             self._arm()
-
-    def _end(self, flow: Flow) -> None:
-        """A flow that is off its capacities ends now."""
-        flow.since_ps = self.env._now  # type: ignore[assignment]
-        flow.rate_bytes_per_s = 0.0
-        del self.active[flow]
 
     def _tell(self, batch: list[Flow]) -> None:
         """Tell of flows that have ended at this instant."""
         self._ending = True
         for flow in batch:
-            flow.done(flow)
+            if flow.countdowns:
+                for countdown in flow.countdowns:
+                    countdown.left -= 1
+                    if not countdown.left:
+                        countdown.reached(flow)
+            if flow.done is not None:
+                flow.done(flow)
         self._ending = False
         if self._new or self._touched or self.watchers:
             self._solve_later()
+
+    def _tell_reached(self, reached: list[Reached]) -> None:
+        """Tell what ends in a batch have brought about at this instant."""
+        self._ending = True
+        for flow, countdown in sorted(reached, key=lambda one: one[0].serial):
+            if countdown is None:
+                assert flow.done is not None
+                flow.done(flow)
+            elif not countdown.left:
+                countdown.reached(flow)
+        self._ending = False
+        if self._new or self._touched:
+            self._solve_later()
+
+
+def _check(flow: Flow) -> None:
+    """StalledFlowError if a flow could never end, ValueError if it was started before."""
+    if flow.serial >= 0:
+        raise ValueError(f"{flow!r} has been started before")
+    cut = any(capacity.changed for capacity, _ in flow.pulls)  # it may move again later
+    if flow.size_bytes and not cut and not flow.solo_rate:
+        what = "its limit" if flow.solo_bound == LIMIT else repr(flow.solo_bound)
+        raise StalledFlowError(f"{flow!r} can never move its bytes: {what} is 0 bytes/s")

@@ -75,9 +75,9 @@ def _only_chosen_one(flow: Flow, rates: list[float], bounds: list[Bound], k: int
         if most < rate or (most == rate and (bound == LIMIT or capacity.serial < bound.serial)):  # type: ignore[union-attr]
             rate, bound = most, capacity
     rates[k], bounds[k] = rate, bound
+    level = rate / flow.weight
     for capacity, pull, left in shared:
-        top = rate / flow.weight if capacity is bound else None
-        _ask(capacity, top, left - pull * rate, objectors)
+        _ask(capacity, level if capacity is bound else None, level, left - pull * rate, objectors)
     return True
 
 
@@ -107,33 +107,33 @@ def _solve_together(
         available.append(left)
     weights = [flows[k].weight for k in joint]
     found, stops = fill(available, members, [flows[k].limit_bytes_per_s for k in joint], weights)
-    tops: dict[int, float] = {}
     for j, k in enumerate(joint):
         rates[k] = found[j]
         if stops[j] != LIMIT:
             bounds[k] = capacities[stops[j]]
-    if contested:
-        for j, stop in enumerate(stops):
-            if stop != LIMIT:
-                tops[stop] = max(tops.get(stop, 0.0), found[j] / weights[j])
-        for i in contested:
-            left = available[i] - fsum([pull * found[j] for j, pull in members[i]])
-            _ask(capacities[i], tops.get(i), left, objectors)
+    for i in contested:
+        crossing = [(found[j] / weights[j], stops[j] == i) for j, _ in members[i]]
+        top = max((level for level, held in crossing if held), default=None)
+        left = available[i] - fsum([pull * found[j] for j, pull in members[i]])
+        _ask(capacities[i], top, max(level for level, _ in crossing), left, objectors)
 
 
-def _ask(capacity: Capacity, top: float | None, left_bytes_per_s: float, objectors: dict[Flow, None]) -> None:
+def _ask(
+    capacity: Capacity, top: float | None, highest: float, left_bytes_per_s: float, objectors: dict[Flow, None]
+) -> None:
     """Note the others on this capacity that object to the new rates.
 
-    top: the level of the chosen flows that it holds back, None if it holds back none of them. left_bytes_per_s: what
-    nobody uses.
+    top: the highest level of the chosen flows that it holds back, None if it holds back none of them; highest: that of
+    all chosen flows on it, wherever they are held back. left_bytes_per_s: what no flow uses.
     """
+    room = left_bytes_per_s > _NOISE * capacity.rate_bytes_per_s
     for flow in capacity.flows:
         if flow.chosen:
             continue
-        if top is None:
-            objects = flow.bound is capacity and left_bytes_per_s > _NOISE * capacity.rate_bytes_per_s
+        level = flow.rate_bytes_per_s / flow.weight
+        if flow.bound is capacity:  # it is held back here: others have more, or there is room
+            objects = highest > level * (1 + _NOISE) or (top is None and room)
         else:
-            level = flow.rate_bytes_per_s / flow.weight
-            objects = level > top * (1 + _NOISE) or (flow.bound is capacity and level < top * (1 - _NOISE))
-        if objects:
+            objects = False
+        if objects or (top is not None and level > top * (1 + _NOISE)):
             objectors[flow] = None

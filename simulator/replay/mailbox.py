@@ -4,28 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from math import inf
-from typing import TypeVar
-
-import simpy
 
 from simulator.collective.lowering import Lowering
 from simulator.collective.one_sided import IN, OUT, costs_of, keys_of, latency_s, own_transfer, startup_s
 from simulator.collective.transfer import Key, Transfer
-from simulator.die.mover import Mover
 from simulator.die.npu import Npu
-from simulator.die.shape import Shape, Stage, stage_of
-from simulator.physics.clock import call_later
+from simulator.physics.clock import Clock, call_later
 from simulator.physics.cores import Need
-from simulator.physics.flows import Capacity, Flow
+from simulator.physics.flows import Capacity, Flow, Network
 from simulator.program.task import Collective
 from simulator.units import to_ps
 
-_WORDS = "engine", "latency"  # what limits a put that no capacity does: its engine's rate, its start-up
-RECENT = 8  # ends of a rank's puts that are remembered: one end of many is the same in every layer
 _WHOLE = 1 << 40  # bytes of the put that stands for those of all sizes: what they load, they load in proportion
-Made = TypeVar("Made")
 
 
 @dataclass(slots=True, eq=False)
@@ -55,12 +47,12 @@ class Mailbox:
 class Mailboxes:
     """The one-sided exchanges of a run that are under way. capacity: finds or makes the capacity of a key."""
 
-    def __init__(self, env: simpy.Environment, capacity: Callable[[Key], Capacity], lowering: Lowering) -> None:
-        self.env, self.capacity, self.lowering = env, capacity, lowering
+    def __init__(
+        self, env: Clock, network: Network, capacity: Callable[[Key], Capacity], lowering: Lowering
+    ) -> None:
+        self.env, self.network, self.capacity, self.lowering = env, network, capacity, lowering
         self._boxes: dict[object, Mailbox] = {}
-        self._idle: dict[int, list[Mover]] = {}  # by rank
-        self._shapes: dict[int, dict[tuple, Shape]] = {}  # by rank
-        self._stages: dict[int, dict[tuple, Stage]] = {}  # by rank: of _WHOLE bytes
+        self._whole: dict[tuple, Flow] = {}  # flows of _WHOLE bytes
         self._costs = cache(lambda via: costs_of(lowering.engines[via]))
         self._startup_ps = cache(lambda via, members: to_ps(startup_s(lowering.engines[via], members)))
 
@@ -91,48 +83,36 @@ class Mailboxes:
 
         own: the transfer of each side for _WHOLE bytes; the same for all puts of this rank that are `alike`.
         """
-        need, start_ps = npu.steps[index].need, npu.env._now
-        shape = partial(self._shape, npu, need, collective.via, members, alike, own)
-        leaving = shape(OUT, collective.sent_bytes)
+        need, start_ps, others = npu.steps[index].need, npu.env.now_ps, members - 1
+        startup_ps = self._startup_ps(collective.via, members) if others else 0
 
-        def left(bound: str) -> None:
-            npu.finish(index, start_ps, leaving.solo_ps, bound, need, 1)
+        def left(flow: Flow) -> None:
+            solo_ps = startup_ps + to_ps(flow.solo_s())
+            npu.finish(index, start_ps, solo_ps, _bound_by(flow, startup_ps), need, 1)
             self._landed(box, npu.rank)
 
-        if collective.received_bytes and members > 1:
+        if collective.received_bytes and others:
             box.draining.add(npu.rank)
-            self._send(npu, shape(IN, collective.received_bytes), lambda _: self._drained(box, npu.rank))
-        self._send(npu, leaving, left)
+            arriving = self._flow(npu, (alike, collective.via, IN), own, inf, collective.received_bytes)
+            self.network.start(arriving, lambda _: self._drained(box, npu.rank), startup_ps)
+        if collective.sent_bytes and others:
+            limit = self._rate(collective.via, need, collective.sent_bytes / others)
+            leaving = self._flow(npu, (alike, collective.via, OUT), own, limit, collective.sent_bytes)
+        else:
+            leaving = Flow(0, (), 1.0)
+        self.network.start(leaving, left, startup_ps)
 
-    def _send(self, npu: Npu, shape: Shape, ended: Callable[[str], object]) -> None:
-        """Move one end's bytes; who moved those of an earlier one does it."""
-        idle = self._idle.setdefault(npu.rank, [])
-        mover = idle.pop() if idle else Mover(npu.onchip, ended)
-
-        def rest(bound: str) -> None:
-            idle.append(mover)
-            ended(bound)
-
-        mover.ended = rest
-        mover.start(shape, npu.env._now)
-
-    def _shape(
-        self, npu: Npu, need: Need, via: str, members: int, alike: object, own: Callable[[int], Transfer | None],
-        side: int, size: int,
-    ) -> Shape:  # fmt: skip
-        """One end of a put on a die, which is remembered for some time: its start-up, then its bytes, if any."""
-        def make() -> Shape:
-            startup_ps = self._startup_ps(via, members) if members > 1 else 0
-            if not size or members == 1:
-                return Shape((), startup_ps, startup_ps, startup_ps, *_WORDS)
-            limit = self._rate(via, need, size / (members - 1)) if side == OUT else inf
-            whole = partial(self._stage, npu, own, side, limit, startup_ps)
-            stages = self._stages.setdefault(npu.rank, {})
-            stage = _recent(stages, (alike, via, need, side, limit), whole).of_size(size)
-            alone_ps = startup_ps + stage.length_ps
-            return Shape((stage,), startup_ps, alone_ps, alone_ps, *_WORDS)
-
-        return _recent(self._shapes.setdefault(npu.rank, {}), (alike, via, need, side, size), make)
+    def _flow(
+        self, npu: Npu, end: tuple, own: Callable[[int], Transfer | None], limit: float, size: int
+    ) -> Flow:
+        """One end of a put of so many bytes."""
+        whole = self._whole.get((npu.rank, *end))
+        if whole is None:
+            transfer = own(end[2])
+            assert transfer is not None  # a rank that is not alone has ports
+            loads = [(self.capacity(key), load / _WHOLE) for key, load in transfer.loads]
+            whole = self._whole[npu.rank, *end] = Flow(_WHOLE, loads, weight=transfer.weight)
+        return whole.again(size, limit)
 
     def _rate(self, via: str, need: Need, per_peer: float) -> float:
         """Bytes/s of an engine on the cores that it got."""
@@ -140,15 +120,6 @@ class Mailboxes:
         cores = sum(count.count for count in engine.cores.values())
         share = sum(count for _, count in need) / cores if cores else 1.0
         return engine.rate_bytes_per_s("all_to_all", per_peer) * share
-
-    def _stage(
-        self, npu: Npu, own: Callable[[int], Transfer | None], side: int, limit: float, startup_ps: int
-    ) -> Stage:
-        """One end of a put of _WHOLE bytes."""
-        transfer = own(side)
-        assert transfer is not None  # who is not alone has ports
-        loads = [(self.capacity(key), load / _WHOLE) for key, load in transfer.loads]
-        return stage_of(startup_ps, Flow(_WHOLE, loads, limit, transfer.weight), npu.onchip.hbm, npu.onchip.l2)
 
     def _landed(self, box: Mailbox, rank: int) -> None:
         box.landed.add(rank)
@@ -168,7 +139,7 @@ class Mailboxes:
         box.collected += 1
         if box.collected == len(box.expected):
             del self._boxes[box.key]
-        start_ps, need = int(self.env.now), npu.tape.steps[index].need
+        start_ps, need = self.env.now_ps, npu.tape.steps[index].need
         call_later(
             self.env,
             box.latency_ps,
@@ -176,12 +147,9 @@ class Mailboxes:
         )
 
 
-def _recent(known: dict[tuple, Made], key: tuple, make: Callable[[], Made]) -> Made:
-    """What was made for this key, if that is not long ago."""
-    found = known.pop(key, None)
-    if found is None:
-        found = make()
-        if len(known) == RECENT:
-            del known[next(iter(known))]
-    known[key] = found
-    return found
+def _bound_by(flow: Flow, startup_ps: int) -> str:
+    """What limited a put longest, in words: a capacity, its engine's rate, or its start-up."""
+    bound, longest_ps = flow.longest_bound()
+    if startup_ps > longest_ps:
+        return "latency"
+    return bound.name.partition(":")[0] if isinstance(bound, Capacity) else "engine"

@@ -12,14 +12,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-import simpy
-
 from simulator.collective.lowering import Key, Lowering, Phase, Transfer, alone_ps, busy_ps
 from simulator.collective.one_sided import ONE_SIDED, PUT
 from simulator.die.npu import Npu
 from simulator.errors import RunError
-from simulator.physics.clock import call_later
-from simulator.physics.flows import Capacity, Flow, Network
+from simulator.physics.clock import Clock, call_later
+from simulator.physics.flows import Capacity, Countdown, Flow, Network
 from simulator.program.task import Collective, Task
 from simulator.program.world import World
 from simulator.replay.mailbox import Mailbox, Mailboxes
@@ -53,7 +51,6 @@ class Meeting:
     alone_ps: dict[int, int]  # rank -> how long it takes with nobody else there
     arrived: dict[int, list[tuple[Npu, int]]] = field(default_factory=dict)
     started_ps: int = -1
-    waiting: dict[int, int] = field(default_factory=dict)  # rank -> transfers of the last phase that it waits for
 
     @property
     def complete(self) -> bool:
@@ -75,7 +72,7 @@ class Meetings:
 
     def __init__(
         self,
-        env: simpy.Environment,
+        env: Clock,
         network: Network,
         world: World,
         roles: Roles,
@@ -92,7 +89,7 @@ class Meetings:
         self._whos: dict[Who, tuple[Who, frozenset[int]]] = {}  # one object for all who are equal, and who is expected
         self._leading = Leading(world, roles)
         self._flows: dict[Transfer, Flow] = {}
-        self.mailboxes = Mailboxes(env, capacity, lowering)
+        self.mailboxes = Mailboxes(env, network, capacity, lowering)
 
     def prepare(self, rank: int) -> None:
         """Lower every exchange of a rank's program before the clock runs."""
@@ -118,7 +115,7 @@ class Meetings:
         meeting = self.of(npu, index)
         meeting.arrived.setdefault(npu.rank, []).append((npu, index))
         if meeting.complete:
-            meeting.started_ps = int(self.env.now)
+            meeting.started_ps = self.env.now_ps
             self._run(meeting, 0)
 
     def of(self, npu: Npu, index: int) -> Meeting:
@@ -215,39 +212,38 @@ class Meetings:
         phase, last = meeting.phases[number], number + 1 == len(meeting.phases)
         latency_ps = to_ps(phase.latency_s)
         if not phase.transfers:
-            call_later(self.env, latency_ps, lambda _: self._after_latency(meeting, number, last))
+            if last:
+                call_later(self.env, latency_ps, partial(self._leave_all, meeting, list(meeting.arrived)))
+            else:
+                call_later(self.env, latency_ps, lambda _: self._run(meeting, number + 1))
             return
         flows = [self._flow(transfer) for transfer in phase.transfers]
         if last:
-            self._expect(meeting, phase, latency_ps)
-        left = len(flows)
-
-        def done(flow: Flow) -> None:
-            nonlocal left
-            left -= 1
-            if last:
-                self._release(meeting, flow)
-            elif not left:
-                self._run(meeting, number + 1)
-
+            self._release_by_rank(meeting, flows, latency_ps)
+        else:
+            following = Countdown(len(flows), lambda _: self._run(meeting, number + 1))
+            for flow in flows:
+                flow.countdowns = (following,)
         for flow in flows:
-            self.network.start(flow, done, latency_ps)
+            self.network.start(flow, None, latency_ps)
 
-    def _after_latency(self, meeting: Meeting, number: int, last: bool) -> None:
-        if not last:
-            self._run(meeting, number + 1)
-            return
-        for rank in list(meeting.arrived):
-            self._leave(meeting, rank, "latency")
-
-    def _expect(self, meeting: Meeting, phase: Phase, latency_ps: int) -> None:
-        """Count what every member waits for; those who neither send nor receive leave after the latency."""
-        for transfer in phase.transfers:
-            for rank in transfer.ranks:
-                meeting.waiting[rank] = meeting.waiting.get(rank, 0) + 1
-        idle = [rank for rank in meeting.arrived if rank not in meeting.waiting]
-        for rank in idle:
-            call_later(self.env, latency_ps, lambda _, rank=rank: self._leave(meeting, rank, "latency"))  # type: ignore[misc]
+    def _release_by_rank(self, meeting: Meeting, flows: list[Flow], latency_ps: int) -> None:
+        """Let every member leave with the last transfer that it waits for, and those without one after the latency."""
+        waits_for: dict[int, list[Flow]] = {rank: [] for rank in meeting.arrived}
+        for flow in flows:
+            for rank in dict.fromkeys(flow.tag.ranks):
+                waits_for[rank].append(flow)
+        together: dict[tuple[int, ...], list[int]] = {}  # ranks that wait for the same transfers
+        for rank, those in waits_for.items():
+            together.setdefault(tuple(map(id, those)), []).append(rank)
+        for ranks in together.values():
+            those = waits_for[ranks[0]]
+            if not those:
+                call_later(self.env, latency_ps, partial(self._leave_all, meeting, ranks))
+                continue
+            countdown = Countdown(len(those), partial(self._release, meeting, ranks))
+            for flow in those:
+                flow.countdowns = (*flow.countdowns, countdown)
 
     def _flow(self, transfer: Transfer) -> Flow:
         flow = self._flows.get(transfer)
@@ -257,16 +253,18 @@ class Meetings:
             flow = self._flows[transfer] = Flow(size, loads, weight=transfer.weight, tag=transfer)
         return flow.again()
 
-    def _release(self, meeting: Meeting, flow: Flow) -> None:
-        """A transfer of the last phase has ended: members that waited for nothing else leave."""
+    def _release(self, meeting: Meeting, ranks: list[int], flow: Flow) -> None:
+        """The last transfer that these members waited for has ended: they leave."""
         by = flow.bound_by()
         bound_by = by.name.partition(":")[0] if isinstance(by, Capacity) else "engine"
-        if 2 * meeting.latency_ps > self.env.now - meeting.started_ps:
+        if 2 * meeting.latency_ps > self.env.now_ps - meeting.started_ps:
             bound_by = "latency"
-        for rank in flow.tag.ranks:
-            meeting.waiting[rank] -= 1
-            if not meeting.waiting[rank]:
-                self._leave(meeting, rank, bound_by)
+        for rank in ranks:
+            self._leave(meeting, rank, bound_by)
+
+    def _leave_all(self, meeting: Meeting, ranks: list[int], _: object) -> None:
+        for rank in ranks:
+            self._leave(meeting, rank, "latency")
 
     def _leave(self, meeting: Meeting, rank: int, bound_by: str) -> None:
         steps = meeting.arrived.pop(rank)

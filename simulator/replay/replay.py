@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import simpy
-
 from simulator.collective.lowering import Key, Lowering
 from simulator.die.cache import Cache
 from simulator.die.npu import Npu, Tape, Watch
 from simulator.die.shape import Shapes
 from simulator.errors import InputError, RunError
 from simulator.fabric.graph import Fabric
-from simulator.physics.clock import run
+from simulator.physics.clock import Clock
 from simulator.physics.cores import Cores
 from simulator.physics.flows import Capacity, Network
 from simulator.program.task import Collective, Program, Task
@@ -39,7 +37,7 @@ class Replay:
         watch: Watch,
     ) -> None:
         self.world, self.machine, self.fabric = world, machine, fabric
-        self.env = simpy.Environment()
+        self.env = Clock()
         self.network = Network(self.env)
         self.capacities: dict[Key, Capacity] = {}
         self._shapes = Shapes(self._rate_of(("hbm", 0)), self._rate_of(("l2", 0)))
@@ -69,11 +67,11 @@ class Replay:
         """
         for npu in self.npus.values():
             npu.begin()
-        run(self.env)
+        self.env.run()
         stuck = [npu for npu in self.npus.values() if npu.left]
         if stuck:
             raise RunError(self._deadlock(stuck))
-        return int(self.env.now)
+        return self.env.now_ps
 
     def tasks(self, rank: int) -> list[Task]:
         """The tasks of a simulated rank, by index."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import simpy
-
 from simulator.live.host import Host
 from simulator.live.journal import Key, Label
+from simulator.physics.clock import Clock
 from simulator.spec.machine import load_machine, override
 from simulator.spec.nic import NicSpec, ProxySpec
 
@@ -52,7 +51,7 @@ class Wire:
         spec = override(load_machine(machine), ROUND | {key.replace("__", "."): one for key, one in changes.items()})
         assert isinstance(spec.nic, NicSpec)
         assert isinstance(spec.proxy, ProxySpec)
-        self.env: Any = simpy.Environment()
+        self.env: Any = Clock()
         self.rows = Rows()
         self.seen: list[tuple[int, str, float]] = []
         self.hosts = [Host(self.env, spec.nic, spec.proxy, rank, templates, self.rows, self._see)

@@ -6,9 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from simpy import Environment
-
-from simulator.physics import Capacity, Demand, Flow, Network, call_later, max_min
+from simulator.physics import Capacity, Clock, Demand, Flow, Network, call_later, max_min
 
 PS = 1e-12
 
@@ -39,7 +37,7 @@ class Outcome:
 
 def simulate(rates: Sequence[float], jobs: Sequence[Job], watch: bool = False) -> Outcome:
     """Run jobs on a Network."""
-    env = Environment()
+    env = Clock()
     network = Network(env)
     capacities = [Capacity(i, rate) for i, rate in enumerate(rates)]
     flows = [

@@ -5,9 +5,8 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from simpy import Environment
 
-from simulator.physics import Capacity, Flow, Network, call_later
+from simulator.physics import Capacity, Clock, Flow, Network, call_later
 from simulator.units import to_ps
 from tests.law.physics.plain import Job, simulate
 
@@ -23,7 +22,7 @@ def test_flows_that_share_nothing_end_after_their_time_alone(count: int) -> None
 
 
 def test_done_is_called_in_the_order_of_time_then_of_start() -> None:
-    random, env = Random(5), Environment()
+    random, env = Random(5), Clock()
     network = Network(env)
     sizes = [float(random.randrange(1, 50)) for _ in range(500)]
     seen: list[tuple[int, int]] = []
@@ -35,7 +34,7 @@ def test_done_is_called_in_the_order_of_time_then_of_start() -> None:
 
 def test_flows_started_while_others_end_take_their_place_among_them() -> None:
     """Each end of a hundred starts another flow, earlier or later than those in flight."""
-    random, env = Random(6), Environment()
+    random, env = Random(6), Clock()
     network = Network(env)
     expected: list[int] = []
     ended: list[int] = []
@@ -56,7 +55,7 @@ def test_flows_started_while_others_end_take_their_place_among_them() -> None:
 
 def test_the_clock_does_not_run_past_what_others_wait_for() -> None:
     """Between two ends that follow each other an event of somebody else still comes in its time."""
-    env = Environment()
+    env = Clock()
     network = Network(env)
     seen: list[tuple[str, int]] = []
     for size in (10.0, 20.0, 30.0, 40.0):

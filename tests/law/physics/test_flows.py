@@ -8,9 +8,8 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simpy import Environment
 
-from simulator.physics import LIMIT, Capacity, Flow, Network, StalledFlowError
+from simulator.physics import LIMIT, Capacity, Clock, Flow, Network, StalledFlowError
 from tests.law.physics.networks import traffic
 from tests.law.physics.plain import Job, Outcome, plain_ends_s, simulate
 
@@ -191,7 +190,7 @@ def test_a_flow_held_back_elsewhere_is_not_solved_again() -> None:
 
 
 def test_many_ends_of_one_instant_are_one_batch() -> None:
-    env = Environment()
+    env = Clock()
     network = Network(env)
     shared, seen = Capacity("shared", 64e9), []
     for _ in range(64):
@@ -208,7 +207,7 @@ def test_latency_loads_nothing_and_counts_as_in_flight() -> None:
 
 
 def test_a_flow_without_bytes_ends_after_its_latency_and_never_inside_start() -> None:
-    env = Environment()
+    env = Clock()
     network = Network(env)
     seen: list[tuple[object, int]] = []
     for latency in (0, 5):
@@ -245,7 +244,7 @@ def test_bound_by_is_what_limited_it_longest() -> None:
 
 
 def test_bound_by_in_flight() -> None:
-    env = Environment()
+    env = Clock()
     network = Network(env)
     shared = Capacity("shared", 1e9)
     flow = Flow(10e9, [(shared, 1.0)], 1e9 / 2)
@@ -278,12 +277,12 @@ def test_flows_that_make_no_sense(arguments: dict[str, object]) -> None:
 ])  # fmt: skip
 def test_a_flow_that_can_never_progress_is_named(flow: Flow, named: str) -> None:
     with pytest.raises(StalledFlowError, match=named):
-        Network(Environment()).start(flow, lambda _: None)
+        Network(Clock()).start(flow, lambda _: None)
     assert flow.solo_s() == inf
 
 
 def test_a_flow_starts_once() -> None:
-    network, flow = Network(Environment()), Flow(1.0, [], 1.0)
+    network, flow = Network(Clock()), Flow(1.0, [], 1.0)
     network.start(flow, lambda _: None)
     with pytest.raises(ValueError, match="before"):
         network.start(flow, lambda _: None)

@@ -7,10 +7,9 @@ from math import ceil
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from simpy import Environment
 
 from simulator.bench.flows import RATE_BYTES_PER_S, all_to_all
-from simulator.physics import Network
+from simulator.physics import Clock, Network
 
 Floats = NDArray[np.float64]
 ROUNDING_PS = 2**-7  # see units.to_ps
@@ -51,7 +50,7 @@ def plain_ends_s(size: Floats) -> Floats:
 
 @pytest.mark.parametrize("hosts", [16, 40, pytest.param(144, marks=pytest.mark.slow)])
 def test_every_end_of_an_all_to_all_is_that_of_a_plain_solve_at_every_event(hosts: int) -> None:
-    env = Environment()
+    env = Clock()
     network = Network(env)
     size, end_s = np.zeros((hosts, hosts)), np.zeros((hosts, hosts))
 

@@ -1,0 +1,176 @@
+"""Many flows that share with each other, handed over by the network to the compiled solver (`ranked.c`).
+
+There they go from end to end by themselves until something is reached that is waited for, or until the next event
+outside. Others join them when they begin on their capacities; what is left when few are in flight goes back to the
+network.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Iterable
+from math import inf
+from operator import attrgetter
+from typing import Any, TypeAlias
+
+from simulator.physics.flow import DONE, NEVER, Capacity, Countdown, Flow
+from simulator.physics.maxmin import LIMIT
+from simulator.physics.ranked import library
+
+Reached: TypeAlias = "tuple[Flow, Countdown | None]"
+"""A flow that was the last one of a countdown, or whose own end is told (None)."""
+
+_PS_S = 1e-12
+_NONE = -1
+_LIMIT = 2**62  # serial number of what limits a flow itself: any capacity is named before it
+
+
+class Batch:
+    """Flows in flight that share with no others, and the capacities that they cross. flows: those still in flight."""
+
+    def __init__(self, now_ps: int) -> None:
+        self._library = library()
+        self._net = self._library.net_new(now_ps)
+        self._numbers: dict[Capacity, int] = {}
+        self._counters: dict[Countdown, int] = {}
+        self._countdowns: list[Countdown] = []
+        self._all: list[Flow] = []  # by number
+        self.flows: dict[Flow, int] = {}
+        self._state, self._level = (ctypes.c_int64 * 2)(), ctypes.c_double()
+        self._spent = ctypes.POINTER(ctypes.c_int64)()
+        self._told = ctypes.POINTER(ctypes.c_int32)()
+
+    def __del__(self) -> None:
+        self._library.net_free(self._net)
+
+    def __len__(self) -> int:
+        return len(self.flows)
+
+    @property
+    def worn(self) -> bool:
+        """Whether most of the flows that it ever had have ended, so that one made anew would be faster."""
+        return len(self._all) > 4 * len(self.flows) + 256
+
+    def add(self, flows: list[Flow], now_ps: int) -> None:
+        """These flows share with those here from now on; they are off the network."""
+        self._library.net_advance(self._net, now_ps)
+        for capacity in sorted({at for flow in flows for at, _ in flow.pulls}, key=attrgetter("serial")):
+            self._number(capacity)
+        offsets, capacities = array("i", [0]), array("i")
+        pulls: array[float] = array("d")
+        since_ps, held, told, counters = (array(code) for code in "qiii")
+        work: array[float] = array("d")
+        counts = array("i", [0])
+        for flow in flows:
+            bound = flow.bound if flow.rate_bytes_per_s else None
+            holds = _NONE
+            for place, (capacity, pull) in enumerate(flow.pulls):
+                capacities.append(self._number(capacity))
+                pulls.append(pull * flow.weight)
+                if capacity is bound:
+                    holds = place
+            if flow.limit_bytes_per_s < inf:
+                capacities.append(self._library.net_capacity(self._net, flow.limit_bytes_per_s, _LIMIT))
+                pulls.append(flow.weight)
+                if bound == LIMIT:
+                    holds = len(flow.pulls)
+            offsets.append(len(capacities))
+            left = flow.left_bytes - flow.rate_bytes_per_s * ((now_ps - flow.since_ps) * _PS_S)
+            work.append(left / flow.weight)
+            since_ps.append(flow.bound_since_ps)
+            held.append(holds)
+            told.append(flow.done is not None)
+            counters.extend([self._counter(one) for one in flow.countdowns])
+            counts.append(len(counters))
+            self.flows[flow] = len(self._all)
+            self._all.append(flow)
+            flow.finish_ps = flow.queued_ps = NEVER
+        columns = (offsets, capacities, pulls, work, since_ps, held, told, counts, counters)
+        self._library.net_flows(self._net, len(flows), *(column.buffer_info()[0] for column in columns))
+
+    def _number(self, capacity: Capacity) -> int:
+        number = self._numbers.get(capacity)
+        if number is None:
+            capacity.enter(self)
+            number = self._library.net_capacity(self._net, capacity.rate_bytes_per_s, capacity.serial)
+            self._numbers[capacity] = number
+        return number
+
+    def _counter(self, countdown: Countdown) -> int:
+        number = self._counters.get(countdown)
+        if number is None:
+            number = self._counters[countdown] = self._library.net_counter(self._net)
+            self._countdowns.append(countdown)
+        return number
+
+    def set_rate(self, capacity: Capacity, now_ps: int) -> None:
+        """A capacity has another rate from now on."""
+        self._library.net_advance(self._net, now_ps)
+        self._library.net_rate(self._net, self._numbers[capacity], capacity.rate_bytes_per_s)
+
+    def next_ps(self) -> int:
+        """When the next flow ends; NEVER if none does as things stand."""
+        return int(self._library.net_next(self._net))
+
+    def run(self, until_ps: int) -> tuple[int, list[Flow], list[Reached]]:
+        """Go from end to end before `until_ps`, no further than the first instant in which something is reached.
+
+        Returns that instant (NEVER if nothing is), the flows that have ended, and what is reached: flows with the
+        countdown of which they were the last one here, or None where their own end is told.
+        """
+        at_ps = int(self._library.net_run(self._net, until_ps))
+        ended = [self._all[number] for number in self._what(0)]
+        for flow in ended:
+            del self.flows[flow]
+            flow.finish_ps = DONE
+            flow.rate_bytes_per_s = 0.0
+            for countdown in flow.countdowns:
+                countdown.left -= 1
+        reached: list[Reached] = []
+        numbers = self._what(1)
+        for number, counter in zip(numbers[::2], numbers[1::2], strict=True):
+            flow = self._all[number]
+            self._read(flow, number)
+            flow.since_ps = at_ps
+            reached.append((flow, None if counter == _NONE else self._countdowns[counter]))
+        return at_ps, ended, reached
+
+    def _what(self, what: int) -> list[int]:
+        count = self._library.net_told(self._net, what, ctypes.byref(self._told))
+        return self._told[: count * (1 + what)]
+
+    def _read(self, flow: Flow, number: int) -> float:
+        """Set what holds a flow back, since when, and how long what has held it before; what it has left, by weight."""
+        state, spent = self._state, self._spent
+        left = self._library.net_state(self._net, number, state, ctypes.byref(self._level), ctypes.byref(spent))
+        bounds: Any = [*(capacity for capacity, _ in flow.pulls), LIMIT]
+        for bound, spent_ps in zip(bounds, spent[: len(flow.pulls) + (flow.limit_bytes_per_s < inf)], strict=False):
+            if spent_ps:
+                flow.add_bound(bound, spent_ps)
+        flow.bound, flow.bound_since_ps = bounds[state[1]], state[0]
+        return float(left)
+
+    def used_bytes_per_s(self, capacity: Capacity) -> float:
+        """How much moves on one of its capacities."""
+        self.next_ps()
+        total = 0.0
+        state, level, spent = self._state, ctypes.byref(self._level), ctypes.byref(self._spent)
+        for flow, number in self.flows.items():
+            self._library.net_state(self._net, number, state, level, spent)
+            total += sum(pull for other, pull in flow.pulls if other is capacity) * self._level.value * flow.weight
+        return total
+
+    def dissolve(self, now_ps: int) -> Iterable[Flow]:
+        """The flows that are left, on their capacities again, each with its rate, bound and what it has to move."""
+        self.next_ps()
+        self._library.net_advance(self._net, now_ps)
+        for capacity in self._numbers:
+            capacity.enter(None)
+        for flow, number in self.flows.items():
+            left = self._read(flow, number)
+            flow.left_bytes, flow.since_ps = left * flow.weight, now_ps
+            flow.rate_bytes_per_s = self._level.value * flow.weight
+            for capacity, pull in flow.pulls:
+                capacity.flows[flow] = pull
+        return self.flows

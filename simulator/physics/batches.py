@@ -1,0 +1,113 @@
+"""Which flows of a network are moved together by the compiled solver, and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from simulator.physics.batch import Batch, Reached
+from simulator.physics.flow import NEVER, Capacity, Flow
+from simulator.physics.ranked import library
+
+if TYPE_CHECKING:
+    from simulator.physics.flows import Network
+
+MANY = 48  # flows that share with each other: from then on they are a batch
+FEW = 16  # flows left of a batch: then the network moves them one by one
+
+
+class Batches:
+    """The batches of a network that are in flight: `here`."""
+
+    __slots__ = ("_network", "here")
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self.here: list[Batch] = []
+
+    def gather(self, flows: list[Flow]) -> list[Flow]:
+        """Make batches of those that share with many; the others of these that are still to be solved."""
+        if len(flows) < MANY or self._network.watchers or library() is None:
+            return flows
+        seen: dict[Flow, None] = {}
+        rest = []
+        for flow in flows:
+            if flow in seen:
+                continue
+            component = _component(flow)
+            seen |= component
+            if len(component) >= MANY:
+                self._make(component)
+            else:
+                rest += [one for one in component if one.chosen]
+        return rest
+
+    def _make(self, flows: Iterable[Flow]) -> None:
+        self.here.append(batch := Batch(self._network.env.now_ps))
+        self._hand_over(flows, batch)
+
+    def _hand_over(self, flows: Iterable[Flow], batch: Batch) -> None:
+        flows = sorted(flows, key=attrgetter("serial"))
+        self._network.hand_over(flows)
+        batch.add(flows, self._network.env.now_ps)
+
+    def join(self, flows: list[Flow]) -> list[Flow]:
+        """Hand over those that begin where a batch is, with all that share with them; the others."""
+        rest = []
+        for flow in flows:
+            batches = dict.fromkeys(capacity.batch for capacity, _ in flow.pulls)
+            first, *others = sorted((one for one in batches if one is not None), key=len, reverse=True) or (None,)
+            if first is None or not flow.chosen:  # handed over with one before
+                rest.append(flow)
+                continue
+            for other in others:
+                self._dissolve(other)
+            self._hand_over(_component(flow), first)
+        return [flow for flow in rest if flow.chosen]
+
+    def _dissolve(self, batch: Batch) -> None:
+        """Have the flows of a batch back."""
+        self.here.remove(batch)
+        self._network.take_back(batch.dissolve(self._network.env.now_ps))
+
+    def dissolve_all(self) -> None:
+        """Have all flows back."""
+        for batch in list(self.here):
+            self._dissolve(batch)
+
+    def next_ps(self) -> int:
+        """When the first flow of all batches ends; NEVER if none does.
+
+        Those with few flows left go back to the network, those that mostly hold what has ended are made anew.
+        """
+        for batch in list(self.here):
+            if len(batch) < FEW:
+                self._dissolve(batch)
+            elif batch.worn:
+                self.here.remove(batch)
+                self._make(list(batch.dissolve(self._network.env.now_ps)))
+        ends_ps = [at_ps for batch in self.here if (at_ps := batch.next_ps()) != NEVER]
+        return min(ends_ps, default=NEVER)
+
+    def run(self, until_ps: int) -> Iterator[tuple[int, list[Flow], list[Reached]]]:
+        """Let those of which a flow ends now go on, before `until_ps` and before another one has an end (`Batch.run`)."""
+        now_ps = self._network.env.now_ps
+        for batch in list(self.here):
+            if batch.next_ps() == now_ps:
+                others_ps = [at_ps for one in self.here if one is not batch and (at_ps := one.next_ps()) != NEVER]
+                yield batch.run(max(now_ps + 1, min([until_ps, *others_ps])))
+
+
+def _component(flow: Flow) -> dict[Flow, None]:
+    """All flows of the network that share with this one, directly or through others."""
+    found = {flow: None}
+    seen: set[Capacity] = set()
+    front = [flow]
+    while front:
+        for capacity, _ in front.pop().pulls:
+            if capacity not in seen:
+                seen.add(capacity)
+                front += [other for other in capacity.flows if other not in found]
+                found |= dict.fromkeys(capacity.flows)
+    return found

@@ -1,0 +1,298 @@
+/* Coupled flows by a ranked walk: the max-min rates of maxmin.py, kept up to date from end to end.
+
+   Capacities i of C_i bytes/s; flows j of weight w_j that move a_ij bytes on i per byte of their own. A flow's own limit
+   l_j is a capacity of its own (C = l_j, a = 1). Capacities stand in the order of their levels, their *rank*; a flow is
+   *held* by the first in that order which it crosses, and its rate is w_j L_i with the level of that one,
+
+       L_i = (C_i - sum of a_ij w_j L_h over flows held by others, h) / (sum of a_ij w_j over flows that i holds),
+
+   infinite where i holds none and has room. If levels never fall along the ranks, every flow crosses a full capacity on
+   which no other flow has a higher level: these are the max-min rates. When a flow ends or comes, or a rate changes,
+   levels are worked out again from the rank concerned on. One that comes out lower than the level before it changes
+   places with that neighbour, takes over the flows that cross both, and is worked out again there.
+
+   Time. A capacity's clock is the integral of its level, V_i = int L_i dt. A flow with q_j bytes left ends at
+   E_j = V_i + q_j / w_j on the clock of i, which stays as it is however L_i changes, until another capacity holds the
+   flow. The next end is the least (min over flows held by i of E_j - V_i) / L_i over all i.
+
+   Worked example. X = 10 B/s, Y = 4 B/s; a (30 B) on X, b (2 B) on X and Y, c (4 B) on Y. Let X stand first: it holds a
+   and b, L_X = 10/2 = 5; Y holds c, L_Y = (4 - 5)/1 is lower, so Y goes first and takes over b: L_Y = 4/2 = 2,
+   L_X = (10 - 2)/1 = 8, E_b = 2 and E_c = 4 on Y, E_a = 30 on X. b ends after 1 s, with V_Y = 2, V_X = 8. Then
+   L_Y = 4, L_X = 10; c ends (4 - 2)/4 = 0.5 s later, a (30 - 8 - 5)/10 = 1.7 s after that.
+
+   Sums are long double, and always added up afresh. Times are picoseconds, rounded up. */
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+typedef long double real;
+#define PS 1e-12L
+#define FORGIVEN 0.0078125L /* picoseconds of rounding noise, as units.to_ps */
+#define NOISE 1e-14         /* relative: levels that differ by less are equal */
+#define NONE (-1)
+
+typedef struct { double pull; int32_t flow, capacity, place; } Load; /* pull: coefficient times weight */
+typedef struct {
+    double rate;
+    real clock, first;       /* first: least end of the flows that it holds */
+    int64_t serial;          /* of two at the same level the lower one stands first */
+    int32_t rank, count, room, *loads;
+} Capacity;
+typedef struct {
+    real end;
+    int64_t since_ps;        /* since when what holds it now holds it */
+    int32_t first_load, loads, held, alive, told, first_count, counts;
+} Flow;
+typedef struct {
+    Capacity *capacities; Flow *flows; Load *loads;
+    double *levels;          /* of capacities; INFINITY where one is not full */
+    int32_t *order;          /* capacities by rank */
+    int32_t *holders;        /* of flows */
+    int64_t *spent_ps;       /* how long each load has held its flow, before the present time */
+    int32_t *counters, *counted, *ended, *reached;
+    int32_t capacity_count, flow_count, load_count, counter_count, counted_count, ended_count, reached_count;
+    int32_t capacity_room, flow_room, load_room, counter_room, counted_room, reached_room;
+    int32_t from;            /* the rank from which levels must be worked out again */
+    int64_t now_ps, next_ps;
+} Net;
+
+#define GROW(array, room) (array) = realloc((array), sizeof *(array) * (size_t)(room))
+#define FITS(wanted, room) ((wanted) <= (room) || ((room) = 2 * (wanted), 0))
+
+Net *net_new(int64_t now_ps)
+{
+    Net *net = calloc(1, sizeof *net);
+    net->now_ps = now_ps;
+    net->next_ps = NONE;
+    return net;
+}
+
+void net_free(Net *net)
+{
+    for (int32_t i = 0; i < net->capacity_count; i++) free(net->capacities[i].loads);
+    free(net->capacities); free(net->flows); free(net->loads); free(net->levels); free(net->order); free(net->holders);
+    free(net->spent_ps); free(net->counters); free(net->counted); free(net->ended); free(net->reached); free(net);
+}
+
+int32_t net_capacity(Net *net, double rate, int64_t serial)
+{
+    int32_t number = net->capacity_count++;
+    if (!FITS(net->capacity_count, net->capacity_room)) {
+        GROW(net->capacities, net->capacity_room);
+        GROW(net->levels, net->capacity_room);
+        GROW(net->order, net->capacity_room);
+    }
+    net->capacities[number] = (Capacity){.rate = rate, .first = INFINITY, .serial = serial, .rank = number};
+    net->levels[number] = INFINITY;
+    net->order[number] = number;
+    return number;
+}
+
+/* Counts the flows here that it is given with. */
+int32_t net_counter(Net *net)
+{
+    if (!FITS(net->counter_count + 1, net->counter_room)) GROW(net->counters, net->counter_room);
+    net->counters[net->counter_count] = 0;
+    return net->counter_count++;
+}
+
+static void again_from(Net *net, int32_t rank) { if (rank < net->from) net->from = rank; }
+
+/* The level of a capacity, from those of all that stand before it; -1: it holds no flow and is too narrow all the same. */
+static double level_of(Net *net, int32_t number)
+{
+    Capacity *capacity = &net->capacities[number];
+    real used = 0, pull = 0, first = INFINITY;
+    for (int32_t i = 0; i < capacity->count; i++) {
+        const Load *load = &net->loads[capacity->loads[i]];
+        int32_t holder = net->holders[load->flow];
+        if (holder != number) { used += (real)load->pull * net->levels[holder]; continue; }
+        pull += load->pull;
+        if (net->flows[load->flow].end < first) first = net->flows[load->flow].end;
+    }
+    capacity->first = first;
+    if (pull == 0) return used > capacity->rate * (1 + NOISE) ? -1.0 : INFINITY;
+    return used < capacity->rate ? (double)((capacity->rate - used) / pull) : 0.0;
+}
+
+/* A flow is held by another one of its loads from now on. */
+static void hold(Net *net, int32_t number, int32_t load)
+{
+    Flow *flow = &net->flows[number];
+    if (flow->held != NONE) {
+        net->spent_ps[flow->held] += net->now_ps - flow->since_ps;
+        flow->end -= net->capacities[net->holders[number]].clock;
+        flow->since_ps = net->now_ps;
+    }
+    flow->held = load;
+    net->holders[number] = net->loads[load].capacity;
+    flow->end += net->capacities[net->loads[load].capacity].clock;
+}
+
+/* The capacity at a rank goes before its neighbour, and takes over the flows that cross both. */
+static void go_before(Net *net, int32_t rank)
+{
+    int32_t number = net->order[rank], before = net->order[rank - 1];
+    const Capacity *capacity = &net->capacities[number];
+    for (int32_t i = 0; i < capacity->count; i++) {
+        int32_t flow = net->loads[capacity->loads[i]].flow;
+        if (net->holders[flow] == before) hold(net, flow, capacity->loads[i]);
+    }
+    net->order[rank] = before;
+    net->order[rank - 1] = number;
+    net->capacities[before].rank = rank;
+    net->capacities[number].rank = rank - 1;
+}
+
+/* Whether a capacity with this level belongs before its neighbour in front. */
+static int precedes(const Net *net, int32_t number, double level, int32_t before)
+{
+    double other = net->levels[before];
+    if (level < other * (1 - NOISE)) return 1;
+    return level <= other * (1 + NOISE) && level < INFINITY
+        && net->capacities[number].serial < net->capacities[before].serial;
+}
+
+static void walk(Net *net)
+{
+    for (int32_t rank = net->from; rank < net->capacity_count;) {
+        int32_t number = net->order[rank];
+        double level = level_of(net, number);
+        if (rank && precedes(net, number, level, net->order[rank - 1])) go_before(net, rank--);
+        else { net->levels[number] = level; rank++; }
+    }
+    net->from = net->capacity_count;
+}
+
+/* Flow j loads capacities[k] for k from offsets[j] to offsets[j + 1], and counts down counters[k] for k from counts[j] to
+   counts[j + 1]. held: which of its loads held it since `since_ps`, or -1. work: its bytes by its weight. */
+void net_flows(Net *net, int32_t count, const int32_t *offsets, const int32_t *capacities, const double *pulls,
+               const double *work, const int64_t *since_ps, const int32_t *held, const int32_t *told,
+               const int32_t *counts, const int32_t *counters)
+{
+    int32_t first = net->flow_count, loads = net->load_count, counted = net->counted_count;
+    net->flow_count += count;
+    net->load_count += offsets[count];
+    net->counted_count += counts[count];
+    if (!FITS(net->flow_count, net->flow_room)) {
+        GROW(net->flows, net->flow_room); GROW(net->holders, net->flow_room); GROW(net->ended, net->flow_room);
+    }
+    if (!FITS(net->load_count, net->load_room)) { GROW(net->loads, net->load_room); GROW(net->spent_ps, net->load_room); }
+    if (!FITS(net->counted_count, net->counted_room)) GROW(net->counted, net->counted_room);
+    if (!FITS(2 * (net->flow_count + net->counted_count), net->reached_room)) GROW(net->reached, net->reached_room);
+    for (int32_t j = 0, k; j < count; j++) {
+        int32_t number = first + j, best = loads + offsets[j];
+        Flow *flow = &net->flows[number];
+        *flow = (Flow){.end = work[j], .since_ps = since_ps[j], .first_load = loads + offsets[j], .held = NONE, .alive = 1,
+                       .loads = offsets[j + 1] - offsets[j], .told = told[j],
+                       .first_count = counted + counts[j], .counts = counts[j + 1] - counts[j]};
+        for (k = counts[j]; k < counts[j + 1]; k++) net->counters[net->counted[counted + k] = counters[k]]++;
+        for (k = offsets[j]; k < offsets[j + 1]; k++) {
+            Capacity *capacity = &net->capacities[capacities[k]];
+            net->loads[loads + k] = (Load){pulls[k], number, capacities[k], capacity->count};
+            net->spent_ps[loads + k] = 0;
+            if (!FITS(capacity->count + 1, capacity->room)) GROW(capacity->loads, capacity->room);
+            capacity->loads[capacity->count++] = loads + k;
+            if (capacity->rank < net->capacities[net->loads[best].capacity].rank) best = loads + k;
+        }
+        if (held[j] != NONE) hold(net, number, loads + offsets[j] + held[j]);
+        if (flow->held != best) hold(net, number, best);
+        again_from(net, net->capacities[net->holders[number]].rank);
+    }
+}
+
+void net_rate(Net *net, int32_t capacity, double rate) { net->capacities[capacity].rate = rate; net->from = 0; }
+
+/* Time passes; no flow may end before. */
+void net_advance(Net *net, int64_t now_ps)
+{
+    real seconds = (real)(now_ps - net->now_ps) * PS;
+    for (int32_t i = 0; i < net->capacity_count && seconds > 0; i++)
+        if (net->levels[i] < INFINITY) net->capacities[i].clock += net->levels[i] * seconds;
+    net->now_ps = now_ps;
+}
+
+/* When the next flow ends, in ps; -1: none ever does as things stand. */
+int64_t net_next(Net *net)
+{
+    if (net->from == net->capacity_count) return net->next_ps;
+    walk(net);
+    real least = INFINITY;
+    for (int32_t i = 0; i < net->capacity_count; i++) {
+        const Capacity *capacity = &net->capacities[i];
+        if (capacity->first == INFINITY || !(net->levels[i] > 0)) continue;
+        real seconds = (capacity->first - capacity->clock) / net->levels[i];
+        if (seconds < least) least = seconds;
+    }
+    real wait_ps = ceill(least / PS - FORGIVEN);
+    if (!(wait_ps < 4e18L)) return net->next_ps = NONE;
+    return net->next_ps = net->now_ps + (wait_ps > 0 ? (int64_t)wait_ps : 0);
+}
+
+static void reach(Net *net, int32_t flow, int32_t counter)
+{
+    net->reached[2 * net->reached_count] = flow;
+    net->reached[2 * net->reached_count++ + 1] = counter;
+}
+
+static void end(Net *net, int32_t number)
+{
+    Flow *flow = &net->flows[number];
+    net->spent_ps[flow->held] += net->now_ps - flow->since_ps;
+    flow->since_ps = net->now_ps;
+    flow->alive = 0;
+    again_from(net, net->capacities[net->holders[number]].rank);
+    for (int32_t k = flow->first_load; k < flow->first_load + flow->loads; k++) {
+        Capacity *capacity = &net->capacities[net->loads[k].capacity];
+        int32_t last = capacity->loads[--capacity->count];
+        capacity->loads[net->loads[k].place] = last;
+        net->loads[last].place = net->loads[k].place;
+    }
+    net->ended[net->ended_count++] = number;
+    if (flow->told) reach(net, number, NONE);
+    for (int32_t k = flow->first_count; k < flow->first_count + flow->counts; k++)
+        if (!--net->counters[net->counted[k]]) reach(net, number, net->counted[k]);
+}
+
+/* Go from end to end, those at `until_ps` not included, and no further than an instant in which something is reached:
+   a flow whose end is told ends, or a counter comes to 0. The time of that; -1 if nothing is reached. */
+int64_t net_run(Net *net, int64_t until_ps)
+{
+    int64_t at_ps;
+    net->ended_count = net->reached_count = 0;
+    while ((at_ps = net_next(net)) != NONE && at_ps < until_ps) {
+        net_advance(net, at_ps);
+        for (int32_t i = 0; i < net->capacity_count; i++) {
+            Capacity *capacity = &net->capacities[i];
+            real due = capacity->clock + net->levels[i] * (2 * FORGIVEN * PS);
+            if (!(net->levels[i] > 0) || !(capacity->first <= due)) continue;
+            for (int32_t k = capacity->count - 1; k >= 0; k--) { /* what takes an ended one's place was looked at */
+                int32_t flow = net->loads[capacity->loads[k]].flow;
+                if (net->holders[flow] == i && net->flows[flow].end <= due) end(net, flow);
+            }
+        }
+        if (net->reached_count) return at_ps;
+    }
+    return NONE;
+}
+
+/* What the last run left: the numbers of flows that ended (what = 0); pairs of a flow, and the counter that it brought to
+   0 or -1 where its own end is told (what = 1). Returns how many. */
+int32_t net_told(const Net *net, int32_t what, const int32_t **numbers)
+{
+    *numbers = what ? net->reached : net->ended;
+    return what ? net->reached_count : net->ended_count;
+}
+
+/* What a flow has left by its weight, its level, since when which load holds it (state[0], state[1]), and how long each
+   of its loads has held it before. */
+double net_state(const Net *net, int32_t number, int64_t *state, double *level, const int64_t **spent_ps)
+{
+    const Flow *flow = &net->flows[number];
+    *spent_ps = &net->spent_ps[flow->first_load];
+    *level = net->levels[net->holders[number]];
+    state[0] = flow->since_ps;
+    state[1] = flow->held - flow->first_load;
+    return flow->alive ? (double)(flow->end - net->capacities[net->holders[number]].clock) : 0.0;
+}

@@ -1,0 +1,149 @@
+"""Laws of batches: flows that the compiled solver moves go as if all rates were solved afresh at every event."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from simulator.physics import LIMIT, Capacity, Clock, Countdown, Flow, Network, batches, call_later, ranked
+from tests.law.physics.plain import Job, Outcome, plain_ends_s, simulate
+from tests.law.physics.test_flows import Traffic, crowd
+
+S = 10**12
+
+
+@pytest.fixture(autouse=True)
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything that is solved becomes a batch at once, and stays one."""
+    if ranked.library() is None:
+        pytest.skip("no compiled solver here")
+    monkeypatch.setattr(batches, "MANY", 1)
+    monkeypatch.setattr(batches, "FEW", 1)
+
+
+def star(hosts: int, seed: int) -> Traffic:
+    """Each host sends to each other over its up and their down port, every size different."""
+    sizes = Random(seed).sample(range(10**6, 3 * 10**6), hosts * hosts)
+    return [1e9] * 2 * hosts, [
+        Job(sizes.pop(), {a: 1.0, hosts + b: 1.0}) for a in range(hosts) for b in range(hosts) if a != b
+    ]
+
+
+def without(network: Traffic, monkeypatch: pytest.MonkeyPatch) -> Outcome:
+    """Solved by Python."""
+    with monkeypatch.context() as patch:
+        patch.setattr(batches, "MANY", 10**9)
+        return simulate(*network)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_batches_of_all_kinds_equal_a_plain_global_solve_at_every_event(seed: int) -> None:
+    """Weights, limits, coefficients, starts among ends."""
+    rates, jobs = crowd(seed, capacities=4 + seed, flows=60)
+    ends = [end * 1e-12 for end in simulate(rates, jobs).end_ps]
+    assert ends == pytest.approx(plain_ends_s(rates, jobs), rel=1e-9, abs=6e-11)
+
+
+@pytest.mark.parametrize("memory", [1.2e9, 2.2e9, 3e9, 1e11])
+def test_memory_with_room_to_spare_is_full_when_others_are_done(memory: float) -> None:
+    """Each host's memory is crossed by all that leaves and arrives, and by a few long flows of its own."""
+    rates, jobs = star(8, 4)
+    for job in jobs:
+        source, target = job.loads
+        job.loads |= {16 + source: 1.0, 16 + target - 8: 1.0}
+    jobs += [Job(3e7, {16 + host: 1.0}, limit=4e8) for host in range(8)]
+    ends = [end * 1e-12 for end in simulate([*rates, *[memory] * 8], jobs).end_ps]
+    assert ends == pytest.approx(plain_ends_s([*rates, *[memory] * 8], jobs), rel=1e-9, abs=6e-11)
+
+
+def test_both_solvers_end_an_all_to_all_alike_to_a_picosecond(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, plain = simulate(*star(16, 2)), without(star(16, 2), monkeypatch)
+    assert out.end_ps == pytest.approx(plain.end_ps, abs=1, rel=0)
+    assert not any(capacity.flows for capacity in out.capacities)
+    assert not out.network.active
+
+
+def test_what_limited_a_flow_and_how_long_is_known_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = star(16, 3)
+    out, plain = simulate(*network), without(network, monkeypatch)
+    alike = 0
+    for flow, other, end_ps in zip(out.flows, plain.flows, out.end_ps, strict=True):
+        assert sum(flow.bound_ps.values()) == end_ps
+        assert set(flow.bound_ps) <= {capacity for capacity, _ in flow.pulls}
+        assert flow.bound_ps[flow.bound_by()] == max(flow.bound_ps.values())
+        alike += flow.bound_by().name == other.bound_by().name  # type: ignore[union-attr]
+    assert alike > 0.9 * len(out.flows)  # where two limit it at once, either may be named
+
+
+def test_equal_flows_of_a_batch_end_together() -> None:
+    """Four rings of the same sizes, each size once in a ring: four ends at a time."""
+    hosts = 8
+    jobs = [Job(1e6 + 1e4 * step, {a: 1.0, hosts + (a + step) % hosts: 1.0})
+            for a in range(hosts) for step in range(1, hosts)]
+    ends = simulate([1e9] * 2 * hosts, jobs).end_ps
+    assert len(set(ends)) == hosts - 1
+
+
+def test_others_join_a_batch_and_what_moves_there_can_be_asked() -> None:
+    env = Clock()
+    network = Network(env)
+    shared = Capacity("shared", 1e9)
+    ended: list[int] = []
+    for size in (1e9, 2e9):
+        network.start(Flow(size, [(shared, 1.0)]), lambda _: ended.append(env.now_ps))
+    env.run(until=S)
+    assert shared.batch is not None
+    assert shared.used_bytes_per_s() == pytest.approx(1e9)
+    call_later(env, 0, lambda _: network.start(Flow(1e9, [(shared, 1.0)]), lambda _: ended.append(env.now_ps)))
+    env.run()
+    assert ended == [5 * S // 2, 7 * S // 2, 4 * S]
+
+
+def test_limits_bind_and_release_in_a_batch() -> None:
+    """At its limit beside few, held back beside many."""
+    jobs = [Job(4e8, {0: 1.0}, 4e8), *(Job(1e8 * k, {0: 1.0}) for k in range(1, 5))]
+    out = simulate([1e9], jobs)
+    assert out.end_ps == [round(end * 1e12) for end in plain_ends_s([1e9], jobs)]
+    assert set(out.flows[0].bound_ps) == {out.capacities[0], LIMIT}
+
+
+@pytest.mark.parametrize("few", [1, 6])
+def test_a_countdown_is_reached_with_its_last_flow(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some of its flows are in a batch, one is alone; a batch of few goes back to the network."""
+    monkeypatch.setattr(batches, "FEW", few)
+    env, seen = Clock(), []
+    network, shared, own = Network(env), Capacity("shared", 1e9), Capacity("own", 1e9)
+    fast = Countdown(4, lambda flow: seen.append((env.now_ps, "fast", flow.tag)))
+    every = Countdown(9, lambda flow: seen.append((env.now_ps, "every", flow.tag)))
+    for k in range(8):
+        flow = Flow(1e8 * (k + 1), [(shared, 1.0)], tag=k)
+        flow.countdowns = (fast, every) if k < 4 else (every,)
+        network.start(flow, None)
+    alone = Flow(1e10, [(own, 1.0)], tag="alone")
+    alone.countdowns = (every,)
+    network.start(alone, None)
+    env.run()
+    assert seen == [(26 * S // 10, "fast", 3), (10 * S, "every", "alone")]
+    assert not network.active
+
+
+def test_a_batch_gives_up_what_has_ended() -> None:
+    """Thousands that come one after the other do not gather in it."""
+    env = Clock()
+    network, shared = Network(env), Capacity("shared", 1e9)
+    left = [3000]
+
+    def again(_: object) -> None:
+        if left[0]:
+            left[0] -= 1
+            network.start(Flow(1e6, [(shared, 1.0)]), again)
+
+    network.start(Flow(1e12, [(shared, 1.0)]), lambda _: None)
+    for _ in range(2):
+        again(None)
+    env.run(until=2 * S)
+    assert shared.batch is not None
+    assert len(shared.batch._all) < 600
+    env.run()
+    assert env.now == round((1e12 + 3000 * 1e6) / 1e9 * 1e12)
