@@ -203,6 +203,7 @@ def dispatch_and_combine(npu: Rank, case: Case) -> None:
 def proxy(host: Host, case: Case) -> Steps:
     """The proxy thread of one rank."""
     strike(host, case.knobs.fault)
+    host.engine.templates = case.knobs.templates
     barrier = None
     for number in range(case.batch.steps):
         step = step_of(case, host.rank, number)

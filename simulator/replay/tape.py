@@ -11,8 +11,7 @@ from simulator.collective.one_sided import ONE_SIDED
 from simulator.die.kernels import Cost, Work
 from simulator.die.npu import Segment, Step, Tape
 from simulator.errors import InputError
-from simulator.program.flag import Flag
-from simulator.program.task import Collective, HostWait, Prefetch, Program
+from simulator.program.task import Collective, Flag, HostWait, Prefetch, Program
 from simulator.replay.costs import Costs
 from simulator.spec.machine import MachineSpec
 from simulator.units import to_ps

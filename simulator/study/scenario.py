@@ -295,10 +295,3 @@ class Scenario(Part):
         usable_bytes = machine.chip.hbm.capacity.si * machine.chip.hbm.usable.si
         parts = {name: reads.part(name, getattr(self, name)) for name in ("batch", "layout", "routing", "knobs")}
         return Case(reads.shapes(self.shapes()), self.cards, ranks, **parts, seed=seed, usable_bytes=usable_bytes)
-
-
-def simulate(scenario: Scenario, **options: Any) -> Any:
-    """Run a scenario; see `simulator.study.simulate.simulate`."""
-    from simulator.study import simulate as simulation
-
-    return simulation.simulate(scenario, **options)
