@@ -235,7 +235,7 @@ def markdown(rows: Sequence[Row], tables: Sequence[StudyTable] = ()) -> str:
         "# Validation", "",
         "Written by `braid validate`. **fit**: a parameter was fitted on this value, or could have been, so it proves"
         " nothing. **predict**: no parameter was fitted on it. That is weaker than it sounds: several assumed numbers"
-        " and mechanisms were chosen with these values in view; the README lists them.",
+        " and mechanisms were chosen with these values in view; calibration.md lists them.",
         "", f"{summary(rows)}.", "", by_system(rows), "", "## Every value", "",
         table((*_HEAD, "note"), [[*_cells(row), row.reason or row.note or ""] for row in rows]), "",
     ]
