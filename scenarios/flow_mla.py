@@ -25,7 +25,7 @@ RUN = ("throughput_tok_s_per_card", "tpot_ms", "prefetch_stall_ms")
 
 def _h800(**more: object) -> Knobs:
     """BF16, graphs of up to 160 requests (below 90 GiB), NCCL for whatever size, on several nodes."""
-    return Knobs(**{"dtype": "bf16", "captured": 160, "small_engine": "nccl", **more})  # type: ignore[arg-type]
+    return Knobs(**{"dtype": "bf16", "captured": 160, "small_engine": "nccl", **more})
 
 
 def h20_tp() -> Scenario:

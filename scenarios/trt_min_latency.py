@@ -83,7 +83,7 @@ def _climbed(steps: tuple[Step, ...]) -> dict[str, str]:
 
 
 def _expect(number: str, value: float, role: str = "predict", note: str = "", **more: object) -> Expected:
-    return Expected(id=number, metric="throughput_tok_s", value=value, role=role, note=f"{SOURCE}{note}", **more)  # type: ignore[arg-type]
+    return Expected(id=number, metric="throughput_tok_s", value=value, role=role, note=f"{SOURCE}{note}", **more)
 
 
 def base() -> Scenario:

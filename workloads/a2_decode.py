@@ -26,7 +26,7 @@ from simulator.model.layout import share
 from simulator.model.mla import Kernels
 from simulator.model.routing import routing_of
 from simulator.program.rank import DEFAULT_STREAM, Event, Rank
-from simulator.study.scenario import Case
+from simulator.study import scenario
 
 GATHER, SCALES, GATE, SHARED, PREFETCH = "gather", "scales", "gate", "shared", "prefetch"
 PIECE_BYTES = 16e6  # of a prefetch; what HBM brings in 10 us
@@ -59,6 +59,9 @@ class Knobs(BaseModel):
     attention: Literal["mla_attention", "mla_attention_mtp", "mla_attention_amla"] = Field(
         "mla_attention_mtp", description="generation of the attention kernel"
     )
+
+
+Case = scenario.Case[scenario.Requests, scenario.Layout, Knobs]
 
 
 def iteration(npu: Rank, case: Case) -> None:
@@ -330,7 +333,7 @@ def _rows(npu: Rank, case: Case, layer: int) -> tuple[int, ...]:
     """Rows for each local expert: what all ranks' tokens choose."""
     s, ep, skew = case.shapes, npu.group("ep"), case.routing.skew
     if skew is None:
-        return routing_of((tokens_of(case),) * ep.size, s.routed_experts, s.experts_per_token, None, ()).rows()
+        return routing_of((tokens_of(case),) * ep.size, s.routed_experts, s.experts_per_token, None, ()).rows(0)
     return _drawn_rows(npu, case, layer)[npu.rank % ep.size]
 
 

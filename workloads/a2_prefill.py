@@ -25,7 +25,8 @@ from simulator.model.mla import Kernels
 from simulator.model.routing import routing_of
 from simulator.program.rank import Event, Rank
 from simulator.spec.model import Shapes
-from simulator.study.scenario import Case, MemoryItem, Workload
+from simulator.study import scenario
+from simulator.study.scenario import MemoryItem, Workload
 
 COMM = "comm"
 
@@ -41,6 +42,9 @@ class Knobs(BaseModel):
     )
     attention: Literal["ntd"] = Field("ntd", description="layout of FlashAttention's operands")
     algorithm: Literal["hierarchical", "direct"] = Field("hierarchical", description="collectives over both nodes")
+
+
+Case = scenario.Case[scenario.Prompts, scenario.Layout, Knobs]
 
 
 def prefill(npu: Rank, case: Case) -> None:
@@ -322,7 +326,7 @@ def memory(case: Case) -> list[MemoryItem]:
     """INT8 weights but for the BF16 key/value up-projection, embedding and head; all tokens once per rank."""
     s, total, own = case.shapes, _total(case), _own(case)
     up = s.heads * (s.q_lora * s.qk_dim + 2 * s.kv_lora * (s.nope_dim + s.v_dim))
-    attention = s.mla_parameters + s.kv_lora * s.heads * (s.nope_dim + s.v_dim)
+    attention: float = s.mla_parameters + s.kv_lora * s.heads * (s.nope_dim + s.v_dim)
     if case.knobs.split == "micro_batch":
         own = max(map(sum, deal(case.batch.lengths, case.ranks)))
     else:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from simulator.model import lengths
 from simulator.model.layout import blocks
-from simulator.study.scenario import Case, MemoryItem, Workload, decode_measures
-from workloads.a2_decode import iteration, requests_of, tokens_of
+from simulator.study.scenario import MemoryItem, Workload, decode_measures
+from workloads.a2_decode import Case, iteration, requests_of, tokens_of
 
 
 def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:

@@ -16,7 +16,7 @@ from simulator.model.layout import blocks, deal, split
 from simulator.model.mla import Kernels
 from simulator.model.routing import routing_of
 from simulator.program.rank import Event, Rank
-from simulator.study.scenario import Case
+from simulator.study import scenario
 
 COMM = "comm"  # stream X; stream C is the current one
 
@@ -33,6 +33,9 @@ class Knobs(BaseModel):
     )
     micro_batches: Literal[1, 2] = Field(2, description="sp_tp_sp only: streams that run whole layers")
     read_sizes: bool = Field(True, description="the host blocks on the split sizes of each dispatch")
+
+
+Case = scenario.Case[scenario.Prompts, scenario.Layout, Knobs]
 
 
 def launch(npu: Rank, kernels: Kernels) -> None:

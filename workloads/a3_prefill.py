@@ -9,8 +9,8 @@ from __future__ import annotations
 from simulator.model import moe
 from simulator.model.layout import deal
 from simulator.program.rank import Event, Rank
-from simulator.study.scenario import Case, Workload
-from workloads.a3_parts import COMM, Exchange, attend, embed, end_of, groups, head, launch, measures, place, route
+from simulator.study.scenario import Workload
+from workloads.a3_parts import COMM, Case, Exchange, attend, embed, end_of, groups, head, launch, measures, place, route
 from workloads.a3_prefill_memory import data_parallel_memory
 
 # --- one stream -------------------------------------------------------------------------------------------------------

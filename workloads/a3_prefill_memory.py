@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from simulator.model.layout import deal
-from simulator.study.scenario import Case, MemoryItem
+from simulator.study.scenario import MemoryItem
+from workloads.a3_parts import Case
 
 
 def weights(case: Case) -> list[MemoryItem]:

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from simulator.model import mla, moe, ops
 from simulator.model.layout import share, split
 from simulator.program.rank import Rank
-from simulator.study.scenario import Case, Workload
-from workloads.a3_parts import Exchange, embed, end_of, groups, head, launch, measures, place, route
+from simulator.study.scenario import Workload
+from workloads.a3_parts import Case, Exchange, embed, end_of, groups, head, launch, measures, place, route
 from workloads.a3_prefill_memory import sequence_parallel_memory
 
 

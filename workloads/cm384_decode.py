@@ -27,7 +27,8 @@ from simulator.model.layout import share
 from simulator.model.mla import Kernels
 from simulator.program.rank import Event, Rank
 from simulator.program.task import Collective
-from simulator.study.scenario import Case, Layout
+from simulator.study import scenario
+from simulator.study.scenario import Layout
 
 ATTENTION, MOE = "attention", "moe"
 VECTOR_PER_CUBE = 2
@@ -85,6 +86,9 @@ class Knobs(BaseModel):
     draft_graphs: Literal["pipelined", "separate"] = Field(
         "pipelined", description="separate: the CPU intervenes before every MTP graph"
     )
+
+
+Case = scenario.Case[scenario.Requests, Dies, Knobs]
 
 
 @dataclass

@@ -14,10 +14,11 @@ from typing import Any
 from simulator.model import decode
 from simulator.model.layout import blocks
 from simulator.program.rank import Rank
-from simulator.study.scenario import Case, MemoryItem, Workload, decode_measures
+from simulator.study.scenario import MemoryItem, Workload, decode_measures
 from workloads.cm384_decode import (
     ATTENTION,
     DISPATCH_BYTES,
+    Case,
     copies,
     exchange,
     halves_of,

@@ -13,7 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from simulator.model import ops
 from simulator.model.layout import blocks
 from simulator.program.rank import Rank
-from simulator.study.scenario import Case, MemoryItem, Part, Workload
+from simulator.study import scenario
+from simulator.study.scenario import MemoryItem, Part, Workload
 
 
 class Operands(Part):
@@ -30,6 +31,9 @@ class Knobs(BaseModel):
 
     engine: str = Field("aiv", description="what drives the collective: an engine of the machine")
     collective_mib: int = Field(1024, gt=0, description="size of the gathered buffer")
+
+
+Case = scenario.Case[Operands, scenario.Layout, Knobs]
 
 
 def gemm_beside_all_gather(npu: Rank, case: Case) -> None:

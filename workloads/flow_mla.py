@@ -27,7 +27,8 @@ from simulator.model.decode import in_l2
 from simulator.model.layout import blocks, share
 from simulator.model.mla import Kernels
 from simulator.program.rank import Event, Rank
-from simulator.study.scenario import Case, MemoryItem, Part, Workload
+from simulator.study import scenario
+from simulator.study.scenario import MemoryItem, Part, Workload
 from workloads.flow_mla_memory import items, requests, sharded_bytes
 from workloads.flow_mla_run import GATHER, LAST, Iteration, plan, readings
 
@@ -67,6 +68,9 @@ class Knobs(BaseModel):
     small_mb: float = Field(8.0, ge=0, description="largest AllReduce of `small_engine`")
     pad_to_captured: bool = Field(True, description="decode runs in graphs captured for a few batch sizes")
     captured: int = Field(256, gt=0, description="the largest (SGLang: 256 above 90 GiB, else 160); beyond, eager")
+
+
+Case = scenario.Case[Batch, scenario.Layout, Knobs]
 
 
 def run(npu: Rank, case: Case) -> None:

@@ -15,9 +15,14 @@ share of memory that the server leaves free.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from simulator.errors import InputError
 from simulator.model.serving import BLOCK
-from simulator.study.scenario import Case, MemoryItem
+from simulator.study.scenario import MemoryItem
+
+if TYPE_CHECKING:
+    from workloads.flow_mla import Case
 
 ELEMENT = {"fp8": 1.0 + 4.0 / 128**2, "bf16": 2.0}
 FUSED_CHUNK = 64 * 1024  # tokens that sliced experts take at once

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from simulator.study.scenario import Case
 from workloads.flow_mla_memory import fitting, items, requests
+
+if TYPE_CHECKING:
+    from workloads.flow_mla import Case
 
 CAPTURED = (1, 2, 4)  # small batch sizes for which graphs are captured; beyond, multiples of 8
 LAST, GATHER = "head.sample", "attention.gather_shards"

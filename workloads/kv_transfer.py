@@ -18,7 +18,8 @@ from simulator.live.journal import Label
 from simulator.model.layout import blocks, share, split
 from simulator.program.flag import set_flag
 from simulator.program.rank import Rank
-from simulator.study.scenario import Case, MemoryItem, Part, Workload
+from simulator.study import scenario
+from simulator.study.scenario import MemoryItem, Part, Workload
 from workloads import fp8_layers as layers
 
 GROUP = 8  # GPUs of a node; nodes are pairs: rank r of the first one sends to rank r + 8
@@ -38,6 +39,9 @@ class Knobs(BaseModel):
 
     layers: int = Field(8, gt=1)
     layer_by_layer: bool = Field(True, description="pages leave after every layer; otherwise after prefill")
+
+
+Case = scenario.Case[Prompt, scenario.Layout, Knobs]
 
 
 def prefill(npu: Rank, case: Case) -> None:

@@ -15,10 +15,12 @@ from simulator.live.host import Host
 from simulator.live.host_thread import HostThread, Steps
 from simulator.live.journal import Key, Label
 from simulator.live.nic import Write
-from simulator.study.scenario import Case, Workload
+from simulator.study import scenario
+from simulator.study.scenario import Workload
 from workloads.pplx_moe import (
     Knobs,
     Step,
+    Tokens,
     dispatch_and_combine,
     groups,
     measures,
@@ -33,6 +35,9 @@ class GenericKnobs(Knobs):
     """Generic proxies."""
 
     threads: int = Field(1, gt=0, description="proxy threads of a GPU: 1 as NVSHMEM's IBRC, 4 as UCCL-EP")
+
+
+Case = scenario.Case[Tokens, scenario.Layout, GenericKnobs]
 
 
 def exchanges(step: Step) -> list[tuple[Label, str, str, list[tuple[int, int]], int, int]]:

@@ -16,7 +16,8 @@ from simulator.live.host import Host
 from simulator.live.host_thread import Steps
 from simulator.live.journal import Label
 from simulator.program.rank import Rank
-from simulator.study.scenario import Case, MemoryItem, Part, Workload
+from simulator.study import scenario
+from simulator.study.scenario import MemoryItem, Part, Workload
 
 FEWEST = 500  # pages, at which the rate is within 3% of that of many
 
@@ -34,6 +35,9 @@ class Knobs(BaseModel):
     """None."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+Case = scenario.Case[Sizes, scenario.Layout, Knobs]
 
 
 def nothing(npu: Rank, case: Case) -> None:

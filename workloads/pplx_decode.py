@@ -16,10 +16,12 @@ from simulator.live.host import Host
 from simulator.live.host_thread import Steps
 from simulator.model.routing import Drawn
 from simulator.program.rank import Rank
-from simulator.study.scenario import Case, MemoryItem, Part, Workload
+from simulator.study import scenario
+from simulator.study.scenario import MemoryItem, Workload
 from workloads import fp8_layers as layers
 from workloads.pplx_moe import (
     Knobs,
+    PerRank,
     Step,
     combine_proxy,
     combine_receive,
@@ -35,7 +37,7 @@ from workloads.pplx_moe import (
 from workloads.pplx_moe import memory as buffers
 
 
-class Requests(Part):
+class Requests(PerRank):
     """Requests of every rank, and what they look like. draft_tokens and acceptance: of multi-token prediction."""
 
     per_rank: int = Field(16, gt=0)
@@ -59,6 +61,9 @@ class DecodeKnobs(Knobs):
 
     layers: int = Field(4, gt=1, description="layers that are simulated; the first one fills the pipeline")
     micro_batches: int = Field(1, gt=0, le=2)
+
+
+Case = scenario.Case[Requests, scenario.Layout, DecodeKnobs]
 
 
 def decode(npu: Rank, case: Case) -> None:

@@ -21,7 +21,8 @@ from simulator.model.layout import blocks
 from simulator.model.routing import Sizes, routing_of
 from simulator.program.flag import set_flag, wait_flag
 from simulator.program.rank import Event, Rank
-from simulator.study.scenario import Case, MemoryItem, Part, Workload
+from simulator.study import scenario
+from simulator.study.scenario import MemoryItem, Part, Workload
 from workloads.faults import Fault, strike
 from workloads.readings import hops, span_us
 
@@ -29,7 +30,13 @@ NODE = 8
 ROUTE_BYTES = 1024  # of a rank's counts per expert
 
 
-class Tokens(Part):
+class PerRank(Part):
+    """What every rank brings to one exchange: tokens, or requests."""
+
+    per_rank: int = Field(gt=0)
+
+
+class Tokens(PerRank):
     """Tokens of every rank in one step, and how many steps follow each other."""
 
     per_rank: int = Field(128, gt=0)
@@ -46,6 +53,10 @@ class Knobs(BaseModel):
     nvlink: bool = Field(True, description="peers in the node by stores over NVLink instead of the cards")
     fault: Fault = Fault()
     rotated: bool = Field(True, description="senders begin with the node after their own; otherwise all with rank 0")
+
+
+Case = scenario.Case[Tokens, scenario.Layout, Knobs]
+AnyCase = scenario.Case[PerRank, scenario.Layout, Knobs]
 
 
 @dataclass(frozen=True)
@@ -120,7 +131,7 @@ class Step:
         return Label(name, self.layer, self.micro_batch)
 
 
-def step_of(case: Case, rank: int, layer: int, micro_batch: int = -1, tokens: int = 0) -> Step:
+def step_of(case: AnyCase, rank: int, layer: int, micro_batch: int = -1, tokens: int = 0) -> Step:
     """One step of one rank, routing drawn per step and rank."""
     s = case.shapes
     rows = _rows(case.ranks, tokens or case.batch.per_rank, s.routed_experts, s.experts_per_token, case.routing.skew,
@@ -203,6 +214,7 @@ def dispatch_and_combine(npu: Rank, case: Case) -> None:
 def proxy(host: Host, case: Case) -> Steps:
     """The proxy thread of one rank."""
     strike(host, case.knobs.fault)
+    host.engine.templates = case.knobs.templates
     barrier = None
     for number in range(case.batch.steps):
         step = step_of(case, host.rank, number)
@@ -262,7 +274,7 @@ def place(case: Case, rank: int) -> Mapping[str, object]:
     return {}
 
 
-def memory(case: Case) -> list[MemoryItem]:
+def memory(case: AnyCase) -> list[MemoryItem]:
     """Buffers of the exchange: private ones per sender, and one for everything that may come."""
     most = case.ranks * case.batch.per_rank * min(case.shapes.experts_per_token, 8)
     private = case.ranks * case.knobs.private_tokens * Token(case.shapes.hidden).slot_bytes

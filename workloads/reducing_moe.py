@@ -30,9 +30,10 @@ from simulator.model import ops
 from simulator.model.layout import split
 from simulator.program.flag import set_flag, wait_flag
 from simulator.program.rank import Event, Rank
-from simulator.study.scenario import Case, MemoryItem, Workload
+from simulator.study import scenario
+from simulator.study.scenario import MemoryItem, Workload
 from workloads.moe_variants import Counters
-from workloads.pplx_moe import NODE, ROUTE_BYTES, Token, groups, measures, phase, place
+from workloads.pplx_moe import NODE, ROUTE_BYTES, Token, Tokens, groups, measures, phase, place
 from workloads.readings import between_us
 
 WRITE_TOKENS = 32  # of a write; those of a channel's chunk in DeepEP's configuration for 32 ranks (remembered)
@@ -48,6 +49,9 @@ class ReducingKnobs(BaseModel):
     held_sms: int = Field(20, ge=0, description="SMs that a kernel holds while it waits")
     chunk_tokens: int = Field(320, gt=0, description="tokens that move together: 32 on each of 10 channels")
     nodes_per_token: int = Field(0, ge=0, description="a token's experts are on so many nodes at most; 0: on any")
+
+
+Case = scenario.Case[Tokens, scenario.Layout, ReducingKnobs]
 
 
 @dataclass(frozen=True)

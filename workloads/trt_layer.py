@@ -6,11 +6,15 @@ beside them the shared expert -> AllReduce + add + norm. RoPE and the KV cache r
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from simulator.die.kernels import Work
 from simulator.model import choices, ops, sparse
 from simulator.program.rank import Event, Rank
-from simulator.study.scenario import Case
 from workloads.trt_parts import all_reduce, of_family, quantise, small, vector
+
+if TYPE_CHECKING:
+    from workloads.trt_min_latency import Case
 
 CACHE, NORMS, SHARED, PREFETCH = "cache", "norms", "shared", "prefetch"
 SEPARATE_TOP_K = ("sigmoid", "bias", "group_scores", "group_top_k", "mask", "top_k")

@@ -16,7 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 
 from simulator.model.layout import blocks
 from simulator.program.rank import Rank
-from simulator.study.scenario import Case, MemoryItem, Part, Workload
+from simulator.study import scenario
+from simulator.study.scenario import MemoryItem, Part, Workload
 from workloads.trt_layer import fuse_a_width, layer
 from workloads.trt_mtp import accept, drafts, head
 from workloads.trt_parts import framework, vector
@@ -66,6 +67,9 @@ class Knobs(BaseModel):
     )
     relaxed_acceptance: bool = Field(False, description="accept a draft token among the best few while thinking")
     smart_router: bool = Field(False, description="two copies of the experts, on half of the ranks each")
+
+
+Case = scenario.Case[Request, scenario.Layout, Knobs]
 
 
 def iteration(npu: Rank, case: Case) -> None:

@@ -7,11 +7,15 @@ what they cost is their launch.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from simulator.model import ops
 from simulator.program.rank import Rank
-from simulator.study.scenario import Case
 from workloads.trt_layer import NORMS, layer
 from workloads.trt_parts import exchange, framework, small, vector
+
+if TYPE_CHECKING:
+    from workloads.trt_min_latency import Case
 
 COUNT = ("compare", "cumulative_product", "count", "store")
 START = ("positions", "last_tokens", "lengths")

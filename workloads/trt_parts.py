@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from simulator.die.kernels import Work
 from simulator.model import ops
 from simulator.program.rank import Rank
-from simulator.study.scenario import Case
+
+if TYPE_CHECKING:
+    from workloads.trt_min_latency import Case
 
 
 def vector(tokens: int, width: int) -> Work:

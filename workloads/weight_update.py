@@ -18,7 +18,8 @@ from simulator.live.host import Host
 from simulator.live.host_thread import HostThread, Steps
 from simulator.live.journal import Label
 from simulator.program.rank import Rank
-from simulator.study.scenario import Case, MemoryItem, Part, Workload
+from simulator.study import scenario
+from simulator.study.scenario import MemoryItem, Part, Workload
 
 STAGES = ("copy", "unshard", "fuse", "quantise", "submit")
 
@@ -50,6 +51,9 @@ class Knobs(BaseModel):
     mesh_groups: int = Field(4, gt=0, description="groups of parameters, a barrier after each (number assumed)")
     ahead: int = Field(4, gt=0, description="parameters that are copied before the GPU is done with them (assumed)")
     overlap: bool = Field(True, description="stages as a pipeline; otherwise a parameter is finished before the next")
+
+
+Case = scenario.Case[Model, scenario.Layout, Knobs]
 
 
 def nothing(npu: Rank, case: Case) -> None:

@@ -6,7 +6,7 @@ import importlib
 import json
 import sys
 
-from simulator.bench.process import peak_mib
+from simulator.bench.case import peak_mib
 from simulator.bench.suite import CASES
 
 

@@ -8,8 +8,7 @@ import sys
 import tempfile
 import time
 
-from simulator.bench.case import Measurement, cpu_s_of
-from simulator.bench.process import environment
+from simulator.bench.case import Measurement, cpu_s_of, environment
 
 REPEATS = 3
 

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 
 import click
 
-from simulator.bench.case import Case, Measurement, Row
+from simulator.bench.case import Case, Measurement, Row, environment
 from simulator.bench.growth import Step, growth_lines
-from simulator.bench.process import environment
 from simulator.observe.markdown import number, table
 from simulator.observe.tables import Titled, console, show
 from simulator.patterns import choose

@@ -7,19 +7,42 @@ a folder that the caller names; nothing of them is kept here but the numbers tha
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from math import log
 from pathlib import Path
 from statistics import median
+from typing import Any, NamedTuple
 
 from simulator.die.kernels import Cost, Work, cost_of
+from simulator.errors import InputError
 from simulator.model import ops
 from simulator.spec.kernels import KernelSpec
 from simulator.spec.machine import ChipSpec
 
 Table = list[tuple[Work, float]]
 FEW_EXPERTS = 16
+
+
+class TableMissing(InputError):  # noqa: N818
+    """A table that is not in the folder."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A line of what was found on tables: what, in words, and its numbers by name, in SI units."""
+
+    what: str
+    text: str
+    numbers: dict[str, Any] = field(default_factory=dict)
+
+
+class Part(NamedTuple):
+    """What is found about one kernel family, or engine, of a machine in a folder; whether to fit, or only compare."""
+
+    machine: str
+    family: str
+    find: Callable[[Path, bool], Iterator[Finding]]
 
 
 @dataclass(frozen=True)
@@ -66,9 +89,16 @@ def alone_s(cost: Cost, chip: ChipSpec) -> float:
     return cost.latency_s + together + cost.unoverlapped * apart
 
 
+def _there(path: Path) -> Path:
+    """The path of a table; TableMissing if it is not there."""
+    if not path.is_file():
+        raise TableMissing(f"no table {path}")
+    return path
+
+
 def rows(path: Path) -> Iterator[dict[str, str]]:
-    """Of a CSV table."""
-    with path.open(encoding="utf-8") as file:
+    """Of a CSV table; TableMissing if it is not there."""
+    with _there(path).open(encoding="utf-8") as file:
         yield from csv.DictReader(file)
 
 
@@ -120,8 +150,13 @@ def infersim_mla_prefill(folder: Path, chip: str, family: str) -> Table:
 
 
 def aiconfigurator(folder: Path, name: str, **only: object) -> list[dict]:
-    """Rows of a Parquet table whose columns have these values; latency in milliseconds."""
+    """Rows of a Parquet table whose columns have these values; latency in milliseconds. TableMissing without it."""
+    import pyarrow
     import pyarrow.parquet as parquet
 
-    every = parquet.read_table(folder / "aiconfigurator" / name).to_pylist()
+    path = _there(folder / "aiconfigurator" / name)
+    try:
+        every = parquet.read_table(path).to_pylist()
+    except pyarrow.ArrowInvalid as error:
+        raise InputError(f"{path}: no Parquet file: {error}") from None
     return [row for row in every if all(row[key] == value for key, value in only.items())]

@@ -23,6 +23,7 @@ from simulator.collective.transfer import Key, Phase, Transfer
 from simulator.errors import InputError
 
 if TYPE_CHECKING:
+    from simulator.collective.messages import Call
     from simulator.fabric.graph import Fabric
     from simulator.spec.machine import CollectiveSpec
 
@@ -42,11 +43,12 @@ def nodes_of(fabric: Fabric, members: tuple[int, ...]) -> list[tuple[int, ...]]:
     return [tuple(node) for node in nodes.values()]
 
 
-def hierarchical(
-    fabric: Fabric, engine: CollectiveSpec, ladder: str, members: tuple[int, ...], shard: int, latency_s: float
-) -> tuple[Phase, ...]:
-    """The phases of an AllGather of shards of `shard` bytes at the rates of a ladder; the first bears the start-up."""
-    nodes = nodes_of(fabric, members)
+def all_gather(call: Call) -> tuple[Phase, ...]:
+    """The steps, each of them a phase; the first bears the start-up."""
+    if call.empty:
+        return call.waited()
+    fabric, engine, shard, latency_s = call.messages.fabric, call.engine, call.collective.bytes_per_pair, call.latency_s
+    nodes = nodes_of(fabric, call.members)
     k, n = len(nodes[0]), len(nodes)
     inside = [(a, b) for node in nodes for a in node for b in node if a != b]
     steps = []
@@ -54,7 +56,7 @@ def hierarchical(
         transfers = []
         if inside:
             copied = shard * (k + (1 if step == 0 else 0))
-            rate = engine.rate_bytes_per_s(ladder, n * shard)  # of the whole collective, as for other algorithms
+            rate = engine.rate_bytes_per_s(call.ladder, n * shard)  # of the whole collective, as for other algorithms
             transfers.append(together(fabric, engine, inside, shard, rate, copied))
         if step < n - 1:
             across = _counterparts(nodes, step + 1)
@@ -74,8 +76,9 @@ def _counterparts(nodes: list[tuple[int, ...]], distance: int) -> Pairs:
     ]
 
 
-def backwards(steps: tuple[Phase, ...]) -> tuple[Phase, ...]:
-    """A ReduceScatter: the same transfers in the opposite order; the start-up stays in front."""
+def reduce_scatter(call: Call) -> tuple[Phase, ...]:
+    """The transfers of the AllGather in the opposite order; the start-up stays in front."""
+    steps = all_gather(call)
     latencies = [phase.latency_s for phase in steps]
     return tuple(Phase(s, phase.transfers) for s, phase in zip(latencies, reversed(steps), strict=True))
 

@@ -19,12 +19,12 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial, wraps
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
-from simulator.collective.transfer import Key, Phase, Transfer
+from simulator.collective.transfer import Key, Phase, Transfer, memory_per_byte
 from simulator.errors import InputError
 
 if TYPE_CHECKING:
+    from simulator.collective.messages import Call
     from simulator.fabric.graph import Fabric
-    from simulator.program.task import Collective
     from simulator.spec.machine import CollectiveSpec, LevelSpec
 
 PUT, COLLECT = "put", "collect"
@@ -53,12 +53,14 @@ def _once(most: int) -> Callable[[Asked[P, R]], Asked[P, R]]:
     return once
 
 
-def lowered(
-    fabric: Fabric, engine: CollectiveSpec, collective: Collective, members: tuple[int, ...]
-) -> tuple[Phase, ...]:
-    """A put: what leaves every member, then what arrives at it. A collect: the latency of the last message."""
-    if collective.kind == COLLECT:
-        return (Phase(latency_s(fabric, members), ()),)
+def collect(call: Call) -> tuple[Phase, ...]:
+    """The latency of the last message."""
+    return (Phase(latency_s(call.messages.fabric, call.members), ()),)
+
+
+def put(call: Call) -> tuple[Phase, ...]:
+    """What leaves every member, then what arrives at it."""
+    fabric, engine, collective, members = call.messages.fabric, call.engine, call.collective, call.members
     costs = costs_of(engine)
     sizes = {OUT: collective.sent_bytes, IN: collective.received_bytes}
     leaving, arriving = (
@@ -74,7 +76,7 @@ def lowered(
 
 def costs_of(engine: CollectiveSpec) -> tuple[float, float]:
     """Bytes through memory at each end per byte moved, and the weight of the flow."""
-    return engine.transfer_bytes.si / 2.0 + engine.copy_bytes.si, engine.weight.si
+    return memory_per_byte(engine), engine.weight.si
 
 
 def own_transfer(keys: Keys, costs: tuple[float, float], peers: int, rank: int, size: int) -> Transfer | None:

@@ -18,11 +18,12 @@ from simulator.collective.transfer import Phase
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from simulator.collective.messages import Call
     from simulator.collective.transfer import Transfer
     from simulator.fabric.graph import Fabric
-    from simulator.spec.machine import CollectiveSpec
 
     Pairs = list[tuple[int, int]]
+    Lowered = Callable[[Pairs, str], tuple[Transfer, ...]]  # of these pairs, at the rates of a ladder
 
 
 def steps_of(fabric: Fabric, members: tuple[int, ...]) -> tuple[Pairs, list[Pairs]]:
@@ -38,28 +39,44 @@ def steps_of(fabric: Fabric, members: tuple[int, ...]) -> tuple[Pairs, list[Pair
     return inside, across
 
 
-def pairwise(
-    fabric: Fabric,
-    engine: CollectiveSpec,
-    members: tuple[int, ...],
-    latency_s: float,
-    lowered: Callable[[Pairs, str], tuple[Transfer, ...]],
-) -> tuple[Phase, ...]:
-    """The phases; the first one bears the start-up. lowered: transfers of these pairs, at the rates of a ladder."""
-    inside, across = steps_of(fabric, members)
+def all_to_all(call: Call) -> tuple[Phase, ...]:
+    """The steps, each of them a phase; the first one bears the start-up."""
+    if call.empty:
+        return call.waited()
+    fabric, engine = call.messages.fabric, call.engine
+    inside, across = steps_of(fabric, call.members)
     first, *others = across or [[]]
     hops = engine.step_latencies.count if engine.step_latencies else 1
+    lowered = _uneven(call) if call.collective.sizes else _even(call)
 
     def step_s(pairs: Pairs) -> float:
         return hops * max(fabric.route(*pair).latency_s for pair in pairs)
 
     start = lowered(inside, "all_to_all") + lowered(first, "send")
-    return Phase(latency_s, start), *(Phase(step_s(pairs), lowered(pairs, "send")) for pairs in others)
+    return Phase(call.latency_s, start), *(Phase(step_s(pairs), lowered(pairs, "send")) for pairs in others)
 
 
-def even(fabric: Fabric, engine: CollectiveSpec, pairs: Pairs, size: int, ladder: str) -> tuple[Transfer, ...]:
+def _even(call: Call) -> Lowered:
     """Messages of one size, copied into buffers and out of them, in lock-step."""
-    if not pairs:
-        return ()
-    each = sum(source == pairs[0][0] for source, _ in pairs)
-    return (together(fabric, engine, pairs, size, engine.rate_bytes_per_s(ladder, size), 2 * each * size),)
+    fabric, engine, size = call.messages.fabric, call.engine, call.collective.bytes_per_pair
+
+    def lowered(pairs: Pairs, ladder: str) -> tuple[Transfer, ...]:
+        if not pairs:
+            return ()
+        each = sum(source == pairs[0][0] for source, _ in pairs)
+        return (together(fabric, engine, pairs, size, engine.rate_bytes_per_s(ladder, size), 2 * each * size),)
+
+    return lowered
+
+
+def _uneven(call: Call) -> Lowered:
+    """Messages of the sizes of a table, one by one."""
+    sizes, engine = call.collective.sizes, call.engine
+    place = {rank: number for number, rank in enumerate(call.members)}
+
+    def lowered(pairs: Pairs, ladder: str) -> tuple[Transfer, ...]:
+        sized = [(a, b, sizes[place[a]][place[b]]) for a, b in pairs]
+        each = sum(a == pairs[0][0] for a, _ in pairs) if pairs else 1  # messages of a sender in this step
+        return call.messages.each([one for one in sized if one[2]], ladder, engine, engine.weight.si / each)
+
+    return lowered

@@ -17,20 +17,21 @@ from simulator.collective.hierarchical import nodes_of
 from simulator.collective.transfer import Key, Phase, Transfer
 
 if TYPE_CHECKING:
+    from simulator.collective.messages import Call
     from simulator.fabric.graph import Fabric
-    from simulator.spec.machine import CollectiveSpec
 
 
-def ring(
-    fabric: Fabric, engine: CollectiveSpec, ladder: str, members: tuple[int, ...], shard: int, latency_s: float
-) -> Phase:
+def ring(call: Call) -> tuple[Phase, ...]:
     """All ranks in lock-step at the rate of the ladder for a shard."""
+    if call.empty:
+        return call.waited()
+    fabric, engine, members, shard = call.messages.fabric, call.engine, call.members, call.collective.bytes_per_pair
     n, nodes = len(members), nodes_of(fabric, members)
     k = len(nodes[0])
     sent = (n - 1) * shard
     inside = sent if n == k else sent * (k - 1) // k
     moved = round(sent * engine.transfer_bytes.si + (n + 1) * shard * engine.copy_bytes.si)
-    rate = engine.rate_bytes_per_s(ladder, shard)
+    rate = engine.rate_bytes_per_s(call.ladder, shard)
     loads: list[tuple[Key, int]] = []
     links: Counter[Key] = Counter()
     for number, node in enumerate(nodes):
@@ -40,7 +41,7 @@ def ring(
                 _load(links, fabric, rank, node[(place + 1) % k], inside)
             if sent > inside:
                 _load(links, fabric, rank, nodes[(number + 1) % len(nodes)][place], sent - inside)
-    return Phase(latency_s, (Transfer(sent, (*loads, *links.items()), members, engine.weight.si),))
+    return (Phase(call.latency_s, (Transfer(sent, (*loads, *links.items()), members, engine.weight.si),)),)
 
 
 def _load(links: Counter[Key], fabric: Fabric, source: int, target: int, size: int) -> None:

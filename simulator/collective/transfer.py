@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from simulator.spec.machine import CollectiveSpec
 
 Key = tuple  # of a capacity: ("hbm", rank), ("l2", rank), ("link", u, v), ("out" or "in", rank, engine's rate)
 
@@ -27,3 +31,8 @@ class Phase:
 
     latency_s: float
     transfers: tuple[Transfer, ...]
+
+
+def memory_per_byte(engine: CollectiveSpec) -> float:
+    """Bytes through memory at each end of a message, per byte on the wire."""
+    return engine.transfer_bytes.si / 2.0 + engine.copy_bytes.si

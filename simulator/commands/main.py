@@ -14,6 +14,7 @@ import click as plain_click
 import rich_click as click
 
 from simulator.commands.bench import bench
+from simulator.commands.calibrate import calibrate
 from simulator.commands.compare import compare
 from simulator.commands.ladder import ladder
 from simulator.commands.library import list_scenarios, show
@@ -25,7 +26,7 @@ from simulator.errors import BraidError, Interrupted
 
 _COMMANDS = {
     "list": list_scenarios, "show": show, "run": run, "compare": compare, "view": view, "sweep": sweep,
-    "ladder": ladder, "validate": validate, "bench": bench,
+    "ladder": ladder, "validate": validate, "bench": bench, "calibrate": calibrate,
 }
 
 READER_GONE = 128 + 13

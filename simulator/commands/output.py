@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator.commands.folder import OutputFolder
-from simulator.study.expected import expected_row, plain
+from simulator.study.expected import compared, expected_row, plain
 
 if TYPE_CHECKING:
     from simulator.study.simulate import Result
@@ -19,7 +19,7 @@ def result_object(result: Result) -> dict[str, Any]:
         "changes": dict(result.header["changed"]),
         "seed": result.header["seed"],
         "metrics": plain(result.metrics),
-        "expected": [expected_row(row) for row in result.expected],
+        "expected": [expected_row(row) for row in compared(result)],
         "parameters": plain(result.parameters) if result.recorded else [],
     }
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from simulator.observe.report import ExpectedRow, Footnote, ReportInput
 from simulator.observe.tables import number
-from simulator.study.expected import band_text
+from simulator.study.expected import band_text, compared
 from simulator.study.glossary import meaning
 from simulator.units import format_si
 
@@ -59,7 +59,7 @@ def count(number: int, what: str) -> str:
 
 def missing(result: Result) -> list[str]:
     """Why an expected value has no simulated one beside it."""
-    return [f"expected {one['id']}: {one['missing']}" for one in result.expected if one["missing"]]
+    return [f"expected {one['id']}: {one['missing']}" for one in compared(result) if one["missing"]]
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Row(ExpectedRow):
 def expected_rows(result: Result) -> list[ExpectedRow]:
     """Published values, or bands, beside simulated values."""
     rows: list[ExpectedRow] = []
-    for one in result.expected:
+    for one in compared(result):
         band = band_text(one["band"]) if one["band"] else ""
         rows.append(Row(one["id"], one["metric"], one["value"], one["simulated"], one["role"], band, one["error"]))
     return rows

@@ -21,14 +21,14 @@ class Host:
     seen: called with (flag, row) when the GPU can see a flag that its host has set.
     """
 
-    def __init__(self, env: Any, nic: NicSpec, proxy: ProxySpec, rank: int, templates: bool, journal: Journal,
+    def __init__(self, env: Any, nic: NicSpec, proxy: ProxySpec, rank: int, journal: Journal,
                  seen: Callable[[int, str, Key], object]) -> None:
         self.env, self.costs, self.rank, self.journal = env, proxy, rank, journal
         self.proxy = HostThread(env, rank, "proxy", proxy.poll.si, journal)
         self._seen = seen
         self._to_host_ps, self._to_gpu_ps = to_ps(proxy.flag_to_host.si), to_ps(proxy.flag_to_gpu.si)
         self._flags: dict[str, simpy.Event] = {}
-        self.engine = TransferEngine(env, nic, proxy, rank, templates, journal, self.to_gpu)
+        self.engine = TransferEngine(env, nic, proxy, rank, journal, self.to_gpu)
 
     # for the proxy: generators and events ---------------------------------------------------------------------------
 

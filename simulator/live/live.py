@@ -10,8 +10,7 @@ from simulator.errors import InputError, RunError
 from simulator.live.host import Host
 from simulator.live.host_thread import Steps
 from simulator.live.journal import Journal, Key
-from simulator.program.flag import Flag
-from simulator.program.task import Task
+from simulator.program.task import Flag, Task
 from simulator.replay.replay import Replay
 
 Proxy = Callable[[Host], Steps]
@@ -23,7 +22,7 @@ class LiveReplay(Replay):
 
     hosts: dict[int, Host]
 
-    def attach(self, proxy: Proxy, templates: bool, journal: Journal) -> None:
+    def attach(self, proxy: Proxy, journal: Journal) -> None:
         """Give every rank a host that runs `proxy`. InputError if the machine has no network cards or proxies."""
         nic, costs = self.machine.nic, self.machine.proxy
         if nic is None or costs is None:
@@ -32,7 +31,7 @@ class LiveReplay(Replay):
         self._flags: dict[tuple[int, str], Key] = {}  # set by hosts, and seen by their GPUs
         self._spinning: dict[tuple[int, str], tuple[Npu, int]] = {}
         self.hosts = {
-            rank: Host(self.env, nic, costs, rank, templates, journal, self._seen) for rank in self.npus
+            rank: Host(self.env, nic, costs, rank, journal, self._seen) for rank in self.npus
         }
         for host in self.hosts.values():
             for number, nic_of in enumerate(host.engine.nics):

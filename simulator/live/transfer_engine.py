@@ -44,7 +44,12 @@ class Expectation:
 
 
 class TransferEngine:
-    """The engine of one rank. raise_flag: sets a flag that the GPU waits for, once its write is on PCIe."""
+    """The engine of one rank. raise_flag: sets a flag that the GPU waits for, once its write is on PCIe.
+
+    templates: whether a scatter or barrier is one command; a live program may set it.
+    """
+
+    templates = True
 
     def __init__(
         self,
@@ -52,11 +57,10 @@ class TransferEngine:
         nic: NicSpec,
         proxy: ProxySpec,
         rank: int,
-        templates: bool,
         journal: Journal,
         raise_flag: Callable[[str, Key], object],
     ) -> None:
-        self.env, self.spec, self.costs, self.rank, self.templates = env, nic, proxy, rank, templates
+        self.env, self.spec, self.costs, self.rank = env, nic, proxy, rank
         self.raise_flag = raise_flag
         self.nics = [
             Nic(env, nic, rank, number, rank * nic.per_die.count + number, journal, self._received, self._completed)

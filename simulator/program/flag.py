@@ -5,29 +5,8 @@ Both are tasks of a recorded program, so that a GPU's stream meets live host thr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from simulator.program.rank import Event, Rank
-
-
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """One flag, set once. kind: "set_flag" (by the stream, for the host) or "wait_flag" (set by the host).
-
-    cores: what a kernel that spins on the flag holds meanwhile, as ((pool, count), ...). watched: the host learns of it
-    through its watcher of unified memory, instead of polling a flag over PCIe.
-    """
-
-    kind: str
-    flag: str
-    cores: tuple[tuple[str, int], ...] = ()
-    watched: bool = False
-
-    def __str__(self) -> str:
-        held = ", ".join(f"{count} {pool}" for pool, count in self.cores)
-        return f"{self.kind} {self.flag}" + (f", holding {held}" if held else "")
+from simulator.program.rank import Event, Rank
+from simulator.program.task import Flag
 
 
 def set_flag(npu: Rank, name: str, flag: str, watched: bool = False) -> Event:

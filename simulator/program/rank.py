@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from simulator.die.kernels import Work
 from simulator.paths import did_you_mean
-from simulator.program.flag import Flag
-from simulator.program.task import ALGORITHMS, Collective, HostWait, Prefetch, Program, ProgramError, Task
+from simulator.program.task import ALGORITHMS, Collective, Flag, HostWait, Prefetch, Program, ProgramError, Task
 
 DEFAULT_STREAM = "compute"
 

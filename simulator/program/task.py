@@ -9,19 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from simulator.die.kernels import Work
-from simulator.program.flag import Flag
 
 
 class ProgramError(Exception):
     """A program that cannot be recorded or replayed; the message names rank, stream and task."""
 
 
-_OVER_NODES = ("direct", "hierarchical", "ring")
-ALGORITHMS = {
-    "all_to_all": ("direct", "pairwise"), "all_gather": _OVER_NODES, "reduce_scatter": _OVER_NODES,
-    "all_reduce": (*_OVER_NODES, "one_shot"),
-}  # fmt: skip
-"""How each kind of collective may go about it."""
+ALGORITHMS: dict[str, list[str]] = {}
+"""How each kind of collective may go about it: the names that the table of `simulator.collective` enters here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +79,24 @@ class Prefetch:
 
     def __str__(self) -> str:
         return f"prefetch {self.weights}, {self.size_bytes:.0f} B"
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag, set once. kind: "set_flag" (by the stream, for the host) or "wait_flag" (set by the host).
+
+    cores: what a kernel that spins on the flag holds meanwhile, as ((pool, count), ...). watched: the host learns of it
+    through its watcher of unified memory, instead of polling a flag over PCIe.
+    """
+
+    kind: str
+    flag: str
+    cores: tuple[tuple[str, int], ...] = ()
+    watched: bool = False
+
+    def __str__(self) -> str:
+        held = ", ".join(f"{count} {pool}" for pool, count in self.cores)
+        return f"{self.kind} {self.flag}" + (f", holding {held}" if held else "")
 
 
 @dataclass(frozen=True, slots=True)

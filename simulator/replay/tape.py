@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
+from simulator.collective.algorithms import amounts as exchanged
 from simulator.collective.lowering import engine_of
 from simulator.collective.one_sided import ONE_SIDED
 from simulator.die.kernels import Cost, Work
 from simulator.die.npu import Segment, Step, Tape
 from simulator.errors import InputError
-from simulator.program.flag import Flag
-from simulator.program.task import Collective, HostWait, Prefetch, Program
+from simulator.program.task import Collective, Flag, HostWait, Prefetch, Program
 from simulator.replay.costs import Costs
 from simulator.spec.machine import MachineSpec
 from simulator.units import to_ps
@@ -175,19 +175,5 @@ def amounts(
         return 0.0, 0.0, 0.0
     if not isinstance(work, Collective):
         return costs.flops(work), costs.of(work).hbm_bytes, 0.0
-    engine = engine_of(work, costs.machine.collectives)
-    if work.kind in ONE_SIDED:
-        moved = (work.sent_bytes + work.received_bytes) * (engine.transfer_bytes.si / 2.0 + engine.copy_bytes.si)
-        return 0.0, moved, work.sent_bytes
-    if work.kind in ("send", "recv"):
-        moved = work.bytes_per_pair * (engine.transfer_bytes.si / 2.0 + engine.copy_bytes.si)
-        return 0.0, moved, float(work.bytes_per_pair * (work.kind == "send"))
-    n = groups[work.group]
-    each: float = work.bytes_per_pair
-    if work.sizes:  # the mean of all ranks, without what stays at home
-        each = sum(sum(row) - row[rank] for rank, row in enumerate(work.sizes)) / n / max(n - 1, 1)
-    wire = each * (n - 1)
-    if work.kind == "all_reduce" and work.algorithm != "one_shot":
-        wire = 2.0 * -(-work.bytes_per_pair // n) * (n - 1)  # scattered and gathered in whole bytes
-    copied = 2.0 if work.kind == "all_to_all" else (n + 1.0) / max(n - 1, 1)
-    return 0.0, wire * (engine.transfer_bytes.si + copied * engine.copy_bytes.si), wire
+    wire_bytes, memory_bytes = exchanged(work, groups[work.group], engine_of(work, costs.machine.collectives))
+    return 0.0, memory_bytes, wire_bytes

@@ -1,10 +1,18 @@
-"""Published values beside simulated ones, as plain rows."""
+"""Published values beside simulated ones: simulates what they are ratios to, and gives plain rows."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from simulator.errors import InputError, RunError
+from simulator.paths import did_you_mean
+
+if TYPE_CHECKING:
+    from simulator.study.scenario import Expected
+    from simulator.study.simulate import Result
 
 EXPECTED_KEYS = ("id", "metric", "value", "simulated", "error", "role")
 
@@ -31,3 +39,55 @@ def band_text(band: tuple[float | None, float | None]) -> str:
     if high is None:
         return f"above {low:g}"
     return f"below {high:g}" if low is None else f"{low:g} to {high:g}"
+
+
+def compared(result: Result) -> list[dict[str, Any]]:
+    """Published values beside those of a run: id, metric, value, simulated, error, role, scenario, note, and as
+    `missing` the reason where none is simulated.
+
+    Scenarios that a value is a ratio to are simulated by roles with this one's seed and changes; where one cannot run
+    so, that is the reason.
+    """
+    return [_beside(result, one) for one in result.scenario.expected]
+
+
+def _beside(result: Result, one: Expected) -> dict[str, Any]:
+    simulated, missing = result.metrics.get(one.metric), ""
+    if simulated is None:
+        missing = f"no metric '{one.metric}'{did_you_mean(one.metric, result.metrics)}" * result.recorded
+    elif one.against:
+        simulated, missing = _ratio(result, simulated, one)
+    error = None if simulated is None else _error(simulated, one.value, one.band)
+    fields = one.model_dump() | {"metric": one.full_metric, "scenario": result.scenario.name}
+    return fields | {"simulated": simulated, "error": error, "missing": missing}
+
+
+def _ratio(result: Result, simulated: float, one: Expected) -> tuple[float | None, str]:
+    """To the metric of the scenario that it is against; or None, and why there is none."""
+    try:
+        other = _metrics_of(one.against, result.header["seed"], tuple(result.scenario.changes.items()))
+    except (InputError, RunError) as error:
+        why = str(error).partition("\n")[0].removeprefix(f"{one.against}: ")
+        return None, f"{one.against} cannot run so: {why}"
+    if other.get(one.metric):
+        return simulated / other[one.metric], ""
+    what = f"has no metric '{one.metric}'" if one.metric not in other else f"has 0 {one.metric}"
+    return None, f"{one.against} {what}"
+
+
+@lru_cache(maxsize=64)
+def _metrics_of(name: str, seed: int, changes: tuple[tuple[str, str], ...]) -> Mapping[str, float]:
+    """Metrics of a library scenario that others are compared with, simulated once."""
+    from simulator.study.library import load_scenario
+    from simulator.study.simulate import simulate
+
+    return simulate(load_scenario(name).replace(dict(changes)), seed=seed).metrics
+
+
+def _error(simulated: float, value: float, band: tuple[float | None, float | None] | None) -> float:
+    """Relative to the published value; inside a published band there is none, outside it is to the nearer end."""
+    if band is not None:
+        low, high = band
+        value = max(simulated, low) if low is not None else simulated
+        value = min(value, high) if high is not None else value
+    return simulated / value - 1.0 if value else simulated

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Literal, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, SerializeAsAny, model_validator
 
@@ -162,22 +162,28 @@ class Step(Part):
     changes: dict[str, str]
 
 
+BatchT = TypeVar("BatchT", bound=BaseModel, covariant=True)
+LayoutT = TypeVar("LayoutT", bound=BaseModel, covariant=True)
+KnobsT = TypeVar("KnobsT", bound=BaseModel, covariant=True)
+
+
 @dataclass(frozen=True)
-class Case:
+class Case(Generic[BatchT, LayoutT, KnobsT]):
     """What a rank program may read: shapes, ranks, batch, layout, routing, knobs, the seed of all draws, and how much
-    memory of a rank can be used."""
+    memory of a rank can be used. A workload says which of these it reads: `Case[Prompts, Layout, Knobs]`.
+    """
 
     shapes: Shapes
     cards: int
     ranks: int
-    batch: Any
-    layout: Any
+    batch: BatchT
+    layout: LayoutT
     routing: RoutingSpec
-    knobs: Any
+    knobs: KnobsT
     seed: int
     usable_bytes: float = inf
 
-    def micro_batch_lengths(self, number: int, parts: int) -> tuple[int, ...]:
+    def micro_batch_lengths(self: Case[Prompts, Any, Any], number: int, parts: int) -> tuple[int, ...]:
         """The prompts of one of `parts` micro-batches of the whole batch."""
         return deal(self.batch.lengths, parts)[number]
 
@@ -295,10 +301,3 @@ class Scenario(Part):
         usable_bytes = machine.chip.hbm.capacity.si * machine.chip.hbm.usable.si
         parts = {name: reads.part(name, getattr(self, name)) for name in ("batch", "layout", "routing", "knobs")}
         return Case(reads.shapes(self.shapes()), self.cards, ranks, **parts, seed=seed, usable_bytes=usable_bytes)
-
-
-def simulate(scenario: Scenario, **options: Any) -> Any:
-    """Run a scenario; see `simulator.study.simulate.simulate`."""
-    from simulator.study import simulate as simulation
-
-    return simulation.simulate(scenario, **options)

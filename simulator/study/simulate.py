@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from typing import Any
 
 from simulator.collective.lowering import Lowering
 from simulator.die.memory import Ledger
-from simulator.errors import InputError, RunError
+from simulator.errors import InputError
 from simulator.fabric.graph import Fabric
 from simulator.live.live import LiveReplay
 from simulator.observe.critical import CriticalPath, critical_path
 from simulator.observe.metrics import Metrics, busy_by_block, measure
 from simulator.observe.timeline import StaticTasks, Timeline, Unrecorded
 from simulator.observe.trace import Flight
-from simulator.paths import did_you_mean
 from simulator.physics.clock import seldom_collected
 from simulator.program.rank import Rank
 from simulator.program.task import ProgramError
@@ -28,7 +27,7 @@ from simulator.study.live_journal import LiveJournal
 from simulator.study.provenance import parameters_of
 from simulator.study.reads import Reads
 from simulator.study.refusals import naming_settings, numbers_of
-from simulator.study.scenario import Case, Expected, Scenario, Workload
+from simulator.study.scenario import Case, Scenario, Workload
 from simulator.study.traffic import traffic
 from simulator.symmetry.roles import Roles, find_roles, unfolded
 from simulator.units import PS_PER_S
@@ -65,7 +64,7 @@ class Result:
     timeline: Timeline
     ledger: Ledger
     makespan_ps: int
-    families: frozenset[str]
+    world: World
     flights: Sequence[Flight] = ()
     recorded: bool = True
 
@@ -89,47 +88,7 @@ class Result:
     @cached_property
     def parameters(self) -> list[dict[str, Any]]:
         """Machine parameters that bounded more than 1% of the critical path: name, value, unit, kind, source, share."""
-        return parameters_of(self.critical, self.machine, self.scenario, self.families)
-
-    @cached_property
-    def expected(self) -> list[dict[str, Any]]:
-        """Published values beside simulated ones: id, metric, value, simulated, error, role, scenario, note, and the
-        reason where none is simulated.
-
-        Scenarios that a value is a ratio to are simulated by roles with this one's seed and changes; where one cannot
-        run so, that is the reason.
-        """
-        return [self._beside(one) for one in self.scenario.expected]
-
-    def _beside(self, one: Expected) -> dict[str, Any]:
-        simulated, missing = self.metrics.get(one.metric), ""
-        if simulated is None:
-            missing = f"no metric '{one.metric}'{did_you_mean(one.metric, self.metrics)}" * self.recorded
-        elif one.against:
-            simulated, missing = self._ratio(simulated, one)
-        error = None if simulated is None else _error(simulated, one.value, one.band)
-        fields = one.model_dump() | {"metric": one.full_metric, "scenario": self.scenario.name}
-        return fields | {"simulated": simulated, "error": error, "missing": missing}
-
-    def _ratio(self, simulated: float, one: Expected) -> tuple[float | None, str]:
-        """To the metric of the scenario that it is against; or None, and why there is none."""
-        try:
-            other = _metrics_of(one.against, self.header["seed"], tuple(self.scenario.changes.items()))
-        except (InputError, RunError) as error:
-            why = str(error).partition("\n")[0].removeprefix(f"{one.against}: ")
-            return None, f"{one.against} cannot run so: {why}"
-        if other.get(one.metric):
-            return simulated / other[one.metric], ""
-        what = f"has no metric '{one.metric}'" if one.metric not in other else f"has 0 {one.metric}"
-        return None, f"{one.against} {what}"
-
-
-@lru_cache(maxsize=64)
-def _metrics_of(name: str, seed: int, changes: tuple[tuple[str, str], ...]) -> Mapping[str, float]:
-    """Metrics of a library scenario that others are compared with, simulated once."""
-    from simulator.study.library import load_scenario
-
-    return simulate(load_scenario(name).replace(dict(changes)), seed=seed).metrics
+        return parameters_of(self.critical, self.machine, self.scenario.kernels, self.world)
 
 
 @naming_settings
@@ -199,7 +158,7 @@ def simulate(
     )
     journal = LiveJournal(kept)
     if isinstance(replay, LiveReplay):
-        replay.attach(partial(_live, live, ready.case), getattr(ready.case.knobs, "templates", True), journal)
+        replay.attach(partial(_live, live, ready.case), journal)
     makespan_ps = replay.run()
     if progress is not None:
         progress(1.0)
@@ -213,9 +172,8 @@ def simulate(
         "seed": seed,
         "changed": dict(scenario.changes),
     }
-    families = frozenset(family for rank in roles.leaders for family in ready.world.programs[rank].families())
-    result = Result(scenario, ready.machine, header, {}, timeline, ready.ledger, makespan_ps, families, journal.flights,
-                    record)
+    result = Result(scenario, ready.machine, header, {}, timeline, ready.ledger, makespan_ps, ready.world,
+                    journal.flights, record)
     result.metrics.update(_metrics(result, ready.case))
     sent = traffic(ready.world, roles, lowering, ready.fabric)
     result.metrics.update({f"sent_{level}_mb": size / 1e6 for level, size in sent.items()})
@@ -281,15 +239,6 @@ class _Reporting:
         self._count += 1
         if not self._count % self.EVERY:
             self._progress(self._count / self._total)
-
-
-def _error(simulated: float, value: float, band: tuple[float | None, float | None] | None) -> float:
-    """Relative to the published value; inside a published band there is none, outside it is to the nearer end."""
-    if band is not None:
-        low, high = band
-        value = max(simulated, low) if low is not None else simulated
-        value = min(value, high) if high is not None else value
-    return simulated / value - 1.0 if value else simulated
 
 
 def program_text(scenario: Scenario, rank: int = 0) -> str:

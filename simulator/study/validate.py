@@ -12,7 +12,7 @@ from simulator.errors import BraidError, InputError
 from simulator.observe.markdown import number, table
 from simulator.observe.tables import Titled, console, percent, show
 from simulator.patterns import matches
-from simulator.study.expected import band_text, expected_row
+from simulator.study.expected import band_text, compared, expected_row
 
 if TYPE_CHECKING:
     from simulator.study.scenario import Scenario
@@ -122,7 +122,7 @@ def _simulated(scenario: Scenario) -> list[Row]:
 
     names = [field.name for field in fields(Row) if field.name != "reason"]
     return [Row(**{name: one[name] for name in names}, reason=one["missing"] or None)
-            for one in simulate(scenario).expected]
+            for one in compared(simulate(scenario))]
 
 
 def _reason(error: Exception) -> str:
@@ -235,7 +235,7 @@ def markdown(rows: Sequence[Row], tables: Sequence[StudyTable] = ()) -> str:
         "# Validation", "",
         "Written by `braid validate`. **fit**: a parameter was fitted on this value, or could have been, so it proves"
         " nothing. **predict**: no parameter was fitted on it. That is weaker than it sounds: several assumed numbers"
-        " and mechanisms were chosen with these values in view; the README lists them.",
+        " and mechanisms were chosen with these values in view; calibration.md lists them.",
         "", f"{summary(rows)}.", "", by_system(rows), "", "## Every value", "",
         table((*_HEAD, "note"), [[*_cells(row), row.reason or row.note or ""] for row in rows]), "",
     ]

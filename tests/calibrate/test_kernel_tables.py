@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from simulator.calibrate.fit_hopper_kernels import L2_BYTES, Layer, fit_sorting, left_in_l2, sorting_misfit
+from simulator.calibrate.hopper import L2_BYTES, Layer, fit_sorting, left_in_l2, sorting_misfit
 from simulator.calibrate.kernel_tables import FEW_EXPERTS, infersim_grouped
 from simulator.model import ops
 

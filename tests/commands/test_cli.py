@@ -18,7 +18,7 @@ import pytest
 from tests.conftest import ROOT, Outcome
 
 Braid = Callable[..., Outcome]
-COMMANDS = ("list", "show", "run", "compare", "view", "sweep", "ladder", "validate", "bench")
+COMMANDS = ("list", "show", "run", "compare", "view", "sweep", "ladder", "validate", "bench", "calibrate")
 DP, MICROBATCH = "a3_prefill:dp", "a3_prefill:microbatch"
 SMALL = ("--set", "model.shapes.layers=5", "--set", "batch.requests=32")
 EXPECTED = {"id", "metric", "value", "simulated", "error", "role"}

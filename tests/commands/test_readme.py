@@ -32,6 +32,12 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_it_is_short_and_its_links_lead_somewhere() -> None:
+    assert README.count("\n") <= 200
+    for link in re.findall(r"\]\((?!https:)([^)]+)\)", README):
+        assert (ROOT / link).is_file(), link
+
+
 def test_there_are_two_commands_and_ci_takes_them_from_here() -> None:
     commands = [line for kind, text in BLOCKS if kind == "sh" for line in text.splitlines()]
     assert len(commands) == 2

@@ -54,9 +54,10 @@ class Wire:
         self.env: Any = Clock()
         self.rows = Rows()
         self.seen: list[tuple[int, str, float]] = []
-        self.hosts = [Host(self.env, spec.nic, spec.proxy, rank, templates, self.rows, self._see)
+        self.hosts = [Host(self.env, spec.nic, spec.proxy, rank, self.rows, self._see)
                       for rank in range(hosts)]
         for host in self.hosts:
+            host.engine.templates = templates
             for number, nic in enumerate(host.engine.nics):
                 nic.peers = {other.rank: other.engine.nics[number] for other in self.hosts}
 

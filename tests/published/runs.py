@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
+from simulator.study.expected import compared
 from simulator.study.library import load_scenario
 from simulator.study.simulate import Result, simulate
 from tests.law.timeline_laws import check_timeline
@@ -28,6 +29,6 @@ def latency_ms(name: str, **changes: str) -> float:
 
 def assert_error_within(name: str, number: str, metric: str, allowed: float) -> None:
     """The relative error of one expected value is no larger than what was reported; a band or sign is met."""
-    row = next(one for one in run(name).expected if (one["id"], one["metric"]) == (number, metric))
+    row = next(one for one in compared(run(name)) if (one["id"], one["metric"]) == (number, metric))
     allowed = 0.0 if row["band"] else allowed
     assert abs(row["error"]) <= allowed, f"simulated {row['simulated']}, published {row['value']}"

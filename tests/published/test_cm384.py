@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simulator.die.memory import DoesNotFit
+from simulator.study.expected import compared
 from simulator.study.library import load_scenario
 from simulator.study.simulate import simulate
 from tests.published.runs import run
@@ -29,7 +30,7 @@ QUICK = ("exchange_both", "bound", "decode_3k")
 
 @pytest.mark.parametrize("name", QUICK)
 def test_ratios_and_bounds_lie_in_their_bands(name: str) -> None:
-    rows = run(f"cm384_decode:{name}").expected
+    rows = compared(run(f"cm384_decode:{name}"))
     assert rows
     assert all(row["error"] == 0.0 for row in rows), rows
 
@@ -40,7 +41,7 @@ def test_ratios_and_bounds_lie_in_their_bands(name: str) -> None:
     "cm384_paper:prefill",
 ])
 def test_the_error_has_not_grown(name: str) -> None:
-    for row in simulate(load_scenario(name)).expected:
+    for row in compared(simulate(load_scenario(name))):
         allowed = 0.0 if row["band"] else REPORTED[row["id"], row["metric"]]
         assert abs(row["error"]) <= allowed, f"simulated {row['simulated']}, published {row['value']}"
 

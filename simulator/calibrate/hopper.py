@@ -1,18 +1,16 @@
-"""Fits the kernel families and NCCL ladders of H20 and H800 on public tables, and prints numbers and errors.
+"""Fits the kernel families and NCCL ladders of H20 and H800 on public tables.
 
-    python -m simulator.calibrate.fit_hopper_kernels FOLDER [--json FILE]
-
-FOLDER has infersim/ (alibaba/InferSim at f2293da, bench_data, as KIND.CHIP.data.csv) and aiconfigurator/
-(ai-dynamo/aiconfigurator at 095f58a, systems/data, as CHIP.KIND.*.parquet). A family is fitted by coordinate descent on
-the mean of |log(simulated / measured)| over its own law (ideal roofline); tiles are tried one after the other. The
-machine files `topologies/h20_node.toml` and `topologies/h800_cluster.toml` have what is printed.
+They are read as infersim/KIND.CHIP.*.csv (alibaba/InferSim at f2293da, bench_data) and aiconfigurator/CHIP.KIND.*
+.parquet (ai-dynamo/aiconfigurator at 095f58a, systems/data). A family is fitted by coordinate descent on the mean of
+|log(simulated / measured)| over its own law (ideal roofline); tiles are tried one after the other. The machine files
+`topologies/h20_node.toml` and `topologies/h800_cluster.toml` keep what came out.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from math import log
 from pathlib import Path
 from statistics import mean
@@ -20,7 +18,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from simulator.calibrate.kernel_tables import (
+    Finding,
     Misfit,
+    Part,
     Table,
     aiconfigurator,
     alone_s,
@@ -38,6 +38,7 @@ from simulator.model.layout import split
 from simulator.spec.machine import load_machine
 from simulator.spec.model import load_shapes
 
+GENERATION = "sglang_2025"
 Numbers = dict[str, Any]
 L2_BYTES = 50e6  # of H100 and H800
 MOE = "h100_sxm.moe.trtllm.1.3.0rc20.moe_perf.parquet"
@@ -48,11 +49,12 @@ TILES = ((64, 32, None), (64, 64, None), (64, 128, None), (128, 128, 64), (64, 1
 
 @dataclass(frozen=True)
 class Family:
-    """A kernel family to fit: its law, its table, where to start, which numbers are free and which tiles to try."""
+    """A kernel family to fit: how its table is read, its law, where to start, which numbers are free and which tiles to
+    try."""
 
     name: str
     chip: Any
-    table: Table
+    read: Callable[[Path], Table]
     law: str
     start: Numbers
     free: tuple[str, ...]
@@ -96,19 +98,19 @@ def kernel(law: str, p: Numbers) -> Any:
     )  # fmt: skip
 
 
-def fit(family: Family) -> tuple[Numbers, Misfit]:
+def fit(family: Family, table: Table) -> tuple[Numbers, Misfit]:
     """The best numbers over all tiles."""
     starts = [{**family.start, "tm": m, "tn": n, "gr": granule} for m, n, granule in family.tiles] or [family.start]
-    return min((_descend(family, start) for start in starts), key=lambda found: found[1].loss)
+    return min((_descend(family, table, start) for start in starts), key=lambda found: found[1].loss)
 
 
-def _descend(family: Family, best: Numbers) -> tuple[Numbers, Misfit]:
-    found = misfit(family.chip, kernel(family.law, best), family.table)
+def _descend(family: Family, table: Table, best: Numbers) -> tuple[Numbers, Misfit]:
+    found = misfit(family.chip, kernel(family.law, best), table)
     for _ in range(8):
         before = found.loss
         for name in family.free:
             for value in _around(name, best[name]):
-                other = misfit(family.chip, kernel(family.law, {**best, name: value}), family.table)
+                other = misfit(family.chip, kernel(family.law, {**best, name: value}), table)
                 if other.loss < found.loss:
                     best, found = {**best, name: value}, other
         if before - found.loss < 1e-5:
@@ -123,28 +125,32 @@ def _around(name: str, value: float) -> list[float]:
     return [min(each, 1.0) for each in near] if name in ("cs", "hs") else near
 
 
-def families(folder: Path) -> list[tuple[str, Family]]:
-    """All that is fitted, by chip."""
+def grouped(folder: Path, chip: str) -> Table:
+    """Products of many experts, in decode and in prefill."""
+    return infersim_grouped(folder, chip, "decode") + infersim_grouped(folder, chip, "prefill")
+
+
+def families() -> tuple[tuple[str, Family], ...]:
+    """All that is fitted, by machine."""
     gemm = {"floor": 3e-6, "sk": 2e-10, "cs": 0.8, "hs": 0.8, "un": 0.0, "ramp": 256}
     free = ("floor", "sk", "cs", "hs", "ramp")
     bound = ("floor", "sk", "cs", "ramp")  # H20: on 64-row tiles compute binds at every size; HBM's share shows nowhere
-    grouped = {chip: infersim_grouped(folder, chip, "decode") + infersim_grouped(folder, chip, "prefill")
-               for chip in ("h20", "h800")}
     planned = {"floor": 17e-6, "cs": 0.9, "hs": 0.7, "un": 0.0, "tm": 64, "pk": 256}
     flash = {"floor": 20e-6, "cs": 0.6, "hs": 1.0, "un": 0.0, "tm": 128}
     attention, bare = ("floor", "cs", "hs"), ("floor", "cs")  # compute binds everywhere on H20
-    return [
-        ("h20", Family("gemm_fp8", H20, infersim_gemm(folder, "h20"), "gemm", gemm, bound, TILES[:3])),
-        ("h20", Family("grouped_gemm_fp8", H20, grouped["h20"], "gemm", gemm, bound, TILES[:3])),
-        ("h20", Family("mla_decode", H20, infersim_mla_decode(folder, "h20", "m"), "attention", planned, bare)),
-        ("h800", Family("gemm_fp8", H800, infersim_gemm(folder, "h800"), "gemm", gemm, free, TILES[2:])),
-        ("h800", Family("gemm_bf16", H800, dense_bf16(folder), "gemm", gemm, free, TILES[2:])),
-        ("h800", Family("batched_gemm_bf16", H800, absorbed(folder), "gemm", gemm, free, TILES[1:])),
-        ("h800", Family("grouped_gemm_fp8", H800, grouped["h800"], "gemm", gemm, free, TILES[2:])),
-        ("h800", Family("mla_decode", H800, infersim_mla_decode(folder, "h800", "m"), "attention", planned, attention)),
-        ("h800", Family("flash_attention", H800, infersim_mla_prefill(folder, "h800", "f"), "attention", flash,
-                        ("floor", "cs"))),
-    ]  # fmt: skip
+    decode, prefill = (partial(infersim_mla_decode, family="m"), partial(infersim_mla_prefill, family="f"))
+    small, large = "h20_node", "h800_cluster"
+    return (
+        (small, Family("gemm_fp8", H20, partial(infersim_gemm, chip="h20"), "gemm", gemm, bound, TILES[:3])),
+        (small, Family("grouped_gemm_fp8", H20, partial(grouped, chip="h20"), "gemm", gemm, bound, TILES[:3])),
+        (small, Family("mla_decode", H20, partial(decode, chip="h20"), "attention", planned, bare)),
+        (large, Family("gemm_fp8", H800, partial(infersim_gemm, chip="h800"), "gemm", gemm, free, TILES[2:])),
+        (large, Family("gemm_bf16", H800, dense_bf16, "gemm", gemm, free, TILES[2:])),
+        (large, Family("batched_gemm_bf16", H800, absorbed, "gemm", gemm, free, TILES[1:])),
+        (large, Family("grouped_gemm_fp8", H800, partial(grouped, chip="h800"), "gemm", gemm, free, TILES[2:])),
+        (large, Family("mla_decode", H800, partial(decode, chip="h800"), "attention", planned, attention)),
+        (large, Family("flash_attention", H800, partial(prefill, chip="h800"), "attention", flash, bare)),
+    )
 
 
 def dense_bf16(folder: Path) -> Table:
@@ -267,35 +273,47 @@ def popularity_skew(touched: dict[int, float]) -> float:
     return min((step / 20 for step in range(30)), key=off)
 
 
-def main() -> None:
-    """Fit everything and print it."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    arguments.add_argument("folder", type=Path)
-    arguments.add_argument("--json", type=Path)
-    given = arguments.parse_args()
-    result: dict[str, Any] = {"h20": {}, "h800": {}}
-    for where, family in families(given.folder):
-        numbers, error = fit(family)
-        result[where][family.name] = numbers
+def _family(machine: str, family: Family, folder: Path, fits: bool) -> Iterator[Finding]:
+    """How far the machine's file is from the table; with a fit, how far what it finds is."""
+    table, spec = family.read(folder), load_machine(machine)
+    yield Finding(family.name, str(misfit(spec.chip, spec.kernels[GENERATION][family.name], table)))
+    if fits:
+        numbers, error = fit(family, table)
         shown = ", ".join(f"{name} {value:.3g}" for name, value in numbers.items() if value)
-        print(f"{where:5s} {family.name:18s} {error}: {shown}", flush=True)
-    result["nccl_all_gather"] = nccl(given.folder, "all_gather", 11.4e-6)
-    result["nccl_reduce_scatter"] = nccl(given.folder, "reduce_scatter", 11.4e-6)
-    result["custom"] = custom_all_reduce(given.folder, 1.4e-6)
-    for name in ("nccl_all_gather", "nccl_reduce_scatter", "custom"):
-        print(name, ", ".join(f"{size / 1024:.0f} KiB {rate / 1e9:.0f} GB/s" for size, rate in result[name]))
-    slices = moe_layers(given.folder, SLICES)
+        yield Finding(f"{family.name}, fitted", f"{error}: {shown}", numbers)
+
+
+def _ladders(folder: Path, fits: bool) -> Iterator[Finding]:
+    """What NCCL and the AllReduce kernels achieve on eight GPUs, by size."""
+    for name, found in (
+        ("nccl all_gather", nccl(folder, "all_gather", 11.4e-6)),
+        ("nccl reduce_scatter", nccl(folder, "reduce_scatter", 11.4e-6)),
+        ("custom_all_reduce", custom_all_reduce(folder, 1.4e-6)),
+    ):
+        shown = ", ".join(f"{size / 1024:.0f} KiB {rate / 1e9:.0f} GB/s" for size, rate in found)
+        yield Finding(name, shown, {f"{size:.0f} B": rate for size, rate in found})
+
+
+def _sorting(folder: Path, fits: bool) -> Iterator[Finding]:
+    """What a layer of routed experts takes beyond its products and passes."""
+    slices = moe_layers(folder, SLICES)
     slot_s, row_s, error = fit_sorting(slices)
-    print(f"layers of slices of experts: {sorting_misfit(slices, 0.0, 0.0)} with products and passes alone")
-    print(f"{error} with {slot_s * 1e9:.0f} ns for each local expert and {row_s * 1e9:.0f} ns a row more")
-    whole = sorting_misfit(moe_layers(given.folder, WHOLE), slot_s, row_s)
-    print(f"whole experts, not fitted: {whole} with the same")
-    touched = touched_experts(given.folder)
+    yield Finding("slices of experts", f"{sorting_misfit(slices, 0.0, 0.0)} with products and passes alone")
+    yield Finding("slices, fitted", f"{error} with {slot_s * 1e9:.0f} ns for each local expert and "
+                  f"{row_s * 1e9:.0f} ns a row more", {"per_slot": slot_s, "per_row": row_s})
+    whole = sorting_misfit(moe_layers(folder, WHOLE), slot_s, row_s)
+    yield Finding("whole experts", f"{whole} with the same, not fitted")
+
+
+def _skew(folder: Path, fits: bool) -> Iterator[Finding]:
+    """How many experts the skewed routing of the tables touches."""
+    touched = touched_experts(folder)
     shown = ", ".join(f"{tokens}: {many:.0f}" for tokens, many in touched.items())
-    print(f"experts touched by so many tokens: {shown}; as many as with skew {popularity_skew(touched):.2f}")
-    if given.json:
-        given.json.write_text(json.dumps(result, indent=1), encoding="utf-8")
+    skew = popularity_skew(touched)
+    yield Finding("experts touched", f"by so many tokens: {shown}; as many as with skew {skew:.2f}", {"skew": skew})
 
 
-if __name__ == "__main__":
-    main()
+PARTS = (*(Part(machine, family.name, partial(_family, machine, family)) for machine, family in families()),
+         Part("h800_cluster", "ladders", _ladders), Part("h800_cluster", "experts_sort", _sorting),
+         Part("h800_cluster", "routing", _skew))  # fmt: skip
+"""In the order of the machines' files."""

@@ -1,22 +1,19 @@
 """Fits the kernel families of topologies/dgx_b200.toml on the public tables of ai-dynamo/aiconfigurator.
 
-    python -m simulator.calibrate.fit_b200 FOLDER            # errors of the families as they are in the file
-    python -m simulator.calibrate.fit_b200 FOLDER --fit      # search better numbers, print them with their errors
-
-FOLDER holds the tables as aiconfigurator/b200_sxm.*.parquet (README there says which release). Nothing in Braid needs
-them: the machine's file keeps the numbers that came out, with the table as their source.
+They are read as aiconfigurator/b200_sxm.*.parquet. Nothing else in Braid needs them: the machine's file keeps the
+numbers that came out, with the table as their source.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from statistics import quantiles
 
-from simulator.calibrate.kernel_tables import Misfit, aiconfigurator, alone_s
+from simulator.calibrate.kernel_tables import Finding, Misfit, Part, aiconfigurator, alone_s
 from simulator.die.kernels import Work, cost_of
 from simulator.model import choices, ops, sparse
 from simulator.spec.kernels import KernelSpec
@@ -24,7 +21,7 @@ from simulator.spec.machine import MachineSpec, load_machine
 from simulator.spec.model import Shapes, load_model, shapes_of
 from simulator.units import Quantity
 
-GENERATION = "trtllm_1_3"
+MACHINE, GENERATION = "dgx_b200", "trtllm_1_3"
 SHAPES = shapes_of(load_model("deepseek_r1"))
 RELEASE = "b200_sxm.{}.trtllm.1.3.0rc20.{}.parquet"
 DECODE_ROWS = (1, 2, 4, 8, 16)
@@ -311,39 +308,42 @@ def all_reduce(folder: Path, machine: MachineSpec, name: str, engine: str, steps
     return Misfit(tuple(errors))
 
 
-def main() -> None:
-    """Reads the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--fit", action="store_true")
-    parser.add_argument("--only", default="")
-    arguments = parser.parse_args()
-    machine = load_machine("dgx_b200")
-    for family, (read, names) in FITTED.items():
-        if arguments.only not in family:
-            continue
-        table, kernel = read(arguments.folder), machine.kernels[GENERATION][family]
-        print(f"{family:20s} {off(machine, family, kernel, table)}")
-        if arguments.fit:
-            kernel = fit(machine, family, table, names)
-            numbers = {name: getattr(kernel, name) for name in names}
-            found = ", ".join(f"{name} = {one.value:.4g} {one.unit}" for name, one in numbers.items())
-            print(f"{'':20s} {off(machine, family, kernel, table)}: {found}")
-    for family in CUTLASS:
-        if arguments.only not in family:
-            continue
-        even = experts(arguments.folder, family, "balanced")
-        print(f"{family + ', even':20s} {off(machine, family, machine.kernels[GENERATION][family], even)}")
+def _family(family: str, folder: Path, fits: bool) -> Iterator[Finding]:
+    """How far the machine's file is from the table; with a fit, how far what it finds is."""
+    machine, (read, names) = load_machine(MACHINE), FITTED[family]
+    table, kernel = read(folder), machine.kernels[GENERATION][family]
+    yield Finding(family, str(off(machine, family, kernel, table)))
+    if fits:
+        kernel = fit(machine, family, table, names)
+        numbers = {name: getattr(kernel, name) for name in names}
+        found = ", ".join(f"{name} = {one.value:.4g} {one.unit}" for name, one in numbers.items())
+        yield Finding(f"{family}, fitted", f"{off(machine, family, kernel, table)}: {found}",
+                      {name: one.si for name, one in numbers.items()})
+    if family in CUTLASS:
+        even = experts(folder, family, "balanced")
+        yield Finding(f"{family}, even", str(off(machine, family, machine.kernels[GENERATION][family], even)))
+
+
+def _module(folder: Path, fits: bool) -> Iterator[Finding]:
+    """What no family says alone: the whole MLA module, and how much of a launch is its prologue."""
+    machine = load_machine(MACHINE)
     for heads in (16, 64, 128):
-        print(f"{f'MLA module, {heads}':20s} {module(arguments.folder, machine, heads)}")
+        yield Finding(f"MLA module, {heads} heads", str(module(folder, machine, heads)))
     for group in ((4,), (8,), (16,), (4, 8)):
-        times_us = [one for heads in group for one in prologues_us(arguments.folder, machine, heads)]
+        times_us = [one for heads in group for one in prologues_us(folder, machine, heads)]
         low, middle, high = quantiles(times_us, n=4)
-        print(f"{f'prologue, {group} heads':24s} median {middle:.2f} us, half between {low:.2f} and {high:.2f}")
+        yield Finding(f"prologue, {' and '.join(map(str, group))} heads",
+                      f"median {middle:.2f} us, half between {low:.2f} and {high:.2f}", {"prologue": middle * 1e-6})
+
+
+def _all_reduce(folder: Path, fits: bool) -> Iterator[Finding]:
+    """The engines of AllReduce as the machine's file has them."""
+    machine = load_machine(MACHINE)
     custom, nccl = RELEASE.format("comm", "custom_allreduce_perf"), "b200_sxm.comm.nccl.2.27.3.nccl_perf.parquet"
-    print(f"{'AllReduce one_shot':20s} {all_reduce(arguments.folder, machine, custom, 'one_shot', 1)}")
-    print(f"{'AllReduce nccl':20s} {all_reduce(arguments.folder, machine, nccl, 'nccl', 2)}")
+    yield Finding("AllReduce one_shot", str(all_reduce(folder, machine, custom, "one_shot", 1)))
+    yield Finding("AllReduce nccl", str(all_reduce(folder, machine, nccl, "nccl", 2)))
 
 
-if __name__ == "__main__":
-    main()
+PARTS = (*(Part(MACHINE, family, partial(_family, family)) for family in FITTED),
+         Part(MACHINE, "mla_module", _module), Part(MACHINE, "all_reduce", _all_reduce))  # fmt: skip
+"""In the order of the machine's file."""

@@ -1,0 +1,108 @@
+"""The table of collectives: what each kind is called, how it may go about it, and how many bytes that moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from simulator.collective import direct, hierarchical, one_sided, pairwise
+from simulator.collective.all_reduce import all_reduce, parts_of
+from simulator.collective.messages import Call
+from simulator.collective.ring import ring
+from simulator.collective.transfer import memory_per_byte
+from simulator.errors import NoSuchName
+from simulator.paths import did_you_mean
+from simulator.program.task import ALGORITHMS
+
+if TYPE_CHECKING:
+    from simulator.collective.transfer import Phase
+    from simulator.program.task import Collective
+    from simulator.spec.machine import CollectiveSpec
+
+Amounts = tuple[float, float]
+
+
+class Algorithm(NamedTuple):
+    """One way to go about a kind of collective: its phases, and the `amounts` of a rank."""
+
+    lower: Callable[[Call], tuple[Phase, ...]]
+    amounts: Callable[[Collective, int, CollectiveSpec], Amounts]
+
+
+def _exchanged(copies: Callable[[int], int]) -> Callable[[Collective, int, CollectiveSpec], Amounts]:
+    """Of an exchange with all other members that copies its size so often on each."""
+
+    def amounts(collective: Collective, n: int, engine: CollectiveSpec) -> Amounts:
+        peers = max(n - 1, 1)
+        each: float = collective.bytes_per_pair
+        if collective.sizes:  # the mean of all ranks, without what stays at home
+            each = sum(sum(row) - row[rank] for rank, row in enumerate(collective.sizes)) / n / peers
+        wire = each * (n - 1)
+        return wire, wire * (engine.transfer_bytes.si + copies(n) / peers * engine.copy_bytes.si)
+
+    return amounts
+
+
+_TO_PEERS, _SHARDS = _exchanged(direct.copied_to_peers), _exchanged(direct.copied_shards)
+
+
+def _reduced(collective: Collective, n: int, engine: CollectiveSpec) -> Amounts:
+    """The sum of its parts."""
+    parts = [_SHARDS(part, n, engine) for part in parts_of(collective, n)]
+    return sum(wire for wire, _ in parts), sum(memory for _, memory in parts)
+
+
+def _sent(message: Collective, n: int, engine: CollectiveSpec) -> Amounts:
+    return float(message.bytes_per_pair), message.bytes_per_pair * memory_per_byte(engine)
+
+
+def _received(message: Collective, n: int, engine: CollectiveSpec) -> Amounts:
+    return 0.0, message.bytes_per_pair * memory_per_byte(engine)
+
+
+def _put(put: Collective, n: int, engine: CollectiveSpec) -> Amounts:
+    return put.sent_bytes, (put.sent_bytes + put.received_bytes) * memory_per_byte(engine)
+
+
+def _none(collective: Collective, n: int, engine: CollectiveSpec) -> Amounts:
+    return 0.0, 0.0
+
+
+TABLE = {
+    ("all_to_all", "direct"): Algorithm(direct.all_to_all, _TO_PEERS),
+    ("all_to_all", "pairwise"): Algorithm(pairwise.all_to_all, _TO_PEERS),
+    ("all_gather", "direct"): Algorithm(direct.shards, _SHARDS),
+    ("all_gather", "hierarchical"): Algorithm(hierarchical.all_gather, _SHARDS),
+    ("all_gather", "ring"): Algorithm(ring, _SHARDS),
+    ("reduce_scatter", "direct"): Algorithm(direct.shards, _SHARDS),
+    ("reduce_scatter", "hierarchical"): Algorithm(hierarchical.reduce_scatter, _SHARDS),
+    ("reduce_scatter", "ring"): Algorithm(ring, _SHARDS),
+    ("all_reduce", "direct"): Algorithm(all_reduce, _reduced),
+    ("all_reduce", "hierarchical"): Algorithm(all_reduce, _reduced),
+    ("all_reduce", "ring"): Algorithm(all_reduce, _reduced),
+    ("all_reduce", "one_shot"): Algorithm(all_reduce, _reduced),
+    ("barrier", "direct"): Algorithm(Call.waited, _none),
+    ("send", "direct"): Algorithm(direct.message, _sent),
+    ("recv", "direct"): Algorithm(direct.message, _received),
+    ("put", "direct"): Algorithm(one_sided.put, _put),
+    ("collect", "direct"): Algorithm(one_sided.collect, _none),
+}
+"""By kind of collective and name of algorithm."""
+
+for _kind, _name in TABLE:
+    ALGORITHMS.setdefault(_kind, []).append(_name)
+
+
+def algorithm_of(collective: Collective) -> Algorithm:
+    """How a collective is gone about; NoSuchName with the algorithms of its kind if it names none of them."""
+    kind, name = collective.kind, collective.algorithm
+    if (kind, name) not in TABLE:
+        there = ALGORITHMS.get(kind, [])
+        hint = did_you_mean(name, there)
+        raise NoSuchName(name, f"{kind}: no algorithm '{name}'{hint}; there are {', '.join(there)}")
+    return TABLE[kind, name]
+
+
+def amounts(collective: Collective, n: int, engine: CollectiveSpec) -> Amounts:
+    """Bytes that one rank of a group of n puts on the wire, and that it moves through its memory."""
+    return algorithm_of(collective).amounts(collective, n, engine)

@@ -1,0 +1,150 @@
+"""Messages between ranks as transfers on one fabric: one by one, or all of one way through it in lock-step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import TYPE_CHECKING
+
+from simulator.collective.transfer import Key, Phase, Transfer, memory_per_byte
+from simulator.fabric.crossings import Way, crossings, way_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from simulator.fabric.graph import Edge, Fabric
+    from simulator.program.task import Collective
+    from simulator.program.world import Groups
+    from simulator.spec.machine import CollectiveSpec
+
+
+class Messages:
+    """Makes the transfers of messages on one fabric.
+
+    mode: "pairwise" for messages one by one, where "auto" and "classes" put together those of one way. groups: all
+    there are, who may share links between dies.
+    """
+
+    def __init__(self, fabric: Fabric, mode: str, groups: Groups | None) -> None:
+        self.fabric, self.mode = fabric, mode
+        self.partitions = [
+            {rank: number for number, members in enumerate(instances) for rank in members}
+            for instances in (groups or {}).values()
+            if len(instances) > 1
+        ]
+        self._crossings = cache(partial(crossings, fabric, sharers=self._sharers))
+        self._pools: dict[tuple, list[Key]] = {}
+        self._links: dict[Edge, Key] = {}
+        self.all_pairs = cache(self._all_pairs)
+
+    def latency_s(self, engine: CollectiveSpec, members: tuple[int, ...]) -> float:
+        """From the meeting of the members to the first byte at the one who is furthest away."""
+        start = engine.startup.si + engine.startup_per_peer.si * (len(members) - 1)
+        return start + self._crossings(members)[1]
+
+    def pair(self, source: int, target: int, size: int, memory: float, rate: float, weight: float) -> Transfer:
+        """One message; `memory`: bytes through HBM and L2 at each end."""
+        moved = round(memory)
+        loads: list[tuple[Key, int]] = [(("out", source, rate), size), (("in", target, rate), size)]
+        loads += [((pool, rank), moved) for rank in (source, target) for pool in ("hbm", "l2")]
+        loads += [(("link", *edge), size) for edge in self.fabric.route(source, target).edges]
+        return Transfer(size, tuple(loads), (source, target), weight)
+
+    def each(
+        self, sized: list[tuple[int, int, int]], ladder: str, engine: CollectiveSpec, weight: float
+    ) -> tuple[Transfer, ...]:
+        """One transfer for each (sender, receiver, bytes), at the rate of their mean size."""
+        rate = engine.rate_bytes_per_s(ladder, sum(size for _, _, size in sized) / max(len(sized), 1))
+        ends = memory_per_byte(engine)
+        return tuple(self.pair(a, b, size, size * ends, rate, weight) for a, b, size in sized)
+
+    def _all_pairs(
+        self, members: tuple[int, ...], size: int, ends: int, rate: float, weight: float
+    ) -> tuple[Transfer, ...]:
+        """`size` bytes from each to each, which load the memory at both ends with `ends` bytes."""
+        if self.mode == "pairwise":
+            pairs, each = ((a, b) for a in members for b in members if a != b), weight / (len(members) - 1)
+            return tuple(self.pair(a, b, size, ends, rate, each) for a, b in pairs)
+        return tuple(self._together(members, way, size, ends, rate, weight) for way in self._crossings(members)[0])
+
+    def _together(
+        self, members: tuple[int, ...], way: Way, size: int, ends: int, rate: float, weight: float
+    ) -> Transfer:
+        """All messages of one way, in lock-step. ends: bytes through memory at each end of each."""
+        loads: list[tuple[Key, int]] = []
+        ranks = [rank for rank in members if way.peers[rank]]
+        out, hbm, l2 = self._pool("out", rate), self._pool("hbm"), self._pool("l2")
+        sizes = {count: size * count for count in {*way.peers.values(), *way.links.values()}}
+        moved = {peers: 2 * peers * ends for peers in sizes}
+        for rank in ranks:
+            peers = way.peers[rank]
+            loads += [(out[rank], sizes[peers]), (hbm[rank], moved[peers]), (l2[rank], moved[peers])]
+        links = self._links
+        for edge, count in way.links.items():
+            key = links.get(edge)
+            if key is None:
+                key = links[edge] = ("link", *edge)
+            loads.append((key, sizes[count]))
+        most = max(way.peers.values())
+        return Transfer(size * most, tuple(loads), tuple(ranks), weight * (most / (len(members) - 1)))
+
+    def merged(self, pairs: list[Transfer], end: int, weights: dict[int, float]) -> list[Transfer]:
+        """One transfer per way of each sender (end 0) or receiver (end 1): its messages move in proportion."""
+        classes: dict[tuple, list[Transfer]] = {}
+        whole: Counter[int] = Counter()
+        fabric = self.fabric
+        one_way = fabric.whole and len(set(fabric.ways)) == 1 and fabric.spec.fabric[0].kind == "switch"
+        for pair in pairs:
+            way = None if one_way else way_of(fabric, fabric.route(*pair.ranks), self._sharers, *pair.ranks)
+            classes.setdefault((pair.ranks[end], way), []).append(pair)
+            whole[pair.ranks[end]] += pair.size_bytes
+        merged = []
+        for (rank, _), messages in classes.items():
+            loads: Counter[Key] = Counter()
+            for message in messages:
+                loads.update(dict(message.loads))
+            size = sum(message.size_bytes for message in messages)
+            ranks = tuple(dict.fromkeys(rank for message in messages for rank in message.ranks))
+            merged.append(Transfer(size, tuple(loads.items()), ranks, weights[rank] * (size / whole[rank])))
+        return merged
+
+    def _sharers(self, source: int, target: int) -> tuple[int, ...]:
+        """The partitions of the ranks into groups that leave both together."""
+        return tuple(number for number, of in enumerate(self.partitions) if of[source] == of[target])
+
+    def _pool(self, kind: str, *rate: float) -> list[Key]:
+        """The capacity of this kind of every rank: one object for all that are equal, of whom there may be millions."""
+        if (kind, *rate) not in self._pools:
+            self._pools[kind, *rate] = [(kind, rank, *rate) for rank in range(self.fabric.ranks)]
+        return self._pools[kind, *rate]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One collective to lower: who exchanges what, and which engine drives it.
+
+    ladder: the kind of collective whose rates it has. lower: the phases of another one among the same members, at the
+    rates of a ladder ("": its own).
+    """
+
+    messages: Messages
+    engine: CollectiveSpec
+    collective: Collective
+    members: tuple[int, ...]
+    ladder: str
+    lower: Callable[[Collective, str], tuple[Phase, ...]]
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to move."""
+        return not (self.collective.sizes or self.collective.bytes_per_pair)
+
+    @property
+    def latency_s(self) -> float:
+        """What passes before its first byte moves."""
+        return self.messages.latency_s(self.engine, self.members)
+
+    def waited(self) -> tuple[Phase, ...]:
+        """The latency, and nothing else: what is left where there is nothing to move."""
+        return (Phase(self.latency_s, ()),)
