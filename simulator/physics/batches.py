@@ -91,7 +91,7 @@ class Batches:
         return min(ends_ps, default=NEVER)
 
     def run(self, until_ps: int) -> Iterator[tuple[int, list[Flow], list[Reached]]]:
-        """Let those of which a flow ends now go on, before `until_ps` and before another one has an end (`Batch.run`)."""
+        """Let those of which a flow ends now go on, before `until_ps` and before another one has an end (`run`)."""
         now_ps = self._network.env.now_ps
         for batch in list(self.here):
             if batch.next_ps() == now_ps:
