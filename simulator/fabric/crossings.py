@@ -46,7 +46,7 @@ def crossings(
     fabric: Fabric, members: tuple[int, ...], sharers: Sharers = nobody_else
 ) -> tuple[list[Way], float]:
     """The ways between all members, from the inside out, and the longest latency of a route, in seconds."""
-    if not fabric.whole:
+    if not (fabric.arithmetic and fabric.whole):
         return crossings_by_pair(fabric, members, sharers)
     ways: dict[object, Way] = {}
     latency_s = 0.0
@@ -79,7 +79,7 @@ def crossings(
 def crossings_by_pair(
     fabric: Fabric, members: tuple[int, ...], sharers: Sharers = nobody_else
 ) -> tuple[list[Way], float]:
-    """The same from the route of every pair: for fabrics with missing links, and as a reference.
+    """The same from the route of every pair: where links are missing, for other kinds of levels, and as a reference.
 
     Pairs that go around a missing link have a way of their own.
     """

@@ -19,7 +19,7 @@ from tests.replay.small import TINY
 
 def machine(levels: list[tuple[str, int, bool]]) -> MachineSpec:
     """Levels of (kind, size, whether dies have the ports)."""
-    fabric = [level(f"level {k}", kind, size, 1 + k, 1 + k, ports="die" if own and k else None)
+    fabric = [level(f"level {k}", kind, size, 1 + k, 1 + k, **({"ports": "die"} if own and k else {}))
               for k, (kind, size, own) in enumerate(levels)]
     return validate(MachineSpec, {**TINY.model_dump(), "fabric": fabric}, "levels")
 
