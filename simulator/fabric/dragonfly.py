@@ -1,9 +1,9 @@
 """A dragonfly: dies have ports to routers, the routers of a group are a full mesh, and so are the groups.
 
 The link from group g to group h lies at router (h - g - 1) mod groups, mod routers, of g. Routes are minimal: to the
-router with the link, over it, and to the receiver's router.
+router with the link, over it, and to the receiver's router. Three groups of two routers of two dies:
 
-    die 0 -> switch 0 -> switch 1 -> switch 4 -> switch 5 -> die 20     local, global, local
+    die 2 -> router 1 -> router 0 -> router 3 -> router 2 -> die 4      a local link, a global one, a local one
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Dragonfly(Switch):
         self.shortest = 0
 
     def links(self) -> Iterator[Link]:
-        """Ports, links inside groups, links between groups; of all routers of the groups that have ranks."""
+        """The ports of all ranks, and all links inside groups and between them of every instance that has ranks."""
         spec = self.spec
         local, across = (spec.local_rate.si, spec.local_latency.si), (spec.global_rate.si, spec.global_latency.si)
         for ranks in self.instances():
-            groups = range(self._group(ranks[0]), self._group(ranks[-1]) + 1)
+            groups = range(self._group(ranks[0]), self._group(ranks[0]) + self.groups)
             for rank in ranks:
                 yield from both_ways(die(rank), self.above(rank), spec.link_rate.si, self.edge_latency_s)
             for group in groups:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
 from math import fsum
 from typing import TYPE_CHECKING, Any
@@ -75,7 +75,7 @@ class Fabric:
         self.levels = tuple(self.by_level)
         self._in_order = tuple(self.by_level.values())
         self.arithmetic = all(type(level) in (Mesh, Switch) for level in self._in_order)
-        self._latencies_s = [_latency_s(level) for level in self._in_order]
+        self._latency_s = cache(_latency_s)
         self._graph: nx.DiGraph | None = None
         self._edges_built = 0
         if spec.cut or spec.slow or not self.arithmetic:
@@ -158,7 +158,7 @@ class Fabric:
         level = joining(self._in_order, source, target)
         way = level.way(source, target)
         if self._graph is None:
-            return Route(way, self._latencies_s[level.order], level.spec.name)
+            return Route(way, self._latency_s(level), level.spec.name)
         edges = self._graph.edges
         if not all(edge in edges for edge in way):
             way = self._around(source, target)

@@ -9,6 +9,7 @@ Levels say their latency end to end; an edge bears its part of it, so that the e
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from simulator.fabric.level import Edge, Level, Link, both_ways, die
@@ -31,7 +32,11 @@ class Switch(Level):
         self.ladder: tuple[Switch, ...] = (*(self.below.ladder if self.below else ()), self)
         self.shortest = 2 * len(self.ladder)
         self.span, self.planes = self.dies, 1
-        self.edge_latency_s = (spec.latency.si - (self.below.spec.latency.si if self.below else 0.0)) / 2
+
+    @cached_property
+    def edge_latency_s(self) -> float:
+        """The part of the level's latency that each of its edges bears."""
+        return (self.spec.latency.si - (self.below.spec.latency.si if self.below else 0.0)) / 2
 
     def above(self, rank: int) -> str:
         """The switch of this level over a die."""
