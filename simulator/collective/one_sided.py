@@ -117,7 +117,7 @@ def ports_of(fabric: Fabric, members: tuple[int, ...], rank: int) -> tuple[Port,
     here, inside = f"die {rank}", {rank}
     ported: Switch | None = None  # the level whose ports the die has
     for level in fabric.by_level.values():
-        around = _together(fabric, members, level.spec.name)[rank // level.dies]
+        around = _together(fabric, members, level.name)[rank // level.dies]
         new = sorted(around - inside)
         inside |= around
         if not isinstance(level, Switch):
@@ -126,7 +126,7 @@ def ports_of(fabric: Fabric, members: tuple[int, ...], rank: int) -> tuple[Port,
         ported = ported if level.below and ported else level
         if new:
             if level.spec.link_rate.si < level.inside * ported.spec.link_rate.si * (1 - 1e-9) and level is not ported:
-                raise InputError(_NARROW.format(f"level '{level.spec.name}'"))
+                raise InputError(_NARROW.format(f"level '{level.name}'"))
             switch = ported.above(rank)
             ports.append(((here, switch), (switch, here), len(new)))
     return tuple(ports)

@@ -56,7 +56,7 @@ class Dragonfly(Switch):
         return rank // (self.span * self.routers)
 
     def _router(self, group: int, place: int) -> str:
-        return f"{self.spec.name} {group * self.routers + place}"
+        return f"{self.name} {group * self.routers + place}"
 
     def _gate(self, group: int, to: int) -> str:
         """The router of a group that has the link to another one."""

@@ -58,7 +58,8 @@ class Fabric:
 
     Only the switches that these dies need are there: 32 dies of Atlas A3 are two nodes under one second-level switch.
     `graph` is a networkx.DiGraph; edges have rate_bytes_per_s, latency_s and level, dies have rank and the index of
-    their instance of each level by its name.
+    their instance of each level by its name. by_level: the levels by their names, from the inside out. arithmetic:
+    whether there are only meshes and switches, whose routes and crossings follow from ranks by arithmetic.
 
     Raises:
         InputError: more ranks than the machine has dies, or none; a link to cut or slow that is not there.
@@ -73,8 +74,7 @@ class Fabric:
         for level in spec.fabric:
             self.by_level[level.name] = KINDS[level.kind](level, tuple(self.by_level.values()), ranks)
         self.levels = tuple(self.by_level)
-        self._in_order = tuple(self.by_level.values())
-        self.arithmetic = all(type(level) in (Mesh, Switch) for level in self._in_order)
+        self.arithmetic = all(type(level) in (Mesh, Switch) for level in self.by_level.values())
         self._latency_s = cache(_latency_s)
         self._graph: nx.DiGraph | None = None
         self._edges_built = 0
@@ -107,10 +107,10 @@ class Fabric:
         An uplink that carries all ports below it at once holds nobody back.
         """
         ways: list[int] = []
-        for order, level in enumerate(self._in_order):
+        for level in self.by_level.values():
             below = level.below if isinstance(level, Switch) else None
             narrow = below is None or _ports_below(below) > level.spec.link_rate.si * (1 + 1e-9)
-            ways.append(order if below is None or narrow else ways[below.order])
+            ways.append(level.order if below is None or narrow else ways[below.order])
         return tuple(ways)
 
     def way(self, route: Route) -> tuple[int, int]:
@@ -130,7 +130,7 @@ class Fabric:
         if not self.as_described:
             return False
         first, last = min(members), max(members)
-        for level in self._in_order:
+        for level in self.by_level.values():
             dies = level.dies
             if first // dies == last // dies and (first + shift) // dies == (last + shift) // dies:
                 return True  # nothing further out joins them
@@ -155,15 +155,15 @@ class Fabric:
         """
         if source == target:
             return Route((), 0.0, "")
-        level = joining(self._in_order, source, target)
+        level = joining(self.by_level.values(), source, target)
         way = level.way(source, target)
         if self._graph is None:
-            return Route(way, self._latency_s(level), level.spec.name)
+            return Route(way, self._latency_s(level), level.name)
         edges = self._graph.edges
         if not all(edge in edges for edge in way):
             way = self._around(source, target)
             level = max((self.by_level[edges[edge]["level"]] for edge in way), key=lambda each: each.order)
-        return Route(way, fsum(edges[edge]["latency_s"] for edge in way), level.spec.name)
+        return Route(way, fsum(edges[edge]["latency_s"] for edge in way), level.name)
 
     def link_rate(self, source: str, target: str) -> float:
         """Bytes per second of the link between two vertices."""
@@ -178,13 +178,7 @@ class Fabric:
         orders = [self.levels.index(name) for name, _ in map(parts, (source, target)) if name != DIE]
         if orders:
             return self.levels[max(orders)]
-        return joining(self._in_order, parts(source)[1], parts(target)[1]).spec.name
-
-    def climb(self, rank: int, order: int) -> tuple[Edge, ...]:
-        """The edges from a die up to its switch of a level (by its place in the machine), innermost first."""
-        level = self._in_order[order]
-        assert isinstance(level, Switch), f"level '{level.spec.name}' has no switch"
-        return level.climb(rank)
+        return joining(self.by_level.values(), parts(source)[1], parts(target)[1]).name
 
     def _build(self) -> nx.DiGraph:
         import networkx as nx  # only where links are looked at, or changed

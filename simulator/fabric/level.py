@@ -6,7 +6,7 @@ of its own, which says `links` and `way`; the graph is made of all links, and a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Level:
     shortest = 0
 
     def __init__(self, spec: LevelSpec, inner: Sequence[Level], ranks: int) -> None:
-        self.spec, self.inner, self.ranks = spec, inner, ranks
+        self.spec, self.name, self.inner, self.ranks = spec, spec.name, inner, ranks
         self.order = len(inner)
         self.inside: int = inner[-1].dies if inner else 1
         self.dies: int = self.inside * spec.size.count
@@ -53,7 +53,7 @@ class Level:
         raise NotImplementedError
 
 
-def joining(levels: Sequence[Level], source: int, target: int) -> Level:
+def joining(levels: Iterable[Level], source: int, target: int) -> Level:
     """The innermost level that holds both ranks in one instance."""
     return next(level for level in levels if source // level.dies == target // level.dies)
 

@@ -40,7 +40,7 @@ class Switch(Level):
 
     def above(self, rank: int) -> str:
         """The switch of this level over a die."""
-        return f"{self.spec.name} {rank // self.span * self.planes + rank % self.planes}"
+        return f"{self.name} {rank // self.span * self.planes + rank % self.planes}"
 
     def climb(self, rank: int) -> tuple[Edge, ...]:
         """The edges from a die up to its switch of this level, innermost first."""
