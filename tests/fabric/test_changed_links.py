@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -100,3 +101,13 @@ def test_numbers_and_links_are_changed_together() -> None:
     with pytest.raises(SpecError) as caught:
         override(A3, {"fabric.cut": "die 3", "fabric.node.link_rate": "98 GB"})
     assert [line.split(": ")[1] for line in caught.value.lines] == ["fabric[1].link_rate", "fabric.cut"]
+
+
+def test_a_machines_file_may_say_the_same(tmp_path: Path) -> None:
+    file = tmp_path / "broken.toml"
+    file.write_text('extends = "atlas_a3"\ncut = "die 3 - node 0"\nslow = "die 5 - node 0: 0.5"\n')
+    settings = {"fabric.cut": "die 3 - node 0", "fabric.slow": "die 5 - node 0: 0.5"}
+    assert load_machine(file) == override(A3, settings)
+    file.write_text('extends = "atlas_a3"\ncut = "die 3"\n')
+    with pytest.raises(SpecError, match=r"broken.toml: fabric.cut: got 'die 3': 'die 3': write"):
+        load_machine(file)
