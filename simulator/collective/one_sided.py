@@ -15,23 +15,28 @@ Worked example: 4 ranks put 3 MB each at 1 GB/s, start-up 4 us, 1 us across. Ran
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
 from functools import lru_cache, partial, wraps
+from itertools import permutations
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from simulator.collective.transfer import Key, Phase, Transfer, memory_per_byte
 from simulator.errors import InputError
+from simulator.fabric.level import DIE, Edge, parts
+from simulator.fabric.switch import Switch
 
 if TYPE_CHECKING:
     from simulator.collective.messages import Call
-    from simulator.fabric.graph import Fabric
-    from simulator.spec.machine import CollectiveSpec, LevelSpec
+    from simulator.fabric.graph import Fabric, Route
+    from simulator.spec.machine import CollectiveSpec
 
 PUT, COLLECT = "put", "collect"
 ONE_SIDED = (PUT, COLLECT)
 OUT, IN = 0, 1  # the two sides of a put at a die
 Keys = tuple[tuple[Key, int], ...]  # capacities, and the peers behind each of them
-Port = tuple[tuple[str, str], tuple[str, str], int]  # edge out, edge in, peers behind it
+Port = tuple[Edge, Edge, int]  # edge out, edge in, peers behind it
+_NARROW = "{} is narrower than the ports below it: one-sided exchanges across it are not modelled; use an All2All"
 P = ParamSpec("P")
 R = TypeVar("R")
 Asked = Callable[Concatenate["Fabric", P], R]
@@ -103,35 +108,61 @@ def keys_of(fabric: Fabric, members: tuple[int, ...], rank: int) -> tuple[Keys, 
 
 @_once(4096)
 def ports_of(fabric: Fabric, members: tuple[int, ...], rank: int) -> tuple[Port, ...]:
-    """The edges at a die through which it reaches the others, and how many of them each one leads to.
+    """The edges at a die through which it reaches the others, and how many of them each one leads to, inside out.
 
     Raises:
-        InputError: switches further out are narrower than the ports below them, or a link is missing.
+        InputError: links further in are narrower than the ports, or bytes pass through other dies.
     """
-    if not fabric.whole:
-        raise InputError("one-sided exchanges need every link of the fabric; use an All2All, which goes around")
+    if not (fabric.arithmetic and fabric.as_described):
+        return _by_pair(fabric, members)[0][rank]
     ports: list[Port] = []
-    levels, here = fabric.spec.fabric, f"die {rank}"
-    inside, dies, ported = {rank}, 1, 0
-    for place, level in enumerate(levels):
-        dies *= level.size.count
-        around = _together(fabric, members, level.name)[fabric.instance(rank, level.name)]
+    here, inside = f"die {rank}", {rank}
+    ported: Switch | None = None  # the level whose ports the die has
+    for level in fabric.by_level.values():
+        around = _together(fabric, members, level.name)[rank // level.dies]
         new = sorted(around - inside)
         inside |= around
-        own_port = level.kind == "switch" and (level.ports == "die" or not _switches(levels[:place]))
-        ported = place if own_port else ported
-        if level.kind == "mesh":
+        if not isinstance(level, Switch):
             ports += [((here, f"die {peer}"), (f"die {peer}", here), 1) for peer in new]
-        elif new:
-            port = levels[ported]
-            if not own_port and level.link_rate.si < dies // level.size.count * port.link_rate.si * (1 - 1e-9):
-                raise InputError(
-                    f"level '{level.name}' is narrower than the ports below it: one-sided exchanges across it are "
-                    "not modelled; use an All2All"
-                )
-            switch = f"{port.name} {fabric.instance(rank, port.name)}"
+            continue
+        ported = ported if level.below and ported else level
+        if new:
+            if level.spec.link_rate.si < level.inside * ported.spec.link_rate.si * (1 - 1e-9) and level is not ported:
+                raise InputError(_NARROW.format(f"level '{level.name}'"))
+            switch = ported.above(rank)
             ports.append(((here, switch), (switch, here), len(new)))
     return tuple(ports)
+
+
+@_once(64)
+def _by_pair(fabric: Fabric, members: tuple[int, ...]) -> tuple[dict[int, tuple[Port, ...]], float]:
+    """The ports of every member and the longest latency, from the routes of all pairs."""
+    routes = {pair: fabric.route(*pair) for pair in permutations(members, 2)}
+    ports: dict[int, Counter[tuple[int, Edge, Edge]]] = {rank: Counter() for rank in members}
+    behind: Counter[Edge] = Counter()
+    for (source, target), route in routes.items():
+        order = fabric.by_level[route.level].order
+        ports[source][order, route.edges[0], routes[target, source].edges[-1]] += 1
+        behind[route.edges[0]] += 1
+    _check_between(fabric, routes, behind)
+    longest_s = max((route.latency_s for route in routes.values()), default=0.0)
+    inside_out = {rank: sorted(found.items(), key=lambda item: item[0][0]) for rank, found in ports.items()}
+    return {rank: tuple((*key[1:], count) for key, count in found) for rank, found in inside_out.items()}, longest_s
+
+
+def _check_between(fabric: Fabric, routes: Mapping[tuple[int, int], Route], behind: Counter[Edge]) -> None:
+    """InputError if a link between ports can hold bytes back. behind: how many peers every port out leads to."""
+    most: dict[Edge, float] = defaultdict(float)
+    for (source, target), route in routes.items():
+        share = fabric.link_rate(*route.edges[0]) / behind[route.edges[0]]
+        for edge in route.edges[1:-1]:
+            most[edge] += share
+        if any(parts(edge[0])[0] == DIE for edge in route.edges[1:]):
+            raise InputError(f"bytes from die {source} to die {target} pass through other dies: one-sided exchanges "
+                             "there are not modelled; use an All2All")
+    for edge, rate in most.items():
+        if fabric.link_rate(*edge) < rate * (1 - 1e-9):
+            raise InputError(_NARROW.format(f"the link {edge[0]} to {edge[1]}"))
 
 
 @_once(64)
@@ -143,13 +174,11 @@ def _together(fabric: Fabric, members: tuple[int, ...], level: str) -> dict[int,
     return found
 
 
-def _switches(levels: Sequence[LevelSpec]) -> bool:
-    return any(level.kind == "switch" for level in levels)
-
-
 @_once(4096)
 def latency_s(fabric: Fabric, members: tuple[int, ...]) -> float:
     """How long the last byte travels: the latency of the innermost level that joins all members."""
+    if not (fabric.arithmetic and fabric.as_described):
+        return _by_pair(fabric, members)[1]
     for level in fabric.spec.fabric:
         if len({fabric.instance(rank, level.name) for rank in members}) == 1:
             return level.latency.si if len(members) > 1 else 0.0

@@ -29,7 +29,8 @@ def settings(command: F) -> F:
     option = click.option(
         "--set", "settings", multiple=True, metavar="KEY=VALUE", callback=_pairs,
         help='Change one setting of the scenario, or with machine.KEY="3.2 TB/s" a number of its machine; '
-             "repeatable. `braid show SCENARIO` lists the keys.")
+             'machine.fabric.cut="die 3 - node 0" takes links away, machine.fabric.slow="die 3 - node 0: 0.5" leaves '
+             "them half their rate. Repeatable. `braid show SCENARIO` lists the keys.")
     return option(command)
 
 

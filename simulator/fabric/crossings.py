@@ -1,7 +1,7 @@
 """How often the routes between all members of a group cross each link, from the levels of the fabric.
 
 Two members meet at the innermost level that holds both. Bytes for whoever is met at a level climb from the die through
-the switches below that level's own and come down the same way on the other side (`Fabric.climb`), so everything below
+the switches below that level's own and come down the same way on the other side (`Switch.climb`), so everything below
 one end of a link crosses it together: members below the end x members that each of them meets at the level. That takes
 time in proportion to the members, where counting pair by pair takes their square.
 
@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from itertools import permutations
 
 from simulator.fabric.graph import Edge, Fabric, Route, die
+from simulator.fabric.switch import Switch
 
 Meeting = dict[int, list[int]]  # instance of a level -> the members there
 
@@ -46,14 +47,13 @@ def crossings(
     fabric: Fabric, members: tuple[int, ...], sharers: Sharers = nobody_else
 ) -> tuple[list[Way], float]:
     """The ways between all members, from the inside out, and the longest latency of a route, in seconds."""
-    if not fabric.whole:
+    if not (fabric.arithmetic and fabric.whole):
         return crossings_by_pair(fabric, members, sharers)
     ways: dict[object, Way] = {}
     latency_s = 0.0
     inside: Meeting = {rank: [rank] for rank in members}
-    dies_inside = 1
-    for order, level in enumerate(fabric.spec.fabric):
-        dies = dies_inside * level.size.count
+    for level in fabric.by_level.values():
+        dies, dies_inside, narrowest = level.dies, level.inside, fabric.ways[level.order]
         around: Meeting = {}
         for rank in members:
             around.setdefault(rank // dies, []).append(rank)
@@ -61,25 +61,25 @@ def crossings(
         pair = _pair_that_meets(around, met, dies_inside)
         if pair is not None:
             latency_s = max(latency_s, fabric.route(*pair).latency_s)
-            if level.kind == "mesh":
+            if isinstance(level, Switch):
+                way = ways.setdefault(narrowest, Way())
+                way.peers.update({rank: met[child] for child, here in inside.items() if met[child] for rank in here})
+                _climb_and_descend(level, inside, met, way.links)
+            else:
                 pairs = (pair for here in around.values() for pair in permutations(here, 2))
                 for source, target in pairs:
                     if source // dies_inside != target // dies_inside:
-                        way = ways.setdefault((fabric.ways[order], sharers(source, target)), Way())
+                        way = ways.setdefault((narrowest, sharers(source, target)), Way())
                         way.links[die(source), die(target)] += 1
                         way.peers[source] += 1
-            else:
-                way = ways.setdefault(fabric.ways[order], Way())
-                way.peers.update({rank: met[child] for child, here in inside.items() if met[child] for rank in here})
-                _climb_and_descend(fabric, order, inside, met, way.links)
-        inside, dies_inside = around, dies
+        inside = around
     return list(ways.values()), latency_s
 
 
 def crossings_by_pair(
     fabric: Fabric, members: tuple[int, ...], sharers: Sharers = nobody_else
 ) -> tuple[list[Way], float]:
-    """The same from the route of every pair: for fabrics with missing links, and as a reference.
+    """The same from the route of every pair: where links are missing, for other kinds of levels, and as a reference.
 
     Pairs that go around a missing link have a way of their own.
     """
@@ -112,11 +112,11 @@ def _pair_that_meets(around: Meeting, met: dict[int, int], dies_inside: int) -> 
     return None
 
 
-def _climb_and_descend(fabric: Fabric, order: int, inside: Meeting, met: dict[int, int], counts: Counter[Edge]) -> None:
+def _climb_and_descend(level: Switch, inside: Meeting, met: dict[int, int], counts: Counter[Edge]) -> None:
     """Add the pairs that meet at the switches of a level to every link on their way."""
     for child, here in inside.items():
         if met[child]:
             for rank in here:
-                for below, above in fabric.climb(rank, order):
+                for below, above in level.climb(rank):
                     counts[below, above] += met[child]
                     counts[above, below] += met[child]

@@ -7,9 +7,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from simulator.paths import did_you_mean
+from simulator.spec.levels import disagreeing_levels
+from simulator.spec.links import cut_links, slow_links
 
 if TYPE_CHECKING:
-    from simulator.spec.machine import LevelSpec, MachineSpec
+    from simulator.spec.machine import MachineSpec
 
 
 def disagreements(spec: MachineSpec) -> Iterator[tuple[str, Any, str]]:
@@ -26,7 +28,12 @@ def disagreements(spec: MachineSpec) -> Iterator[tuple[str, Any, str]]:
             sizes = [rung.bytes_per_peer for rung in rungs or []]
             if any(lower.si >= upper.si for lower, upper in pairwise(sizes)):
                 yield f"collectives.{name}.ladder.{kind}", sizes, "bytes_per_peer must rise from rung to rung"
-    yield from _levels(spec.fabric)
+    yield from disagreeing_levels(spec.fabric)
+    for key, text, parsed in (("cut", spec.cut, cut_links), ("slow", spec.slow, slow_links)):
+        try:
+            parsed(text)
+        except ValueError as error:
+            yield f"fabric.{key}", text, str(error)
 
 
 def _generations(spec: MachineSpec) -> Iterator[tuple[str, Any, str]]:
@@ -72,22 +79,3 @@ def _pools(spec: MachineSpec) -> Iterator[tuple[str, Any, str]]:
         for pool in kernel.cores:
             if pool in spec.chip.cores and pool not in spec.chip.l2.port_rate:
                 yield f"{key}.cores.{pool}", pool, f"chip.l2.port_rate has only {', '.join(spec.chip.l2.port_rate)}"
-
-
-def _levels(fabric: list[LevelSpec]) -> Iterator[tuple[str, Any, str]]:
-    """Levels that cannot be built, or whose latencies shrink on the way out."""
-    names, inner = [level.name for level in fabric], None
-    for place, level in enumerate(fabric):
-        key = f"fabric.{level.name}"
-        if names.index(level.name) != place:
-            yield f"fabric[{place}].name", level.name, "every level needs a name of its own"
-        if level.kind == "mesh" and place > 0:
-            yield f"{key}.kind", level.kind, "a mesh joins dies: only the innermost level can be one"
-        if level.kind == "mesh" and level.ports is not None:
-            yield f"{key}.ports", level.ports, "a mesh has links, no ports; leave the key out"
-        if level.kind == "switch":
-            if level.ports == "switch" and inner is None:
-                yield f"{key}.ports", level.ports, 'no switch lies below this level; write "die"'
-            if inner is not None and level.ports != "die" and level.latency.si < inner.latency.si:
-                yield f"{key}.latency", level.latency, f"at least {inner.latency}: the way leads through '{inner.name}'"
-            inner = level

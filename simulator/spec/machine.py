@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from math import log
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
@@ -20,6 +20,8 @@ from simulator.paths import did_you_mean
 from simulator.spec.agreement import disagreements
 from simulator.spec.generation import DerivedGeneration, engines_of, families_of
 from simulator.spec.kernels import KernelSpec
+from simulator.spec.levels import LevelSpec
+from simulator.spec.links import LINK_SETTINGS
 from simulator.spec.nic import NicSpec, ProxySpec
 from simulator.spec.typed_toml import SpecError, Table, line, overridden, quantities, read, validate
 from simulator.units import (
@@ -75,25 +77,6 @@ class HostSpec(Table):
     launch_eager: Seconds
     launch_graph: Seconds
     device_read: Seconds
-
-
-class LevelSpec(Table):
-    """One level of the fabric; `size` children per instance.
-
-    mesh: a link between every two dies (innermost level only); `link_rate` is that of one link.
-    switch: one non-blocking switch; `link_rate` is that of a port. `ports` says whose: every "die" has one (NICs, the
-    first switch), or every "switch" of the level below has one uplink. Left out: "die" for the innermost switch level,
-    "switch" for the others.
-    Rates are one way. `latency` is end to end, die to die, for two dies whose nearest common level is this one.
-    """
-
-    name: str
-    kind: Literal["mesh", "switch"]
-    size: PositiveCount
-    link_rate: BytesPerSecond
-    latency: Seconds
-    ports: Literal["die", "switch"] | None = None
-    note: str | None = None
 
 
 class Rung(Table):
@@ -167,7 +150,7 @@ class CollectiveSpec(Table):
 
 
 class MachineSpec(Table):
-    """One machine; see the module's text."""
+    """One machine; see the module's text. cut, slow: links that are missing or slower, as `links` has them."""
 
     name: str
     title: str
@@ -181,6 +164,8 @@ class MachineSpec(Table):
     generations: dict[str, DerivedGeneration] = Field(default_factory=dict)
     nic: NicSpec | None = None
     proxy: ProxySpec | None = None
+    cut: str = ""
+    slow: str = ""
 
     @cached_property
     def _families(self) -> dict[str, dict[str, KernelSpec]]:
@@ -251,12 +236,17 @@ def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def override(spec: MachineSpec, changes: Mapping[str, str | Quantity]) -> MachineSpec:
-    """The machine with some numbers replaced: {"chip.hbm.peak": "3.2 TB/s", "chip.l2.rate": "inf B/s"}.
+    """The machine with some numbers replaced: {"chip.hbm.peak": "3.2 TB/s", "fabric.cut": "die 3 - node 0"}.
 
-    Text becomes a Quantity of kind "assumed" from the "command line". Keys are those of `quantities`.
+    Text becomes a Quantity of kind "assumed" from the "command line". Keys are those of `quantities`, and "fabric.cut"
+    and "fabric.slow" for links that are missing or slower (see `links`).
     SpecError says for each wrong key which ones are right at that place, and for each wrong value what is wanted.
     """
-    return overridden(spec, changes, _checked) if changes else spec
+    if not changes:
+        return spec
+    links = {key.partition(".")[2]: str(changes[key]) for key in LINK_SETTINGS if key in changes}
+    numbers = {key: given for key, given in changes.items() if key not in LINK_SETTINGS}
+    return overridden(spec.model_copy(update=links), numbers, _checked)
 
 
 def _checked(tables: dict[str, Any], label: str) -> MachineSpec:

@@ -89,7 +89,10 @@ def _without(model: type[BaseModel], tables: dict[str, Any], wrong: Iterable[Seq
                 node[step] = UNKNOWN
                 break
             if place == len(location) - 1:
-                del node[step]
+                if isinstance(node, dict):
+                    del node[step]
+                else:
+                    node[step] = None  # fits nowhere; without it the others of the list would have other places
             elif not is_tag:
                 node = node[step]
     return mended

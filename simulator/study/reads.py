@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel
 
+from simulator.spec.links import LINK_SETTINGS
 from simulator.spec.model import FIELDS_OF
 from simulator.spec.typed_toml import with_number
 
@@ -29,11 +30,12 @@ _WHOLE = ("model_dump", "__iter__")  # whoever asks for all fields reads each
 class Reads:
     """Watches settings by their dotted keys; `unread` are those that nothing has looked at so far.
 
-    Sizes and files as a whole (cards, machine, model, kernels) are always read.
+    Sizes and files as a whole (cards, machine, model, kernels) are always read, and so are links that are cut or slow.
     """
 
     def __init__(self, keys: Iterable[str]) -> None:
-        self._keys = tuple(key for key in keys if "." in key)
+        always = {f"machine.{key}" for key in LINK_SETTINGS}
+        self._keys = tuple(key for key in keys if "." in key and key not in always)
         self._read: set[str] = set()
 
     def unread(self) -> list[str]:

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, SerializeAsAny, 
 from simulator.errors import InputError
 from simulator.model.layout import deal
 from simulator.program.rank import Rank
+from simulator.spec.links import LINK_SETTINGS
 from simulator.spec.machine import MachineSpec, load_machine, override
 from simulator.spec.model import Shapes, load_model, override_model, shapes_of
 from simulator.spec.typed_toml import quantities
@@ -278,12 +279,13 @@ class Scenario(Part):
         return changed
 
     def numbers(self) -> list[str]:
-        """Every key of a number of the machine or the model, as `replace` takes it; none if either file is wrong."""
+        """Every key of the machine or the model, as `replace` takes it; none if either file is wrong."""
         try:
             files = {"machine": load_machine(self.machine), "model": load_model(self.model)}
         except InputError:
             return []
-        return [f"{file}.{key}" for file, spec in files.items() for key, _ in quantities(spec)]
+        keys = [f"{file}.{key}" for file, spec in files.items() for key, _ in quantities(spec)]
+        return [*keys, *(f"machine.{key}" for key in LINK_SETTINGS)]
 
     def machine_spec(self, reads: Reads | None = None) -> MachineSpec:
         """The machine's file with the changes of this scenario and the collectives of its generation."""

@@ -2,7 +2,8 @@
 
 Capacities of one *family* follow each other: HBMs, L2s, what leaves the ranks at one rate, the links up from the
 switches of one level. The one of rank r is r / stride further, where `stride` ranks share one; a link of a mesh has
-`each` numbers for every rank, so that it is each x r further.
+`each` numbers for every rank, so that it is each x r further. Where a fabric is not as its levels describe it, or of
+other kinds than meshes and switches, groups do not move, and links have the numbers of the graph's edges.
 
 Worked example: 32 ranks in nodes of 16. The link from "node 1" up is 1 further than that from "node 0": a group that
 moves by 16 ranks finds its links up one further, and its HBMs 16 further.
@@ -42,6 +43,7 @@ class Numbering:
         self.families: list[Family] = []
         self._known: dict[tuple, Family] = {}
         self._bases: list[int] = []
+        self._edges: dict[tuple[str, str], int] = {}
         self.total = 0
         for pool in ("hbm", "l2"):
             self._family((pool,), 1, lambda rank, pool=pool: (pool, rank))  # type: ignore[misc]
@@ -75,15 +77,26 @@ class Numbering:
         return each[place], stride[place]
 
     def _family(
-        self, name: tuple, stride: int, key: Callable[[int], Key], each: int = 1, is_link: bool = False
+        self, name: tuple, stride: int, key: Callable[[int], Key], each: int = 1, is_link: bool = False, count: int = 0
     ) -> Family:
         family = self._known[name] = Family(self.total, stride, each, key, is_link)
         self.families.append(family)
         self._bases.append(self.total)
-        self.total += -(-self.ranks // stride) * each
+        self.total += count or -(-self.ranks // stride) * each
         return family
 
+    def _edge(self, source: str, target: str) -> tuple[int, Family]:
+        """A link by its place among the graph's edges."""
+        family = self._known.get(("link",))
+        if family is None:
+            edges = list(self.fabric.graph.edges)
+            self._edges = {edge: number for number, edge in enumerate(edges)}
+            family = self._family(("link",), 1, lambda number: ("link", *edges[number]), 1, True, len(edges))
+        return family.base + self._edges[source, target], family
+
     def _link(self, source: str, target: str) -> tuple[int, Family]:
+        if not self.fabric.as_described:
+            return self._edge(source, target)
         (below, at), (above, to) = parts(source), parts(target)
         if below == above == DIE:
             return self._mesh_link(at, to)

@@ -11,7 +11,7 @@ from simulator.collective.one_sided import keys_of, latency_s, ports_of
 from simulator.errors import InputError, RunError
 from simulator.fabric.graph import Fabric
 from simulator.program.rank import Rank
-from simulator.spec.machine import load_machine
+from simulator.spec.machine import load_machine, override
 from tests.replay.small import passes_mb, run, tiny
 
 # 4 ranks; aiv: start-up 4 us, 1 GB/s with 4 of 8 vector cores at 1 MB per peer; 1 us across the switch
@@ -133,18 +133,42 @@ def test_ports_of_a_die_reach_all_the_others() -> None:
 
 
 def test_a_narrow_second_level_is_refused() -> None:
-    from simulator.spec.machine import override
-
     spec = override(load_machine("atlas_a3"), {"fabric.supernode.link_rate": "1 TB/s"})
     with pytest.raises(InputError, match="narrower than the ports"):
         ports_of(Fabric(spec, 32), tuple(range(32)), 0)
 
 
-def test_a_missing_link_is_refused() -> None:
-    fabric = Fabric(load_machine("atlas_a3"), 4)
-    fabric.graph.remove_edge("die 0", "die 1")
-    with pytest.raises(InputError, match="need every link"):
+def test_a_missing_link_is_gone_around_through_the_port() -> None:
+    fabric = Fabric(override(load_machine("atlas_a3"), {"fabric.cut": "die 0 - die 1"}), 4)
+    assert ports_of(fabric, (0, 1, 2, 3), 0) == ((("die 0", "node 0"), ("node 0", "die 0"), 3),)
+
+
+def test_bytes_that_pass_through_other_dies_are_refused() -> None:
+    fabric = Fabric(override(load_machine("atlas_a3"), {"fabric.cut": "die 1 - node 0"}), 4)
+    with pytest.raises(InputError, match="bytes from die 1 to die 2 pass through other dies"):
         ports_of(fabric, (0, 1, 2, 3), 0)
+
+
+def test_a_slow_link_between_switches_is_refused() -> None:
+    """16 of the 30 peers behind a port are in the other node, so the uplink carries 53% of all ports below it."""
+    members = tuple(range(32))
+    for share, narrow in ((0.6, False), (0.4, True)):
+        spec = override(load_machine("atlas_a3"), {"fabric.slow": f"node 0 - supernode 0: {share}"})
+        if narrow:
+            with pytest.raises(InputError, match="the link node 0 to supernode 0 is narrower than the ports below it"):
+                ports_of(Fabric(spec, 32), members, 0)
+        else:
+            assert ports_of(Fabric(spec, 32), members, 0) == ports_of(Fabric(load_machine("atlas_a3"), 32), members, 0)
+
+
+@pytest.mark.parametrize(("name", "ranks"), [("atlas_a3", 40), ("h800_cx7", 24), ("atlas_a2", 24), ("dgx_b200", 8)])
+def test_ports_from_levels_are_those_of_the_routes(name: str, ranks: int) -> None:
+    described, drawn = Fabric(load_machine(name), ranks), Fabric(load_machine(name), ranks)
+    assert drawn.graph.number_of_nodes() >= ranks  # from now on the graph counts
+    for members in (tuple(range(ranks)), tuple(range(1, ranks, 3)), (ranks - 1, 0)):
+        for rank in members:
+            assert ports_of(described, members, rank) == ports_of(drawn, members, rank)
+        assert latency_s(described, members) == pytest.approx(latency_s(drawn, members), rel=1e-12)
 
 
 def test_a_narrower_port_bounds_it() -> None:

@@ -10,7 +10,7 @@ def number(value: float, unit: str = "1") -> dict[str, Any]:
     return {"value": value, "unit": unit, "kind": "assumed", "source": "made for a test"}
 
 
-def level(name: str, kind: str, size: int, rate_gb_s: float, latency_us: float, **more: str) -> dict[str, Any]:
+def level(name: str, kind: str, size: int, rate_gb_s: float, latency_us: float, **more: Any) -> dict[str, Any]:
     return {"name": name, "kind": kind, "size": number(size), "link_rate": number(rate_gb_s, "GB/s"),
             "latency": number(latency_us, "us"), **more}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 import networkx as nx
 import pytest
@@ -19,7 +19,7 @@ from tests.replay.small import TINY
 
 def machine(levels: list[tuple[str, int, bool]]) -> MachineSpec:
     """Levels of (kind, size, whether dies have the ports)."""
-    fabric = [level(f"level {k}", kind, size, 1 + k, 1 + k, ports="die" if own and k else None)
+    fabric = [level(f"level {k}", kind, size, 1 + k, 1 + k, **({"ports": "die"} if own and k else {}))
               for k, (kind, size, own) in enumerate(levels)]
     return validate(MachineSpec, {**TINY.model_dump(), "fabric": fabric}, "levels")
 
@@ -41,6 +41,15 @@ def test_levels_say_what_pairs_add_up_to(levels: list[tuple[str, int, bool]], da
     assert ways == by_pair
     assert latency_s == latency_by_pair_s
     assert sum(way.peers.total() for way in ways) == len(members) * (len(members) - 1)
+    drawn = Fabric(spec, ranks)
+    assert drawn.graph.number_of_nodes() >= ranks  # from now on the graph counts
+    assert crossings_by_pair(drawn, members) == (ways, latency_s)
+    for pair in permutations(members, 2):
+        assert fabric.route(*pair) == drawn.route(*pair)
+        for edge in fabric.route(*pair).edges:
+            assert fabric.link_rate(*edge) == drawn.link_rate(*edge) == drawn.graph.edges[edge]["rate_bytes_per_s"]
+            assert fabric.link_level(*edge) == drawn.link_level(*edge)
+    assert fabric.as_described
 
 
 @settings(deadline=None, max_examples=80)

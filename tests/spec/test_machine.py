@@ -89,7 +89,7 @@ def test_types_of_the_parts() -> None:
     (r'source = "published nowhere"', 'source = ""',
      "chip.cores.sdma.source: got '': text must have at least 1 character"),
     (r'kind = "mesh"', 'kind = "meshed"',
-     "fabric[0].kind: got 'meshed': must be one of mesh, switch (did you mean 'mesh'?)"),
+     "fabric[0].kind: got 'meshed': must be one of mesh, switch, rails, torus, dragonfly (did you mean 'mesh'?)"),
     (r'law = "gemm"', 'law = "gem"',
      f"{GENERATION}.gemm_int8.law: got 'gem': must be one of gemm, attention, vector, fused (did you mean 'gemm'?)"),
     (r'law = "gemm"', "", f"{GENERATION}.gemm_int8.law: is missing: must be one of gemm, attention, vector, fused"),
@@ -119,8 +119,8 @@ def test_what_contradicts_itself_is_said_beside_what_is_wrong(mistakes: Loader) 
     text = text.replace("[collectives.sdma.cores]\nsd", "[collectives.sdma.cores]\nsn")
     text = text.replace('kind = "mesh"', 'kind = "mesh"\nports = "die"', 1).replace("usable = {", "usabel = {")
     keys = [line.split(": ")[0] for line in mistakes(text)]
-    assert keys == ["chip.clock.unit", "chip.hbm.usable", "chip.hbm.usabel", "collectives.sdma.cores.snma",
-                    "fabric.package.ports"]
+    assert keys == ["chip.clock.unit", "chip.hbm.usable", "chip.hbm.usabel", "fabric[0].ports",
+                    "collectives.sdma.cores.snma"]
 
 
 @pytest.mark.parametrize(("text", "line"), [
@@ -159,7 +159,8 @@ def test_a_missing_file_and_a_wrong_name(tmp_path: Path) -> None:
      "fabric.supernode.latency: got 0.5 us: at least 0.7 us: the way leads through 'node'"),
     (r'^ports = "die"', 'ports = "switch"',
      'fabric.node.ports: got \'switch\': no switch lies below this level; write "die"'),
-    (r'^kind = "mesh"', 'kind = "mesh"\nports = "die"', "fabric.package.ports: got 'die': a mesh has links, no ports"),
+    (r'^kind = "mesh"', 'kind = "mesh"\nports = "die"',
+     "fabric[0].ports: got 'die': no such key; keys are name, size, link_rate, latency, note, kind"),
     (r'^kind = "switch"\nports = "die"', 'kind = "mesh"',
      "fabric.node.kind: got 'mesh': a mesh joins dies: only the innermost level can be one"),
 ])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from simulator.errors import InputError
+from simulator.program.rank import Rank
 from simulator.study.library import load_scenario
-from simulator.study.scenario import Workload
+from simulator.study.scenario import Case, Scenario, Workload
 from simulator.study.simulate import simulate
 
 NOTHING = Workload(
@@ -32,3 +34,38 @@ def test_a_start_up_is_blamed_for_the_collectives_of_its_engine_and_not_for_puts
     theirs = sum(one.to_ps - one.from_ps for one in late if one.kind not in ("put", "collect"))
     (share,) = (row["share"] for row in result.parameters if row["name"] == "collectives.aiv_small.startup")
     assert share == pytest.approx(theirs / result.makespan_ps)
+
+
+def exchanging() -> Scenario:
+    """Eight dies of Atlas A3 that exchange 8 MB with each other and 1 MB in their packages."""
+
+    def program(npu: Rank, _: Case) -> None:
+        npu.group("world").all_to_all("turn", 8_000_000, "sdma")
+        npu.group("package").all_to_all("swap", 1_000_000, "sdma")
+
+    packages = [(rank, rank + 1) for rank in range(0, 8, 2)]
+    workload = Workload(
+        program=program, groups=lambda case: {"world": [tuple(range(8))], "package": packages},
+        place=lambda case, rank: {}, memory=lambda case: [], measures=lambda case, seconds: {"latency_s": seconds},
+    )  # fmt: skip
+    return load_scenario("a3_prefill:dp").variant(name="exchanging", cards=4, workload=workload, expected=())
+
+
+def test_a_cut_link_is_a_setting_and_roles_are_all_ranks() -> None:
+    changes = {"machine.fabric.cut": "die 2 - die 3", "machine.fabric.slow": "die 5 to node 0: 0.25"}
+    as_it_is, changed = exchanging(), exchanging().replace(changes)
+    few, all_ranks = (simulate(changed, ranks=ranks) for ranks in ("roles", "all"))
+    assert few.makespan_ps == all_ranks.makespan_ps > simulate(as_it_is).makespan_ps
+    assert (few.header["changed"], few.header["unread"]) == (changes, [])
+    assert 1 < few.header["classes"] < 8
+
+
+def test_links_that_a_scenario_cannot_cut_are_refused() -> None:
+    with pytest.raises(InputError, match=r"^exchanging: machine.fabric.cut: got 'die 2 - die 9': there is no 'die 9'"):
+        simulate(exchanging().replace({"machine.fabric.cut": "die 2 - die 9"}))
+    with pytest.raises(InputError, match=r"^exchanging: links are missing, and no way leads from die 0 to die 2"):
+        simulate(exchanging().replace({"machine.fabric.cut": "die 2 - node 0, die 3 - node 0"}))
+    with pytest.raises(InputError, match=r"atlas_a3: fabric.cut: got 'die 2': 'die 2': write"):
+        exchanging().replace({"machine.fabric.cut": "die 2"})
+    with pytest.raises(InputError, match=r"no such setting \(did you mean 'machine.fabric.slow'\?\)"):
+        exchanging().replace({"fabric.slow": "die 2 - die 3: 0.5"})

@@ -53,8 +53,10 @@ class Differing:
     def fabric(self) -> Fabric:
         """With the links that are slower or missing."""
         fabric = Fabric(self.machine, len(self.kinds))
+        puts = any(what == "put" for what, *_ in self.script)
         for number, factor in self.slower:
-            edges = list(fabric.graph.edges)
+            # a put is refused where links further in are slower than ports, and dies have the ports
+            edges = [edge for edge in fabric.graph.edges if not puts or any("die" in end for end in edge)]
             fabric.graph.edges[edges[number % len(edges)]]["rate_bytes_per_s"] *= factor
         inside = [edge for edge in fabric.graph.edges if edge[0] < edge[1] and all("die" in end for end in edge)]
         if self.dead >= 0 and inside and len(self.kinds) > 2:  # there is a way around it

@@ -1,0 +1,119 @@
+"""The levels of a machine's fabric: a kind each, with the numbers that the kind needs. What they build is in `fabric`.
+
+Rates are one way. `size` is how many children an instance of a level has: dies, or instances of the level before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import Field
+
+from simulator.spec.typed_toml import Table
+from simulator.units import BytesPerSecond, PositiveCount, Seconds
+
+
+class _Level(Table):
+    """What every level has. latency: end to end, die to die, for two dies whose nearest common level is this one."""
+
+    name: str
+    size: PositiveCount
+    link_rate: BytesPerSecond
+    latency: Seconds
+    note: str | None = None
+
+
+class MeshLevel(_Level):
+    """A link between every two dies (innermost level only); `link_rate` is that of one link."""
+
+    kind: Literal["mesh"]
+
+
+class SwitchLevel(_Level):
+    """One non-blocking switch; `link_rate` is that of a port.
+
+    `ports` says whose: every "die" has one (NICs, the first switch), or every "switch" of the level below has one
+    uplink. Left out: "die" for the innermost level with switches, "switch" for the others.
+    """
+
+    kind: Literal["switch"]
+    ports: Literal["die", "switch"] | None = None
+
+
+class RailsLevel(_Level):
+    """A switch for every place in a child: the dies of one place in all children share it (rail-optimised networks).
+
+    `link_rate` is that of a die's port. Between places, bytes go inside the sender's child to the die of the receiver's
+    place, then over its rail; `latency` is that of two dies of one place.
+    """
+
+    kind: Literal["rails"]
+
+
+class TorusLevel(_Level):
+    """A grid of dies with links to both neighbours in each dimension, and around its edges (innermost level only).
+
+    extents: dies in each dimension, the first one that of neighbouring ranks. `link_rate` and `latency` are those of
+    one link. Where an extent is 2, a die has one neighbour in that dimension and one link to it.
+    """
+
+    kind: Literal["torus"]
+    extents: list[PositiveCount] = Field(min_length=1)
+
+
+class DragonflyLevel(_Level):
+    """`groups` of `routers`, each with as many dies; a link between every two routers of a group and every two groups.
+
+    `link_rate` is that of a die's port, `latency` that of two dies of one router. local_rate, local_latency: of a link
+    inside a group; global_rate, global_latency: of a link between groups.
+    """
+
+    kind: Literal["dragonfly"]
+    groups: PositiveCount
+    routers: PositiveCount
+    local_rate: BytesPerSecond
+    local_latency: Seconds
+    global_rate: BytesPerSecond
+    global_latency: Seconds
+
+
+LevelSpec: TypeAlias = Annotated[
+    MeshLevel | SwitchLevel | RailsLevel | TorusLevel | DragonflyLevel, Field(discriminator="kind")
+]
+
+
+def disagreeing_levels(fabric: Sequence[LevelSpec]) -> Iterator[tuple[str, Any, str]]:
+    """(key, what is there, what is right) of levels that cannot be built, or whose latencies shrink on the way out."""
+    names, inner, inside = [level.name for level in fabric], None, 1
+    for place, level in enumerate(fabric):
+        key = f"fabric.{level.name}"
+        if names.index(level.name) != place:
+            yield f"fabric[{place}].name", level.name, "every level needs a name of its own"
+        if isinstance(level, MeshLevel | TorusLevel):
+            if place > 0:
+                yield f"{key}.kind", level.kind, f"a {level.kind} joins dies: only the innermost level can be one"
+        elif isinstance(level, SwitchLevel):
+            if level.ports == "switch" and inner is None:
+                yield f"{key}.ports", level.ports, 'no switch lies below this level; write "die"'
+            if inner is not None and level.ports != "die" and level.latency.si < inner.latency.si:
+                yield f"{key}.latency", level.latency, f"at least {inner.latency}: the way leads through '{inner.name}'"
+        yield from _counts(level, key, inside)
+        inner = inner if isinstance(level, MeshLevel | TorusLevel) else level
+        inside *= int(level.size.si) if level.size.si >= 1 else 1
+
+
+def _counts(level: LevelSpec, key: str, inside: int) -> Iterator[tuple[str, Any, str]]:
+    """Counts of a level that do not fit its size. inside: dies of a child."""
+    if isinstance(level, RailsLevel) and inside == 1:
+        yield f"{key}.kind", level.kind, 'rails join dies of several nodes: a level must lie inside; or write "switch"'
+    if isinstance(level, TorusLevel):
+        dies = prod(extent.si for extent in level.extents)
+        if dies < level.size.si or dies > level.size.si:
+            yield f"{key}.extents", level.extents, f"their product is {dies:g}, and must be the size, {level.size}"
+    if isinstance(level, DragonflyLevel):
+        dies, routers = inside * level.size.si, level.groups.si * level.routers.si
+        if dies % routers > 0:
+            yield (f"{key}.routers", level.routers,
+                   f"{dies:g} dies cannot be shared out evenly over {level.groups} groups of {level.routers} routers")
