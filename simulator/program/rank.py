@@ -17,7 +17,7 @@ from simulator.program.flag import Flag
 from simulator.program.task import ALGORITHMS, Collective, HostWait, Prefetch, Program, ProgramError, Task
 
 DEFAULT_STREAM = "compute"
-MAX_TASKS = 1_000_000
+MAX_TASKS = 500_000
 """Launches and host waits of one rank; a program that needs more says so: `npu.max_tasks = 5_000_000`."""
 MAX_SILENCE_S = 300.0
 """Seconds between two launches as a program is recorded; one that thinks longer sets `npu.max_silence_s`."""

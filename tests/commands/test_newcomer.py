@@ -238,6 +238,21 @@ def test_a_program_that_leaves_the_process_is_refused(own: Callable[..., Outcome
     assert "SystemExit(None): a scenario or program must not end the process" in done.err
 
 
+@pytest.mark.parametrize(("words", "code", "said"), [
+    ("{}['lost']", 1, "KeyError: 'lost'"), ("raise SystemExit(4)", 2, "SystemExit(4): a scenario or program must not")])
+def test_what_a_live_host_of_ones_own_raises_has_its_line(
+    braid: Braid, tmp_path: Path, words: str, code: int, said: str
+) -> None:
+    (tmp_path / "host.py").write_text(
+        "from simulator.study.library import load_scenario\n"
+        f"def live(host, case):\n    yield host.env.timeout(5)\n    {words}\n"
+        "def mine():\n    parent = load_scenario('pplx:efa_ep16')\n"
+        "    return parent.variant(workload=parent.workload._replace(live=live), expected=())\n")
+    done = braid("run", f"{tmp_path}/host.py:mine")
+    assert done.is_one_clear_message(code), done
+    assert f"host.py:4: {said}" in done.err
+
+
 def test_a_sweep_goes_on_after_a_program_that_leaves_the_process(braid: Braid, tmp_path: Path) -> None:
     words = "npu.launch(__import__('simulator.model.ops').model.ops.gemm(64, 64, 64), 'a')\n"
     words += "    if case.batch.requests == 32: raise SystemExit(3)"
