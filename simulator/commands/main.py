@@ -22,7 +22,6 @@ from simulator.commands.sweep import sweep
 from simulator.commands.validate import validate
 from simulator.commands.view import view
 from simulator.errors import BraidError, Interrupted
-from simulator.paths import located, own_place
 
 _COMMANDS = {
     "list": list_scenarios, "show": show, "run": run, "compare": compare, "view": view, "sweep": sweep,
@@ -108,12 +107,16 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except plain_click.ClickException as error:
         code = _complain(error.format_message(), error.exit_code)
     except OSError as error:  # files are looked at before a run: a full disk, a terminal that is gone, or a user's file
+        from simulator.paths import located
+
         where = f" '{error.filename}'" if error.filename else ""
         text = f"cannot read or write{where}: {error.strerror or error}"
         code = _complain(located(error, text), BraidError.exit_code)
     except MemoryError:
         code = _complain("out of memory: this needs more than the computer has", BraidError.exit_code)
     except Exception as error:
+        from simulator.paths import located, own_place
+
         what = f"{type(error).__name__}: {error}".removesuffix(": ")
         defect = "" if own_place(error) else "\nThis is a defect; BRAID_DEBUG=1 shows where."
         code = _complain(located(error, what) + defect, BraidError.exit_code)
