@@ -6,8 +6,12 @@ A user's own file is given by its path and is treated the same way.
 from __future__ import annotations
 
 import difflib
+import sysconfig
+import traceback
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
+from types import FrameType
 
 from simulator.errors import InputError
 
@@ -76,3 +80,40 @@ def _own_file(kind: str, path: Path, library: list[str]) -> Path:
     what = "is a folder, not a file" if path.is_dir() else "does not exist"
     hint = did_you_mean(path.stem, library)
     raise NotFound(f"{kind}: '{path}' {what}{hint}; the library has: {', '.join(library) or 'none'}")
+
+
+def own_place(error: BaseException) -> str:
+    """FILE:LINE of the user's own file that led to an error, the innermost; "" if none did."""
+    cause: BaseException | None = error
+    while cause is not None:
+        place = innermost_own(reversed(list(traceback.walk_tb(cause.__traceback__))))
+        if place:
+            return place
+        cause = cause.__cause__
+    return ""
+
+
+def located(error: BaseException, text: str = "") -> str:
+    """What is wrong, after the line of the user's own file that led to it, if there is one. text: else the error's."""
+    place, what = own_place(error), text or str(error)
+    return f"{place}: {what}" if place and place not in what else what
+
+
+def innermost_own(frames: Iterable[tuple[FrameType, int]]) -> str:
+    """FILE:LINE of the first of these frames and lines that is of a user's own file; "" if none is."""
+    lines = ((frame.f_code.co_filename, line) for frame, line in frames)
+    return next((f"{file}:{line}" for file, line in lines if _is_own(file)), "")
+
+
+@cache
+def _is_own(file: str) -> bool:
+    """Whether a source file is neither Braid's, nor its library's, nor Python's, nor of an installed package."""
+    return not file.startswith("<") and not any(Path(file).resolve().is_relative_to(folder) for folder in _not_own())
+
+
+@cache
+def _not_own() -> tuple[Path, ...]:
+    """Folders of code that users have not written."""
+    library = [root / kind for root in _roots() for kind in ("workloads", "scenarios")]
+    python = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")]
+    return tuple(folder.resolve() for folder in (_PACKAGE, *library, *python))

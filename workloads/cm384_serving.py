@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from simulator.model import decode
-from simulator.model.layout import blocks
+from simulator.model.layout import blocks, share
 from simulator.program.rank import Rank
 from simulator.study.scenario import MemoryItem, Workload, decode_measures
 from workloads.cm384_decode import (
@@ -67,6 +67,7 @@ def attention_only(npu: Rank, case: Case) -> None:
 def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     """Expert-parallel groups, packages, and the groups that share the LM head."""
     case.shapes.check_drafts(case.batch.draft_tokens)
+    share(case.shapes.heads, case.layout.tensor_parallel, "heads")
     return {
         "ep": blocks(case.ranks, case.layout.expert_parallel, "layout.expert_parallel"),
         "package": blocks(case.ranks, case.layout.tensor_parallel, "layout.tensor_parallel"),

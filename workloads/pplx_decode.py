@@ -14,6 +14,7 @@ from pydantic import Field
 
 from simulator.live.host import Host
 from simulator.live.host_thread import Steps
+from simulator.model.layout import share
 from simulator.model.routing import Drawn
 from simulator.program.rank import Rank
 from simulator.study import scenario
@@ -163,12 +164,12 @@ def _drawn(ranks: int, tokens: int, experts: int, per_token: int, skew: float, s
 
 def memory(case: Case) -> list[MemoryItem]:
     """FP8 weights, attention on every rank, experts spread; BF16 cache of the rank's requests; buffers."""
-    s = case.shapes
+    s, experts = case.shapes, share(case.shapes.routed_experts, case.ranks, "experts")
     cached = case.batch.per_rank * (case.batch.cached_tokens + case.batch.queries) * s.kv_values * 2 * s.layers
     return [
         ("attention", "weights", s.layers * s.mla_parameters),
         ("shared expert", "weights", s.moe_layers * s.shared_experts * s.expert_parameters),
-        ("routed experts", "weights", s.moe_layers * s.routed_experts / case.ranks * s.expert_parameters),
+        ("routed experts", "weights", s.moe_layers * experts * s.expert_parameters),
         ("dense FFN", "weights", s.dense_layers * s.dense_parameters),
         ("embedding and head, BF16", "weights", 2 * 2 * s.embedding_parameters),
         ("multi-token prediction", "weights", s.mtp_parameters / case.ranks),

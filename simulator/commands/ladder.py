@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING
 
 import rich_click as click
@@ -43,7 +45,7 @@ def ladder(scenario: str, metrics: str, settings: dict[str, str], seed: int, as_
 
     wanted = tuple(metric.strip() for metric in metrics.split(",") if metric.strip())
     chosen = scenario_of(scenario, settings)
-    with ProgressBar(f"{chosen.name}: ladder") as bar:
+    with ProgressBar(f"{chosen.name}: ladder") as bar, redirect_stdout(sys.stderr):
         rungs = run_ladder(chosen, seed, bar if bar.wanted else None)
     unknown = [metric for metric in wanted if metric not in rungs[0].metrics]
     if unknown or not wanted:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
+
 import rich_click as click
 
 from simulator.commands import options
@@ -44,4 +47,6 @@ def show(scenario: str, settings: dict[str, str], program: bool) -> None:
     from simulator.study.simulate import program_text
 
     chosen = scenario_of(scenario, settings)
-    click.echo(program_text(chosen) if program else description(chosen))
+    with redirect_stdout(sys.stderr):  # what a program prints
+        text = program_text(chosen) if program else description(chosen)
+    click.echo(text)

@@ -108,30 +108,20 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except plain_click.ClickException as error:
         code = _complain(error.format_message(), error.exit_code)
     except OSError as error:  # files are looked at before a run: a full disk, a terminal that is gone, or a user's file
-        where, place = f" '{error.filename}'" if error.filename else "", _own_line(error)
+        from simulator.paths import located
+
+        where = f" '{error.filename}'" if error.filename else ""
         text = f"cannot read or write{where}: {error.strerror or error}"
-        code = _complain(f"{place}: {text}" if place else text, BraidError.exit_code)
+        code = _complain(located(error, text), BraidError.exit_code)
     except MemoryError:
         code = _complain("out of memory: this needs more than the computer has", BraidError.exit_code)
     except Exception as error:
-        what, place = f"{type(error).__name__}: {error}", _own_line(error)
-        text = f"{place}: {what}" if place else f"{what}\nThis is a defect; BRAID_DEBUG=1 shows where."
-        code = _complain(text, BraidError.exit_code)
+        from simulator.paths import located, own_place
+
+        what = f"{type(error).__name__}: {error}".removesuffix(": ")
+        defect = "" if own_place(error) else "\nThis is a defect; BRAID_DEBUG=1 shows where."
+        code = _complain(located(error, what) + defect, BraidError.exit_code)
     sys.exit(code if isinstance(code, int) else 0)
-
-
-def _own_line(error: Exception) -> str:
-    """FILE:LINE of a user's own scenario file that led to it, the innermost; empty if none did."""
-    from simulator.paths import folder
-
-    here, found, library = error.__traceback__, "", str(folder("scenarios"))
-    while here is not None:
-        file = here.tb_frame.f_code.co_filename
-        own = here.tb_frame.f_globals.get("__name__", "").startswith("braid_scenarios.")
-        if own and os.path.dirname(file) != library:
-            found = f"{file}:{here.tb_lineno}"
-        here = here.tb_next
-    return found
 
 
 def _nobody_reads() -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 
 import rich_click as click
 
@@ -49,7 +51,7 @@ def sweep(ctx: click.Context, scenario: str, key: str, values: tuple[str, ...], 
     if asked == ():
         raise InputError("--metrics names none; `braid run SCENARIO --json` lists them")
     study = Study(title="", key=key, values=values, metrics=DEFAULT_METRICS if asked is None else asked)
-    with ProgressBar(f"{chosen.name}: {key}") as bar:
+    with ProgressBar(f"{chosen.name}: {key}") as bar, redirect_stdout(sys.stderr):
         table = run_study(chosen, study, bar if bar.wanted else None)
     there = [place for place in range(len(study.metrics)) if any(row[place] is not None for _, row in table.rows)]
     missing = [one for place, one in enumerate(study.metrics) if place not in there]

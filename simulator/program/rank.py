@@ -9,28 +9,39 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from simulator.die.kernels import Work
 from simulator.paths import did_you_mean
 from simulator.program.task import ALGORITHMS, Collective, Flag, HostWait, Prefetch, Program, ProgramError, Task
 
 DEFAULT_STREAM = "compute"
+MAX_TASKS = 500_000
+"""Launches and host waits of one rank; a program that needs more says so: `npu.max_tasks = 5_000_000`."""
+MAX_SILENCE_S = 300.0
+"""Seconds between two launches as a program is recorded; one that thinks longer sets `npu.max_silence_s`."""
 
 
 @dataclass(slots=True)
 class Event:
-    """A point in a stream: reached when all `tasks` have ended (none: reached at once, None: never recorded)."""
+    """A point in a stream: reached when all `tasks` have ended (none: reached at once, None: never recorded).
 
-    name: str = "event"
-    tasks: tuple[int, ...] | None = None
+    recorder: the rank whose tasks they are, as it was recorded; no other may wait for it.
+    """
+
+    name: str
+    tasks: tuple[int, ...] | None
+    recorder: Rank = field(repr=False, compare=False)
 
 
 class Rank:
     """Records what one rank does.
 
     coordinates: what this rank may be asked about itself (`rank`, `role`, ...). groups: size of each of its groups.
+    max_tasks, max_silence_s: beyond them a program is taken for one that never ends, and refused.
     """
+
+    max_tasks, max_silence_s = MAX_TASKS, MAX_SILENCE_S
 
     def __init__(self, coordinates: Mapping[str, object], groups: Mapping[str, int]) -> None:
         self._coordinates, self._groups = coordinates, groups
@@ -108,8 +119,14 @@ class Rank:
     # launches -------------------------------------------------------------------------------------------------------
 
     def launch(self, work: Work | Collective | Prefetch | Flag, name: str) -> Event:
-        """Put one task into the current stream; the event is reached when it has ended."""
+        """Put one task into the current stream; the event is reached when it has ended.
+
+        Raises:
+            ProgramError: there are `max_tasks` already.
+        """
         index, stream = self._tasks, self._stream
+        if len(self.program.items) >= self.max_tasks:
+            raise self._too_long()
         self._tasks += 1
         last = self._last.get(stream, -1)
         after = tuple(sorted({task for task in self._waits.pop(stream, ()) if task != last}))
@@ -117,7 +134,7 @@ class Rank:
         task = Task(index, stream, name, work, after, self._layer, self._micro_batch, priority, partition)
         self.program.items.append(task)
         self._last[stream] = index
-        return Event(name, (index,))
+        return Event(name, (index,), self)
 
     def launch_by_rank(self, work_of: Callable[[int], Work | Collective], name: str) -> Event:
         """As `launch`, for work whose numbers depend on the rank alone, so that all ranks share one recording.
@@ -137,30 +154,70 @@ class Rank:
 
     def event(self, name: str) -> Event:
         """An event that is still to be recorded."""
-        return Event(name, None)
+        return Event(name, None, self)
 
     def record(self, event: Event | None = None) -> Event:
-        """Mark the present end of the current stream."""
-        event = Event() if event is None else event
+        """Mark the present end of the current stream.
+
+        Raises:
+            ProgramError: the event is that of another rank.
+        """
+        event = Event("event", None, self) if event is None else event
+        self._check_own(event, f"stream '{self._stream}' records")
         last = (self._last[self._stream],) if self._stream in self._last else ()
         event.tasks = (*last, *self._waits.get(self._stream, ()))  # what the next launch would start after
         return event
 
     def wait(self, event: Event) -> None:
-        """What is launched into the current stream from here on starts after the event; the host goes on."""
+        """What is launched into the current stream from here on starts after the event; the host goes on.
+
+        Raises:
+            ProgramError: the event was never recorded, or is that of another rank.
+        """
         self._waits.setdefault(self._stream, []).extend(self._reached_by(event, f"stream '{self._stream}'"))
 
     def host_wait(self, event: Event, reads: int = 1) -> None:
-        """The host blocks until the event is reached, then reads `reads` values from the device."""
+        """The host blocks until the event is reached, then reads `reads` values from the device; raises as `wait`."""
         tasks = self._reached_by(event, "the host")
+        if len(self.program.items) >= self.max_tasks:
+            raise self._too_long()
         for task in tasks:
             self.program.items.append(HostWait(task, reads if task == tasks[-1] else 0))
 
     def _reached_by(self, event: Event, who: str) -> tuple[int, ...]:
+        self._check_own(event, f"{who} waits for")
         if event.tasks is None:
-            place = f"layer {self._layer}, micro-batch {self._micro_batch}"
-            raise ProgramError(f"{who} waits for event '{event.name}', which was never recorded ({place})")
+            raise ProgramError(f"{who} waits for event '{event.name}', which was never recorded ({self._place()})")
         return event.tasks
+
+    def _check_own(self, event: Event, who: str) -> None:
+        """An event orders the work of the rank that has made it, and of no other."""
+        if event.recorder is self:
+            return
+        mine, other = self._coordinates["rank"], event.recorder._coordinates["rank"]
+        whose = f"rank {other}" if other != mine else f"an earlier recording of rank {other}"
+        raise ProgramError(
+            f"rank {mine}: {who} event '{event.name}' of {whose} ({self._place()}): events order the work of one rank; "
+            "ranks meet in collectives, or in send and recv"
+        )
+
+    # programs that do not end ----------------------------------------------------------------------------------------
+
+    def so_far(self) -> str:
+        """Whose recording this is and how far it has come, in a line."""
+        last = next((item for item in reversed(self.program.items) if isinstance(item, Task)), None)
+        place = last and f", the last one '{last.name}' (layer {last.layer}, stream '{last.stream}')"
+        return f"rank {self._coordinates['rank']}: {len(self.program.items):,} launches and host waits{place or ''}"
+
+    def endless(self, how: str, limit: str) -> ProgramError:
+        """The error of a program that goes on and on. limit: which attribute of this says for how long it may."""
+        return ProgramError(f"{self.so_far()}, {how}: does this program end? If it does, it can set npu.{limit}")
+
+    def _too_long(self) -> ProgramError:
+        return self.endless("and no more are allowed", "max_tasks")
+
+    def _place(self) -> str:
+        return f"layer {self._layer}, micro-batch {self._micro_batch}"
 
 
 @dataclass(frozen=True, slots=True)

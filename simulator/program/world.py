@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from simulator.die.kernels import Work
+from simulator.program.order import Located, check_order
 from simulator.program.rank import Rank
 from simulator.program.task import Collective, Program, ProgramError
+from simulator.program.watch import watched
 
 Groups = Mapping[str, Sequence[tuple[int, ...]]]  # name -> instances; every rank is in exactly one of each name
 
@@ -49,9 +51,16 @@ def record_world(
     coordinates(rank): what a rank may ask about itself; "rank" is always there.
 
     Raises:
-        ProgramError: groups of one name that differ in size, or do not hold every rank once.
+        ProgramError: groups of one name that differ in size, or do not hold every rank once; a program that does not
+            end; ranks that issue the collectives of a group in different orders.
     """
-    sizes = {name: _size(name, instances, ranks) for name, instances in groups.items()}
+
+    def line_of(rank: int, task: int) -> str:
+        again = Located({"rank": rank, **coordinates(rank)}, sizes, task)
+        program(again)
+        return again.line
+
+    sizes = sizes_of(groups, ranks)
     recorded: list[tuple[dict[str, object], _Variants]] = []
     by_length: dict[int, list[Program]] = {}  # different answers may still lead to the same program
     programs = []
@@ -63,7 +72,8 @@ def record_world(
         variants = next((found for asked, found in recorded if _same(asked, place)), None)
         if variants is None:
             npu = Rank(place, sizes)
-            program(npu)
+            with watched(npu):
+                program(npu)
             alike = by_length.setdefault(len(npu.program.items), [])
             known = next((one for one in alike if one == npu.program), npu.program)
             if known is npu.program:
@@ -72,7 +82,17 @@ def record_world(
             if "rank" not in npu.asked:  # else nobody else can share it
                 recorded.append((npu.asked, variants))
         programs.append(variants.of(rank))
+    check_order(programs, groups, line_of)
     return World(programs, groups)
+
+
+def sizes_of(groups: Groups, ranks: int) -> dict[str, int]:
+    """How many members the groups of each name have.
+
+    Raises:
+        ProgramError: groups of one name that differ in size, or do not hold every rank once.
+    """
+    return {name: _size(name, instances, ranks) for name, instances in groups.items()}
 
 
 def _size(name: str, instances: Sequence[tuple[int, ...]], ranks: int) -> int:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from simulator import paths
 from simulator.errors import InputError
-from simulator.paths import did_you_mean
+from simulator.paths import did_you_mean, own_place
+from simulator.study.refusals import exits_refused
 
 if TYPE_CHECKING:
     from simulator.study.scenario import Scenario
@@ -50,7 +51,8 @@ def load_scenario(reference: str) -> Scenario:
     functions = dict(_functions(module))
     if name not in functions:
         raise InputError(f"'{reference}' is no scenario{_why_not(module, name, file, list(functions))}")
-    scenario = functions[name]()
+    with exits_refused(reference):
+        scenario = functions[name]()
     if not isinstance(scenario, Scenario):
         raise InputError(f"{reference} returns {type(scenario).__name__}, not a Scenario")
     return scenario.variant(name=reference)
@@ -91,12 +93,12 @@ def _module(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(specification)
     sys.modules[name] = module
     try:
-        with _siblings(own) if own != paths.folder("scenarios") else nullcontext():
+        with _siblings(own) if own != paths.folder("scenarios") else nullcontext(), exits_refused(str(path)):
             specification.loader.exec_module(module)
     except BaseException as error:
         del sys.modules[name]
         if isinstance(error, SyntaxError | ImportError | NameError):
-            raise InputError(f"{path}: {type(error).__name__}: {error}") from error
+            raise InputError(f"{own_place(error) or path}: {type(error).__name__}: {error}") from error
         raise
     return module
 

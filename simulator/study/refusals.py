@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from simulator.errors import InputError, NoSuchName, RunError
+from simulator.paths import located, own_place
 
 if TYPE_CHECKING:
     from simulator.study.scenario import Scenario
@@ -21,7 +23,8 @@ def naming_settings(run: Callable[Concatenate[Scenario, P], R]) -> Callable[Conc
     @wraps(run)
     def named(scenario: Scenario, *args: P.args, **options: P.kwargs) -> R:
         try:
-            return run(scenario, *args, **options)
+            with exits_refused(scenario.name):
+                return run(scenario, *args, **options)
         except OverflowError as error:
             if not _is_ours(error):
                 raise
@@ -33,9 +36,21 @@ def naming_settings(run: Callable[Concatenate[Scenario, P], R]) -> Callable[Conc
         except InputError as error:
             if type(error) is not InputError or str(error).startswith(f"{scenario.name}: "):
                 raise
-            raise InputError(f"{scenario.name}: {error}") from error
+            raise InputError(f"{scenario.name}: {located(error)}") from error
 
     return named
+
+
+@contextmanager
+def exits_refused(name: str) -> Iterator[None]:
+    """A user's own file that ends the process in this block is refused: InputError, with its line."""
+    try:
+        yield
+    except SystemExit as error:
+        if not own_place(error):  # not theirs: a pipe that nothing reads any more
+            raise
+        text = f"SystemExit({error.code!r}): a scenario or program must not end the process: return, or raise an error"
+        raise InputError(f"{name}: {located(error, text)}") from error
 
 
 def _is_ours(error: Exception) -> bool:

@@ -16,10 +16,11 @@ from simulator.observe.critical import CriticalPath, critical_path
 from simulator.observe.metrics import Metrics, busy_by_block, measure
 from simulator.observe.timeline import StaticTasks, Timeline, Unrecorded
 from simulator.observe.trace import Flight
+from simulator.paths import located
 from simulator.physics.clock import seldom_collected
 from simulator.program.rank import Rank
 from simulator.program.task import ProgramError
-from simulator.program.world import World, record_world
+from simulator.program.world import World, record_world, sizes_of
 from simulator.replay.replay import Replay, rate_of
 from simulator.replay.variants import Compiler
 from simulator.spec.machine import MachineSpec
@@ -104,6 +105,8 @@ def prepare(scenario: Scenario, seed: int = 0) -> Prepared:
     fabric = Fabric(machine, case.ranks)
     workload = scenario.workload
     try:
+        groups = workload.groups(case)
+        sizes_of(groups, case.ranks)  # ranks that do not divide are the mistake, whatever they would keep in memory
         ledger = Ledger.of(f"{scenario.name}: the fullest rank", machine.chip.hbm)
         for item in workload.memory(case):
             if not isinstance(item, tuple | list) or len(item) != 3:
@@ -111,10 +114,10 @@ def prepare(scenario: Scenario, seed: int = 0) -> Prepared:
             ledger.add(*item)  # type: ignore[arg-type]
         ledger.check()
         world = record_world(
-            partial(_record, workload, case), case.ranks, workload.groups(case), partial(workload.place, case)
+            partial(_record, workload, case), case.ranks, groups, partial(workload.place, case)
         )
     except (ProgramError, ValueError) as error:
-        raise InputError(f"{scenario.name}: {error}") from error
+        raise InputError(f"{scenario.name}: {located(error)}") from error
     return Prepared(scenario, machine, case, world, fabric, ledger, reads)
 
 

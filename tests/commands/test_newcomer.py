@@ -170,6 +170,163 @@ def test_arithmetic_of_ones_own_is_not_the_clocks(own: Callable[..., Outcome]) -
     assert "own0.py:8: OverflowError" in done.err, done
 
 
+def test_a_value_that_is_wrong_is_said_with_the_line_that_it_is_in(own: Callable[..., Outcome]) -> None:
+    done = own(program="int('many')")
+    assert done.is_one_clear_message(2), done
+    assert "own0.py:mine: " in done.err
+    assert "own0.py:8: invalid literal for int() with base 10: 'many'" in done.err
+
+
+@pytest.mark.parametrize("wrong", [
+    {"program": "{}['lost']"}, {"memory": "{}['lost']"}, {"groups": "{}['lost']"}, {"measures": "{}['lost']"}])
+def test_an_error_of_ones_own_is_said_with_its_line(own: Callable[..., Outcome], wrong: dict[str, str]) -> None:
+    done = own(**wrong)
+    assert done.is_one_clear_message(1), done
+    assert "KeyError: 'lost'" in done.err
+    assert "own0.py:" in done.err
+    assert "defect" not in done.err
+
+
+def beside(folder: Path, program: str) -> str:
+    """A scenario whose program lies in another file of the same folder, on line 2."""
+    (folder / "program_of_mine.py").write_text(f"def program(npu, case):\n    {program}\n")
+    (folder / "study.py").write_text(
+        "from program_of_mine import program\nfrom simulator.study.library import load_scenario\n"
+        "def mine():\n    parent = load_scenario('a3_prefill:dp')\n"
+        "    return parent.variant(workload=parent.workload._replace(program=program))\n")
+    return f"{folder}/study.py:mine"
+
+
+def test_an_error_in_a_file_beside_is_said_with_its_line(braid: Braid, tmp_path: Path) -> None:
+    done = braid("run", beside(tmp_path, "npu.lanch('one')"))
+    assert done.is_one_clear_message(1), done
+    assert "program_of_mine.py:2: AttributeError" in done.err
+    assert "defect" not in done.err
+
+
+def test_an_error_without_words_has_a_line_too(own: Callable[..., Outcome]) -> None:
+    done = own(program="assert case.ranks == 3")
+    assert done.err.endswith("own0.py:8: AssertionError\n")
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("x = 1\ny = x / 0\ndef mine(): ...\n", "broken.py:2: ZeroDivisionError: division by zero"),
+    ("def mine():\n    return 1 / 0\n", "broken.py:2: ZeroDivisionError: division by zero"),
+    ("x = 1\nprint(y)\ndef mine(): ...\n", "broken.py:2: NameError: name 'y' is not defined"),
+    ("from simulator.study.library import load_scenario\ndef mine():\n"
+     "    return load_scenario('a3_prefill:dp').replace({'model.shapes.layrs': '4'})\n",
+     "broken.py:3: deepseek_r1: shapes.layrs: got '4'"),
+    ("import sys\nsys.exit('no data')\ndef mine(): ...\n", "broken.py:2: SystemExit('no data'): "),
+    ("import sys\ndef mine():\n    sys.exit(0)\n", "broken.py:3: SystemExit(0): "),
+])
+def test_what_goes_wrong_while_a_file_is_read_has_a_line(braid: Braid, tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "broken.py").write_text(text)
+    done = braid("run", f"{tmp_path}/broken.py:mine", "--json")
+    assert done.is_one_clear_message(2), done
+    assert said in done.err
+    assert "defect" not in done.err
+
+
+LEAVING = "__import__('sys').exit()"
+
+
+@pytest.mark.parametrize("wrong", [{"program": LEAVING}, {"memory": LEAVING}, {"measures": LEAVING}])
+def test_a_program_that_leaves_the_process_is_refused(own: Callable[..., Outcome], wrong: dict[str, str]) -> None:
+    done = own(**wrong)
+    assert done.is_one_clear_message(2), done
+    assert "own0.py:" in done.err
+    assert "SystemExit(None): a scenario or program must not end the process" in done.err
+
+
+@pytest.mark.parametrize(("words", "code", "said"), [
+    ("{}['lost']", 1, "KeyError: 'lost'"), ("raise SystemExit(4)", 2, "SystemExit(4): a scenario or program must not")])
+def test_what_a_live_host_of_ones_own_raises_has_its_line(
+    braid: Braid, tmp_path: Path, words: str, code: int, said: str
+) -> None:
+    (tmp_path / "host.py").write_text(
+        "from simulator.study.library import load_scenario\n"
+        f"def live(host, case):\n    yield host.env.timeout(5)\n    {words}\n"
+        "def mine():\n    parent = load_scenario('pplx:efa_ep16')\n"
+        "    return parent.variant(workload=parent.workload._replace(live=live), expected=())\n")
+    done = braid("run", f"{tmp_path}/host.py:mine")
+    assert done.is_one_clear_message(code), done
+    assert f"host.py:4: {said}" in done.err
+
+
+def test_a_sweep_goes_on_after_a_program_that_leaves_the_process(braid: Braid, tmp_path: Path) -> None:
+    words = "npu.launch(__import__('simulator.model.ops').model.ops.gemm(64, 64, 64), 'a')\n"
+    words += "    if case.batch.requests == 32: raise SystemExit(3)"
+    done = braid("sweep", beside(tmp_path, words), "batch.requests", "32", "64", "--metrics", "latency_ms", "--json")
+    assert done.code == 1
+    assert "program_of_mine.py:3: SystemExit(3)" in json.loads(done.out)[0]["reason"]
+    assert json.loads(done.out)[1]["latency_ms"] > 0
+
+
+@pytest.mark.parametrize(("loop", "last"), [
+    ("npu.launch(ops.gemm(64, 64, 64), 'again')", "100 launches and host waits, the last one 'again' (layer -1, "
+                                                 "stream 'compute'), and no more are allowed"),
+    ("npu.host_wait(one)", "100 launches and host waits, the last one 'one' (layer -1, stream 'compute'), "
+                           "and no more are allowed"),
+])
+def test_a_program_that_never_ends_is_refused_where_it_is(own: Callable[..., Outcome], loop: str, last: str) -> None:
+    done = own(program="npu.max_tasks = 100\n    one = npu.launch(ops.gemm(64, 64, 64), 'one')\n    while True:\n"
+                       f"        {loop}")
+    assert done.is_one_clear_message(2), done
+    assert f"own0.py:11: rank 0: {last}: does this program end? If it does, it can set npu.max_tasks\n" in done.err
+
+
+def test_ctrl_c_while_a_program_is_recorded_is_no_error_of_it(own: Callable[..., Outcome]) -> None:
+    done = own(program="raise KeyboardInterrupt")
+    assert (done.code, done.out, done.err) == (130, "", "interrupted\n")
+
+
+def test_what_files_and_programs_print_goes_to_stderr(braid: Braid, tmp_path: Path) -> None:
+    file = tmp_path / "loud.py"
+    right = {**RIGHT, "program": "print('recorded'); npu.launch(ops.gemm(64, 64, 64), 'a')",
+             "measures": "print('measured') or {'latency_ms': seconds * 1e3}",
+             "expected": f"Expected(id='x', metric='latency_ms', value=1, role='fit', against='{file}:other'),"}
+    file.write_text(f"{OWN.format(**right)}    \nprint('read')\ndef other():\n    print('called')\n"
+                    "    return load_scenario('a3_prefill:dp').variant(title='other', workload=WORKLOAD)\n"
+                    "def steps():\n    from simulator.study.scenario import Step\n"
+                    "    return mine().variant(expected=(), ladder=(Step(title='a', changes={'cards': '8'}),))\n")
+    for words in (("run", f"{file}:mine"), ("sweep", f"{file}:other", "cards", "8", "16", "--metrics", "latency_ms"),
+                  ("ladder", f"{file}:steps", "--metrics", "latency_ms")):
+        done = braid(*words, "--json")
+        assert done.code == 0, done
+        assert json.loads(done.out)
+        assert "recorded\n" in done.err
+        assert "measured\n" in done.err
+    for words in (("show", f"{file}:mine"), ("show", f"{file}:mine", "--program"),
+                  ("compare", f"{file}:mine", f"{file}:other")):
+        done = braid(*words)
+        assert done.code == 0, done
+        assert "recorded\n" in done.err
+        assert not {"read", "called", "recorded", "measured"} & set(done.out.splitlines())
+
+
+def test_ranks_that_do_not_divide_are_said_before_memory_that_is_short(own: Callable[..., Outcome]) -> None:
+    for groups in ("{'pairs': [(0, 1), (2,)]}", "{'pairs': blocks(case.ranks, 3, 'layout.tensor_parallel')}"):
+        groups = groups.replace("blocks", "__import__('simulator.model.layout').model.layout.blocks")
+        done = own(groups=groups, memory="[('weights', 'weights', 1e15)]")
+        assert done.is_one_clear_message(2), done
+        assert "does not fit" not in done.err
+
+
+@pytest.mark.parametrize(("name", "setting", "said"), [
+    ("cm384_decode:decode_even", "layout.tensor_parallel=3", "128 heads do not divide over 3 ranks"),
+    ("pplx_decode:ep16", "cards=5", "256 experts do not divide over 5 ranks"),
+    ("a2_decode:even", "layout.tensor_parallel=3", "32 ranks do not divide into groups of 3 (layout.tensor_parallel)"),
+])
+def test_what_the_library_does_not_divide_is_said_before_memory_too(
+    braid: Braid, name: str, setting: str, said: str
+) -> None:
+    words = ("run", name, "--set", "machine.chip.hbm.capacity=1 GiB")
+    done = braid(*words, "--set", setting)
+    assert done.is_one_clear_message(2), done
+    assert done.err == f"Error: {name}: {said}\n"
+    assert "the fullest rank does not fit" in braid(*words).err
+
+
 EXTENDS = {
     "itself": ("extends = './itself.toml'\n", "extends: leads back to"),
     "nobody": ("extends = 'atlas_a33'\n", "nobody.toml: extends: topologies: no 'atlas_a33' (did you mean"),

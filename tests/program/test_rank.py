@@ -142,6 +142,44 @@ def test_an_event_may_be_made_first_and_recorded_later() -> None:
     assert recorded(program).tasks[1].after == (0,)
 
 
+@pytest.mark.parametrize(("how", "who"), [
+    ("wait", "stream 'comm' waits for"), ("host_wait", "the host waits for"), ("record", "stream 'comm' records")])
+def test_an_event_of_another_rank_is_refused(how: str, who: str) -> None:
+    kept = []
+
+    def program(npu: Rank) -> None:
+        if npu.rank == 0:
+            kept.append(npu.launch(passes_mb(1), "attention"))
+        npu.launch(passes_mb(1), "a task of that number")
+        with npu.scope(layer=7, micro_batch=1), npu.stream("comm"):
+            if npu.rank == 1:
+                getattr(npu, how)(kept[0])
+
+    with pytest.raises(ProgramError) as caught:
+        record_world(program, 2, everybody(2), lambda _: {})
+    assert str(caught.value) == (
+        f"rank 1: {who} event 'attention' of rank 0 (layer 7, micro-batch 1): events order the work of one rank; "
+        "ranks meet in collectives, or in send and recv")
+
+
+def test_an_event_that_was_not_yet_recorded_is_its_ranks_own_too() -> None:
+    late = Rank({"rank": 3}, {}).event("late")
+    with pytest.raises(ProgramError, match="event 'late' of rank 3"):
+        recorded(lambda npu: npu.wait(late))
+
+
+def test_an_event_kept_from_an_earlier_recording_is_refused() -> None:
+    kept = []
+
+    def program(npu: Rank) -> None:
+        kept.append(npu.launch(passes_mb(1), "attention"))
+        npu.wait(kept[0])
+
+    recorded(program)
+    with pytest.raises(ProgramError, match="event 'attention' of an earlier recording of rank 0"):
+        recorded(program)
+
+
 # groups ---------------------------------------------------------------------------------------------------------------
 
 
