@@ -38,6 +38,11 @@ class Outcome:
         return self.code == code and not self.out and alone and "Traceback" not in self.err
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """--repin writes the files of tests/golden anew."""
+    parser.addoption("--repin", action="store_true", help="write the golden timelines anew; say why in the commit")
+
+
 @pytest.fixture
 def braid(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
     """Runs one command line in this process: braid("run", "a3_prefill:dp") -> Outcome."""
