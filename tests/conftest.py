@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,11 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+# Text in tests is as wide and as plain as in a file, whatever the terminal or the runner of the tests says. Taken away
+# before anything is imported: rich-click reads some of these only then.
+for _name in ("COLUMNS", "LINES", "TERMINAL_WIDTH", "TERM", "FORCE_COLOR", "PY_COLORS", "NO_COLOR", "GITHUB_ACTIONS",
+              "TTY_COMPATIBLE", "TTY_INTERACTIVE", "RICH_CLICK_THEME", "PYTHONIOENCODING", "BRAID_DEBUG"):  # fmt: skip
+    os.environ.pop(_name, None)
 
 
 @dataclass(frozen=True)
@@ -32,10 +38,9 @@ class Outcome:
         return self.code == code and not self.out and alone and "Traceback" not in self.err
 
 
-@pytest.fixture(autouse=True)
-def _no_width_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Text that is no terminal's is as wide as without COLUMNS, which parallel test runners set."""
-    monkeypatch.delenv("COLUMNS", raising=False)
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """--repin writes the files of tests/golden anew."""
+    parser.addoption("--repin", action="store_true", help="write the golden timelines anew; say why in the commit")
 
 
 @pytest.fixture

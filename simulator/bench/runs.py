@@ -41,7 +41,7 @@ def _cold_start(*arguments: str) -> Measurement:
             cpu_before_s = _children_cpu_s()
             since_s = time.perf_counter()
             done = subprocess.run([sys.executable, "-m", "simulator", *arguments], cwd=folder, env=environment(),
-                                  stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+                                  stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", check=False)
             wall_s = time.perf_counter() - since_s
             if done.returncode != 0:
                 raise RuntimeError(done.stderr.strip().splitlines()[0] if done.stderr.strip() else "no message")

@@ -87,7 +87,7 @@ def measure(pattern: str | None, announce: bool = True) -> list[Row]:
 def _measure(case: Case) -> Row:
     try:
         done = subprocess.run([sys.executable, "-m", "simulator.bench", case.name], stdin=subprocess.DEVNULL,
-                              env=environment() | ONE_CORE, capture_output=True, text=True, timeout=TIMEOUT_S,
+                              env=environment() | ONE_CORE, capture_output=True, encoding="utf-8", timeout=TIMEOUT_S,
                               check=False)
     except subprocess.TimeoutExpired:
         return Row(case, reason=f"took more than {TIMEOUT_S} s")

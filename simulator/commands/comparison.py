@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 def print_comparison(a: Result, b: Result) -> None:
     """Published values, metrics, where the time went and one layer's streams of two runs, with the differences."""
     from rich.padding import Padding
+    from rich.text import Text
 
     from simulator.observe.layer_picture import layer_picture
     from simulator.observe.report import expected_table, stretch_sentence
@@ -26,13 +27,13 @@ def print_comparison(a: Result, b: Result) -> None:
                 for row in expected_rows(result)]
     both = dict(a.header["changed"].items() & b.header["changed"].items())
     for letter, result in (("A", a), ("B", b)):
-        terminal.print(f"{letter}  {result.scenario.name}: {result.scenario.title}", style="bold")
-        for fact in (*facts(result, both), stretch_sentence(result.measured)):
-            terminal.print(Padding(fact, (0, 0, 0, 3)))
+        show(terminal, Text(f"{letter}  {result.scenario.name}: {result.scenario.title}", "bold"))
+        show(terminal, *(Padding(fact, (0, 0, 0, 3))
+                         for fact in (*facts(result, both), stretch_sentence(result.measured))))
     terminal.print()
     show(terminal, *([expected_table(expected)] if expected else ()), *_tables(a, b))
     for letter, result in (("A", a), ("B", b)):
-        terminal.print(f"{letter}  {result.scenario.name}, one layer's streams", style="bold")
+        show(terminal, Text(f"{letter}  {result.scenario.name}, one layer's streams", "bold"))
         terminal.print(layer_picture(result.columns, rank=0, width=terminal.width))
 
 

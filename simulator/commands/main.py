@@ -5,6 +5,7 @@ Only click is imported here, so that `braid --help` answers at once; a command i
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -90,6 +91,9 @@ for _name, _command in _COMMANDS.items():
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs one command line (default: that of the process) and ends the process with its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what is printed has signs that not every locale can encode
+            stream.reconfigure(encoding="utf-8")
     try:
         code = braid.main(arguments, prog_name="braid", standalone_mode=False)
     except plain_click.Abort:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 PLAIN_WIDTH = 100
 TEXT_WIDTH = 36  # of a column of text, where names take up the rest of the line
+ENDLESS = 1_000_000  # columns
 BETWEEN, BESIDE = 3, 4  # columns between columns, and between tables side by side
 
 
@@ -30,13 +31,22 @@ def console(file: IO[str] | None = None, width: int | None = None) -> Console:
 
 
 def show(terminal: Console, *parts: RenderableType) -> None:
-    """Prints them one below the other; a table that needs more columns gets them, but not on a terminal."""
+    """Prints them one below the other; what needs more columns for whole names gets them, but not on a terminal."""
     usual = terminal.width
     for part in parts:
-        if isinstance(part, Titled | SideBySide) and not terminal.is_terminal:
-            terminal.width = max(usual, part.least_width)
+        if not terminal.is_terminal:
+            terminal.width = max(usual, _least_width(terminal, part))
         terminal.print(part)
         terminal.width = usual
+
+
+def _least_width(terminal: Console, part: RenderableType) -> int:
+    """Columns that a table needs, or the longest word of a text (which may be a path)."""
+    from rich.measure import Measurement
+
+    if isinstance(part, Titled | SideBySide):
+        return part.least_width
+    return Measurement.get(terminal, terminal.options.update(max_width=ENDLESS), part).minimum
 
 
 @dataclass

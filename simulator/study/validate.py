@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
 from statistics import median
@@ -80,8 +81,9 @@ def _in_processes(work: Callable[[str], T], names: list[str], jobs: int, tell: T
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import active_children, get_context
 
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_leave_ctrl_c_to_the_parent) as pool:
-        futures = [pool.submit(work, name) for name in names]
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_follow_the_parent) as pool:
+        with _ctrl_c_held_back():  # also from the processes that start here
+            futures = [pool.submit(work, name) for name in names]
         try:
             for future in futures:
                 take(future.result())
@@ -92,10 +94,38 @@ def _in_processes(work: Callable[[str], T], names: list[str], jobs: int, tell: T
     return done
 
 
-def _leave_ctrl_c_to_the_parent() -> None:
+@contextmanager
+def _ctrl_c_held_back() -> Iterator[None]:
+    """SIGINT waits until the end of it; a process that starts meanwhile never gets it."""
     import signal
 
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _follow_the_parent() -> None:
+    """Leaves Ctrl-C to the parent process, and ends this one when the parent has ended, in whatever way."""
+    import os
+    import signal
+    from multiprocessing import parent_process
+    from multiprocessing.connection import wait
+    from threading import Thread
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    Thread(target=follow, daemon=True).start()
 
 
 def _rows_of(name: str, pattern: str | None) -> list[Row]:
@@ -193,8 +223,8 @@ def print_rows(rows: Sequence[Row]) -> None:
         shown.add(*_cells(row))
     show(terminal, shown)
     for name, reason in dict.fromkeys((row.scenario, row.reason) for row in rows if row.failed):
-        terminal.print(f"{name}: not simulated: {reason}")
-    terminal.print(summary(rows))
+        show(terminal, f"{name}: not simulated: {reason}")
+    show(terminal, summary(rows))
 
 
 def studies(jobs: int = 1, tell: Tell | None = None) -> list[StudyTable]:

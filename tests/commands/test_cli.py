@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from tests.conftest import ROOT, Outcome
+from tests.commands.processes import environment
+from tests.conftest import Outcome
 
 Braid = Callable[..., Outcome]
 COMMANDS = ("list", "show", "run", "compare", "view", "sweep", "ladder", "validate", "bench", "calibrate")
 DP, MICROBATCH = "a3_prefill:dp", "a3_prefill:microbatch"
 SMALL = ("--set", "model.shapes.layers=5", "--set", "batch.requests=32")
 EXPECTED = {"id", "metric", "value", "simulated", "error", "role"}
-
-
-
-def environment() -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(ROOT)}
 
 
 # --- help -------------------------------------------------------------------------------------------------------------
@@ -54,7 +47,7 @@ def test_examples_can_be_copied_from_a_narrow_terminal(braid: Braid, command: st
 
 def test_the_module_is_the_command(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "simulator", "list"], cwd=tmp_path, env=environment(),
-                          capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+                          capture_output=True, encoding="utf-8", check=False, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stderr
     assert DP in done.stdout
 
@@ -131,7 +124,7 @@ def test_run_out_writes_timeline_trace_and_json(braid: Braid, tmp_path: Path) ->
     assert done.code == 0, done.err
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == [
         "result.json", "timeline.parquet", "trace.json.gz"]
-    assert json.loads((tmp_path / "out" / "result.json").read_text()) == done.json
+    assert json.loads((tmp_path / "out" / "result.json").read_text(encoding="utf-8")) == done.json
     assert pq.read_table(tmp_path / "out" / "timeline.parquet").num_rows > 100
     assert json.loads(gzip.decompress((tmp_path / "out" / "trace.json.gz").read_bytes()))["traceEvents"]
 
@@ -163,7 +156,7 @@ def test_validate_reports_a_scenario_that_cannot_run_and_goes_on(
     done = braid("validate")
     assert done.code == 1
     assert "out of ideas" in " ".join(done.out.split())  # wherever the line was broken
-    report = (tmp_path / "results" / "validation.md").read_text()
+    report = (tmp_path / "results" / "validation.md").read_text(encoding="utf-8")
     assert "out of ideas" in report
     assert "a3.prefill.dp" in report
 
@@ -180,8 +173,8 @@ def test_validate_reports_a_ratio_to_what_cannot_run(
     monkeypatch.chdir(tmp_path)
     done = braid("validate")
     assert done.code == 1
-    assert f"{few}:mine: not simulated: a3_prefill:microbatch cannot run so: " in done.out.replace("\n", " ")
-    report = (tmp_path / "results" / "validation.md").read_text()
+    assert f"{few}:mine: not simulated: a3_prefill:microbatch cannot run so: " in " ".join(done.out.split())
+    report = (tmp_path / "results" / "validation.md").read_text(encoding="utf-8")
     assert "not simulated: values of 1 scenarios" in report
     assert "a3.contention.staging" in report
 
@@ -199,7 +192,7 @@ def test_validate_reports_a_study_that_cannot_run(
     monkeypatch.setattr(library, "scenario_names", lambda: [(f"{wrong}:scenario", ""), (DP, "")])
     monkeypatch.chdir(tmp_path)
     assert braid("validate").code == 1
-    report = (tmp_path / "results" / "validation.md").read_text()
+    report = (tmp_path / "results" / "validation.md").read_text(encoding="utf-8")
     assert "Which one?" in report
     assert "did not run: --set batch.colour: no such setting" in report
     assert "a3.prefill.dp" in report
@@ -269,7 +262,8 @@ def test_what_an_own_file_lacks_is_said(braid: Braid, tmp_path: Path) -> None:
         assert "no function in this file can be called without arguments" in done.err
     assert "mine needs ranks: a scenario function takes no arguments" in braid("run", f"{file}:mine").err
     more = tmp_path / "more.py"
-    more.write_text(file.read_text() + "\ndef plain():\n    return load_scenario('a3')\n\ndef _hidden():\n    pass\n")
+    more.write_text(file.read_text(encoding="utf-8") + "\ndef plain():\n    return load_scenario('a3')\n"
+                    "\ndef _hidden():\n    pass\n", encoding="utf-8")
     assert f"there are {more}:plain" in braid("run", f"{more}:mine").err
     assert "rename _hidden" in braid("run", f"{more}:_hidden").err
     assert "load_scenario is imported" in braid("run", f"{more}:load_scenario").err
@@ -370,30 +364,6 @@ def test_reports_are_refused_before_work_too(
     monkeypatch.chdir(tmp_path)
     done = braid(command)
     assert done.is_one_clear_message(2), done
-
-
-def interrupted(folder: Path, after_s: float, *arguments: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a command that Ctrl-C stops after so long."""
-    running = subprocess.Popen([sys.executable, "-m", "simulator", *arguments], cwd=folder, env=environment(),
-                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                               start_new_session=True)
-    time.sleep(after_s)
-    assert running.poll() is None, "it is over before it could be interrupted"
-    running.send_signal(signal.SIGINT)
-    out, err = running.communicate(timeout=20)
-    return running.returncode, out, err
-
-
-def test_ctrl_c_in_the_middle_leaves_one_line_and_no_files(tmp_path: Path) -> None:
-    long = ["--ranks", "all", "--set", "model.shapes.layers=600", "--set", "machine.chip.hbm.capacity=4 TiB"]
-    left = interrupted(tmp_path, 2.0, "run", MICROBATCH, *long, "--out", str(tmp_path / "out"))
-    assert left == (130, "", "interrupted\n")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_ctrl_c_ends_parallel_processes_too(tmp_path: Path) -> None:
-    assert interrupted(tmp_path, 1.5, "validate", "--jobs", "2") == (130, "", "interrupted\n")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_parallel_validation_gives_the_same_rows(braid: Braid) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.commands.processes import HANGS_S, started
 from tests.conftest import ROOT
 
 SMALL = ("--set", "model.shapes.layers=4", "--set", "batch.requests=32", "--set", "cards=1",
@@ -38,14 +36,11 @@ def read_by_nobody(*arguments: str) -> tuple[int, str]:
 
 def unread(folder: Path, *words: str) -> tuple[int, str]:
     """Those of a Python whose output nobody reads."""
-    running = subprocess.Popen([sys.executable, *words], cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)},
-                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert running.stdout is not None
-    running.stdout.close()
-    assert running.stderr is not None
-    said = running.stderr.read()
-    running.stderr.close()
-    return running.wait(timeout=60), said
+    with started(folder, *words) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        running.stdout.close()
+        return running.wait(HANGS_S), running.stderr.read()
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -64,4 +59,4 @@ def test_reports_are_written_whoever_reads(tmp_path: Path, command: str) -> None
     report, few = REPORTS[command]
     code, _ = unread(tmp_path, "-c", f"{few}from simulator.commands.main import main\nmain(['{command}'])")
     assert code == 141
-    assert (tmp_path / "results" / report).read_text().startswith("# ")
+    assert (tmp_path / "results" / report).read_text(encoding="utf-8").startswith("# ")

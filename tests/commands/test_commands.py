@@ -43,7 +43,7 @@ def test_an_interrupted_write_keeps_what_was_there(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), OutputFolder(tmp_path).staged() as staging:
         (staging / "a").write_text("half")
         raise KeyboardInterrupt
-    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("a", "old")]
+    assert [(file.name, file.read_text(encoding="utf-8")) for file in tmp_path.iterdir()] == [("a", "old")]
 
 
 @pytest.mark.parametrize(("path", "said"), [
@@ -68,7 +68,7 @@ def test_an_unwritable_output_folder_is_refused(tmp_path: Path) -> None:
 
 def test_write_text_makes_its_folder_or_says_why_not(tmp_path: Path) -> None:
     write_text(tmp_path / "results" / "x.md", "text")
-    assert (tmp_path / "results" / "x.md").read_text() == "text"
+    assert (tmp_path / "results" / "x.md").read_text(encoding="utf-8") == "text"
     with pytest.raises(InputError, match="cannot write"):
         write_text(tmp_path / "results" / "x.md" / "y.md", "text")
 

@@ -13,6 +13,7 @@ import pytest
 from simulator.study.library import load_scenario
 from simulator.study.sweep import Table
 from simulator.study.validate import _study_lines
+from tests.commands.processes import environment
 from tests.conftest import ROOT, Outcome
 
 Braid = Callable[..., Outcome]
@@ -491,8 +492,8 @@ def test_a_sweep_needs_a_metric(braid: Braid) -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
 def test_a_full_disk_is_no_defect() -> None:
     with open("/dev/full", "w") as full:
-        done = subprocess.run([sys.executable, "-m", "simulator", "list"], cwd=ROOT, stdout=full, text=True,
-                              stderr=subprocess.PIPE, check=False)
+        done = subprocess.run([sys.executable, "-m", "simulator", "list"], cwd=ROOT, env=environment(), stdout=full,
+                              stderr=subprocess.PIPE, encoding="utf-8", check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("Error: cannot read or write: No space left on device\n")
 

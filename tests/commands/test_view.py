@@ -5,18 +5,16 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
 
-from tests.conftest import ROOT, Outcome
+from tests.commands.processes import MAIN, left_by, started
+from tests.conftest import Outcome
 
 Braid = Callable[..., Outcome]
 installed = pytest.mark.skipif(importlib.util.find_spec("viztracer") is None, reason="needs viztracer (extra 'ui')")
@@ -31,20 +29,14 @@ def folder(tmp_path: Path) -> Path:
 
 @installed
 def test_a_folder_is_served_until_ctrl_c(folder: Path) -> None:
-    viewing = subprocess.Popen([sys.executable, "-u", "-m", "simulator", "view", str(folder), "--no-browser"],
-                               env=os.environ | {"PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert viewing.stdout
-    said = viewing.stdout.readline().split()
-    try:
-        address = next(word for word in said if word.startswith("http"))
+    with started(folder, "-u", "-c", MAIN, "view", str(folder), "--no-browser") as viewing:
+        assert viewing.stdout
+        address = next(word for word in viewing.stdout.readline().split() if word.startswith("http"))
         with urlopen(f"{address}/index.html") as page, urlopen(f"{address}/localtrace") as trace:
             assert b"<script" in page.read()
             assert trace.read() == (folder / "trace.json.gz").read_bytes()
-    finally:
         viewing.send_signal(signal.SIGINT)
-    _, err = viewing.communicate(timeout=20)
-    assert (viewing.returncode, err) == (0, "")
+        assert left_by(viewing) == (0, "", "")
 
 
 def test_a_folder_of_runs_names_those_with_a_trace(braid: Braid, folder: Path) -> None:

@@ -8,10 +8,12 @@ from simulator.spec.machine import load_machine, quantities
 from simulator.study.library import load_scenario
 from simulator.study.simulate import Result, simulate
 from tests.published.runs import run
+from workloads.flow_mla_memory import requests
 
 FLOW, ONE = "flow_mla:h20_flow", "flow_mla:h20_batch_1"
 CTAS = "machine__collectives__nccl_background__cores__sm"
 SHORT = {"batch.cached_tokens": "2048", "batch.samples": "2"}  # two decode iterations instead of the whole run
+EIGHT_LAYERS = {"model__shapes__layers": "8"}
 BRIEF = {key.replace(".", "__"): text for key, text in SHORT.items()}
 
 
@@ -25,6 +27,12 @@ def stall(name: str, **changes: str) -> float:
 
 def short(**changes: str) -> Result:
     return run(FLOW, **BRIEF, **changes)
+
+
+def fitting(name: str, changes: dict[str, str] | None = None) -> int:
+    """Requests that fit on a data parallel rank; nothing is simulated."""
+    scenario = load_scenario(name).replace(changes or {})
+    return requests(scenario.case(scenario.machine_spec(), 0))
 
 
 def test_a_gather_that_holds_no_sms_slows_no_kernel() -> None:
@@ -105,36 +113,38 @@ def test_a_batch_beyond_the_largest_graph_is_launched_kernel_by_kernel_and_not_p
 
 
 def test_memory_decides_how_many_requests_there_are() -> None:
-    more = short(machine__chip__hbm__capacity="100 GiB").metrics["requests"]
-    assert more > short().metrics["requests"] > short(knobs__buffers="6").metrics["requests"]
-    over_32, over_8 = (run(name, **BRIEF) for name in ("flow_mla:h800_flow_32", "flow_mla:h800_flow"))
-    assert over_32.metrics["requests"] > over_8.metrics["requests"]
+    more, fewer = {"machine.chip.hbm.capacity": "100 GiB"}, {"knobs.buffers": "6"}
+    assert fitting(FLOW, more) > fitting(FLOW) > fitting(FLOW, fewer)
+    assert fitting("flow_mla:h800_flow_32") > fitting("flow_mla:h800_flow")
+    assert short().metrics["requests"] == 8 * fitting(FLOW, SHORT)
 
 
 def test_a_gather_over_nodes_costs_little_until_network_cards_are_slow() -> None:
     """Rings take an eighth of what they move over network cards; slow ones are in the way of the tokens' exchanges."""
     over, inside = "flow_mla:h800_flow_32", "flow_mla:h800_flow"
-    slow = {**BRIEF, "machine__fabric__cluster__link_rate": "10 GB/s"}
-    assert stall(inside, **BRIEF) == stall(inside, **slow) == 0.0
-    assert tpot(over, **BRIEF) < 1.1 * tpot(inside, **BRIEF)
+    usual = {**BRIEF, **EIGHT_LAYERS, "batch__requests": "86"}
+    slow = {**usual, "machine__fabric__cluster__link_rate": "5 GB/s"}
+    assert stall(inside, **usual) == stall(inside, **slow) == 0.0
+    assert tpot(over, **usual) < 1.1 * tpot(inside, **usual)
     assert tpot(over, **slow) > 1.5 * tpot(inside, **slow)
 
 
 def test_results_that_come_back_whole_cost_twice_the_bytes() -> None:
     """An AllReduce of everybody's tokens against a ReduceScatter: half as much again for both exchanges of a layer."""
     ways = ("all_reduce", "reduce_scatter")
-    whole, scattered = (run("flow_mla:h800_dp", **BRIEF, knobs__combine=way) for way in ways)
+    few = {**BRIEF, **EIGHT_LAYERS, "batch__requests": "30"}
+    whole, scattered = (run("flow_mla:h800_dp", **few, knobs__combine=way) for way in ways)
     bytes_of = {}
     for name, result in (("ffn.all_reduce", whole), ("ffn.reduce_scatter", scattered), ("ffn.all_gather", whole)):
-        rows = (result.columns["name"] == name) & (result.columns["layer"] == 30) & (result.columns["rank"] == 0)
+        rows = (result.columns["name"] == name) & (result.columns["layer"] == 6) & (result.columns["rank"] == 0)
         bytes_of[name] = result.columns["wire_bytes"][rows].sum()
     assert bytes_of["ffn.all_reduce"] == 2 * bytes_of["ffn.reduce_scatter"] == 2 * bytes_of["ffn.all_gather"]
     assert whole.metrics["tpot_ms"] > 1.15 * scattered.metrics["tpot_ms"]
 
 
 def test_sharding_the_queries_too_lets_more_requests_in() -> None:
-    assert run("flow_mla:h20_queries_too", **BRIEF).metrics["requests"] > 1.5 * short().metrics["requests"]
-    assert run("flow_mla:kimi_flow").metrics["requests"] > run("flow_mla:kimi_dp").metrics["requests"]
+    assert fitting("flow_mla:h20_queries_too") > 1.5 * fitting(FLOW)
+    assert fitting("flow_mla:kimi_flow") > fitting("flow_mla:kimi_dp")
 
 
 @pytest.mark.parametrize("name", [FLOW, "flow_mla:h20_tp", "flow_mla:h800_flow"])

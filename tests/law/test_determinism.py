@@ -22,6 +22,7 @@ from simulator.observe.timeline import ROWS_PER_GROUP, Unrecorded
 from simulator.replay.replay import Replay, rate_of
 from simulator.spec.machine import override
 from simulator.study.library import load_scenario
+from simulator.study.scenario import Scenario
 from simulator.study.simulate import prepare, simulate
 from simulator.symmetry.roles import find_roles, unfolded
 from tests.law.replay.clusters import UNROUND, Cluster, clusters, crowds
@@ -32,10 +33,16 @@ SCENARIOS = ("a3_prefill:dp_uneven", "contention:staging")
 LIVE = "pplx:efa_ep16"
 WRITE = """
 import sys
-from simulator.study.library import load_scenario
 from simulator.study.simulate import simulate
-simulate(load_scenario(sys.argv[1]), ranks=sys.argv[2]).timeline.write_parquet(sys.argv[3])
+from tests.law.test_determinism import few_layers
+simulate(few_layers(sys.argv[1]), ranks=sys.argv[2]).timeline.write_parquet(sys.argv[3])
 """
+
+
+def few_layers(name: str) -> Scenario:
+    """A scenario; of prefill three dense layers and three with experts."""
+    scenario = load_scenario(name)
+    return scenario.replace({"model.shapes.layers": "6"}) if name.startswith("a3_prefill") else scenario
 
 
 class Table:
@@ -80,8 +87,8 @@ def test_somebody_who_is_told_of_progress_changes_no_byte(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("scenario", ["a3_prefill:dp", "contention:staging"])
 def test_leaders_have_the_rows_of_the_unfolded_run(scenario: str) -> None:
-    folded = simulate(load_scenario(scenario), ranks="roles").columns
-    whole = simulate(load_scenario(scenario), ranks="all").columns
+    folded = simulate(few_layers(scenario), ranks="roles").columns
+    whole = simulate(few_layers(scenario), ranks="all").columns
     rows = np.isin(whole["rank"], np.unique(folded["rank"]))
     for name, column in folded.items():
         if name != "multiplicity":
@@ -91,8 +98,7 @@ def test_leaders_have_the_rows_of_the_unfolded_run(scenario: str) -> None:
 
 @pytest.mark.parametrize("scenario", ["a3_prefill:dp", "a3_prefill:dp_long_prompt", "contention:staging"])
 def test_a_folded_run_written_out_for_every_rank_is_the_unfolded_file(scenario: str, tmp_path: Path) -> None:
-    settings = {"model.shapes.layers": "5"} if scenario.startswith("a3") else {}
-    chosen = load_scenario(scenario).replace(settings)
+    chosen = few_layers(scenario)
     ready = prepare(chosen)
     roles = find_roles(ready.world, Lowering(ready.fabric, ready.machine.collectives, groups=ready.world.groups),
                        partial(rate_of, machine=ready.machine, fabric=ready.fabric))
@@ -113,7 +119,7 @@ def test_a_folded_run_written_out_for_every_rank_is_the_unfolded_file(scenario: 
 
 @pytest.mark.parametrize("scenario", [*SCENARIOS, LIVE])
 def test_a_run_without_recording_has_the_same_makespan_and_metrics(scenario: str) -> None:
-    kept, forgotten = simulate(load_scenario(scenario)), simulate(load_scenario(scenario), record=False)
+    kept, forgotten = simulate(few_layers(scenario)), simulate(few_layers(scenario), record=False)
     assert forgotten.makespan_ps == kept.makespan_ps
     assert forgotten.metrics.items() <= kept.metrics.items()
     assert len(forgotten.timeline) == 0
@@ -123,11 +129,11 @@ def test_a_run_without_recording_has_the_same_makespan_and_metrics(scenario: str
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_run_that_nobody_watches_lasts_as_long(scenario: str) -> None:
-    ready = prepare(load_scenario(scenario))
+    ready = prepare(few_layers(scenario))
     lowering = Lowering(ready.fabric, ready.machine.collectives, groups=ready.world.groups)
     silent = Replay(ready.world, ready.machine, ready.scenario.kernels, ready.fabric, lowering, unfolded(ready.world),
                     Unrecorded())
-    assert silent.run() == simulate(load_scenario(scenario), ranks="all").makespan_ps
+    assert silent.run() == simulate(few_layers(scenario), ranks="all").makespan_ps
 
 
 @settings(deadline=None, max_examples=150)

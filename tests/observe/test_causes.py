@@ -78,7 +78,7 @@ def test_causes_survive_a_file(tmp_path: Path) -> None:
 
 def test_a_trace_has_arrows_from_rank_to_rank_and_into_waits(tmp_path: Path) -> None:
     write_trace(_timeline().columns(), tmp_path / "t.json.gz")
-    with gzip.open(tmp_path / "t.json.gz", "rt") as file:
+    with gzip.open(tmp_path / "t.json.gz", "rt", encoding="utf-8") as file:
         events = json.load(file)["traceEvents"]
     starts = {event["id"]: event for event in events if event["ph"] == "s"}
     arrows = [(starts[one["id"]]["pid"], one["pid"], one["ts"]) for one in events if one["ph"] == "f"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import cache
 
-from simulator.study.expected import compared
 from simulator.study.library import load_scenario
 from simulator.study.simulate import Result, simulate
 from tests.law.timeline_laws import check_timeline
@@ -25,10 +24,3 @@ def _run(name: str, changes: tuple[tuple[str, str], ...]) -> Result:
 def latency_ms(name: str, **changes: str) -> float:
     """Latency of a scenario."""
     return run(name, **changes).metrics["latency_ms"]
-
-
-def assert_error_within(name: str, number: str, metric: str, allowed: float) -> None:
-    """The relative error of one expected value is no larger than what was reported; a band or sign is met."""
-    row = next(one for one in compared(run(name)) if (one["id"], one["metric"]) == (number, metric))
-    allowed = 0.0 if row["band"] else allowed
-    assert abs(row["error"]) <= allowed, f"simulated {row['simulated']}, published {row['value']}"

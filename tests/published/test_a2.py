@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.study.library import load_scenario, scenario_names
-from tests.published.runs import assert_error_within, run
+from tests.published.reported import Row, reported
+from tests.published.runs import run
 
 # largest relative error that is reported for a value today; lower these when the model gets better; one that a righter
 # mechanism makes worse is raised with that reason beside it
@@ -28,17 +28,11 @@ REPORTED = {
     # was 0.025 while prompts were cut into pieces of 512 tokens that did not attend to each other
     ("a2.prefill.microbatch", "throughput_tok_s_per_card"): 0.069,
 }
-CASES = [
-    pytest.param(name, one.id, one.full_metric, marks=pytest.mark.slow if name.startswith("a2_decode") else ())
-    for name, _ in scenario_names()
-    if name.startswith("a2_")
-    for one in load_scenario(name).expected
-]
 
 
-@pytest.mark.parametrize(("name", "number", "metric"), CASES)
-def test_the_error_has_not_grown(name: str, number: str, metric: str) -> None:
-    assert_error_within(name, number, metric, REPORTED.get((number, metric.partition(" / ")[0]), 0.0))
+@pytest.mark.parametrize("row", reported("a2_"), ids=str)
+def test_the_error_has_not_grown(row: Row) -> None:
+    row.assert_within(REPORTED.get((row.id, row.metric.partition(" / ")[0]), 0.0))
 
 
 def test_micro_batches_of_prefill_hide_the_exchange_of_experts() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.study.library import load_scenario, scenario_names
-from tests.published.runs import assert_error_within, run
+from tests.published.reported import Row, reported
+from tests.published.runs import run
 
 # largest relative error that is reported for a value today; lower these when the model gets better; one that a righter
 # mechanism makes worse is raised with that reason beside it
@@ -22,17 +22,11 @@ REPORTED = {
     ("a3.contention.staging", "compute_stretch"): 0.002,
     ("a3.contention.zero_copy", "compute_stretch"): 0.002,
 }
-CASES = [
-    (name, one.id, one.full_metric)
-    for name, _ in scenario_names()
-    if name.startswith(("a3_prefill", "contention"))
-    for one in load_scenario(name).expected
-]
 
 
-@pytest.mark.parametrize(("name", "number", "metric"), CASES)
-def test_the_error_has_not_grown(name: str, number: str, metric: str) -> None:
-    assert_error_within(name, number, metric, REPORTED.get((number, metric.partition(" / ")[0]), 0.0))
+@pytest.mark.parametrize("row", reported("a3_prefill", "contention"), ids=str)
+def test_the_error_has_not_grown(row: Row) -> None:
+    row.assert_within(REPORTED.get((row.id, row.metric.partition(" / ")[0]), 0.0))
 
 
 def test_micro_batches_hide_dispatch_and_combine_and_stretch_compute() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from simulator.die.memory import DoesNotFit
-from simulator.study.library import load_scenario, scenario_names
+from simulator.study.library import load_scenario
 from simulator.study.simulate import simulate
-from tests.published.runs import assert_error_within, run
+from tests.published.reported import Row, reported
+from tests.published.runs import run
 
 # largest relative error that is reported for a value today; lower these when the model gets better; one that a righter
 # mechanism makes worse is raised with that reason beside it
@@ -35,17 +36,11 @@ REPORTED = {
     ("flow.h800.flow", "throughput_tok_s_per_card / flow_mla:h800_dp"): 0.0505,  # 0.047 before, as above
     ("flow.hidden", "prefetch_stall_ms"): 0.0,
 }
-CASES = [
-    (name, one.id, one.full_metric)
-    for name, _ in scenario_names()
-    if name.startswith("flow_mla")
-    for one in load_scenario(name).expected
-]
 
 
-@pytest.mark.parametrize(("name", "number", "metric"), CASES)
-def test_the_error_has_not_grown(name: str, number: str, metric: str) -> None:
-    assert_error_within(name, number, metric, REPORTED.get((number, metric), 0.0))
+@pytest.mark.parametrize("row", reported("flow_mla"), ids=str)
+def test_the_error_has_not_grown(row: Row) -> None:
+    row.assert_within(REPORTED.get((row.id, row.metric), 0.0))
 
 
 def test_data_parallel_attention_does_not_fit_on_h20_without_flow_mla() -> None:

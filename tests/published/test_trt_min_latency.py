@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.study.expected import compared
 from simulator.study.ladder import scenarios_of
-from simulator.study.library import load_scenario, scenario_names
+from simulator.study.library import load_scenario
+from tests.published.reported import Row, reported
 from tests.published.runs import run
 
 HERE = "trt_min_latency"
@@ -24,18 +24,11 @@ REPORTED = {
     ("trt.pdl", f"{HERE}:launched_in_turn"): 0.013,  # 0.003 while it was fitted
     ("trt.tp_ep", f"{HERE}:trtllm_tp8"): 0.007,
 }
-CASES = [
-    (name, one.id, one.against)
-    for name, _ in scenario_names()
-    if name.startswith(HERE)
-    for one in load_scenario(name).expected
-]
 
 
-@pytest.mark.parametrize(("name", "number", "against"), CASES)
-def test_the_error_has_not_grown(name: str, number: str, against: str) -> None:
-    row = next(one for one in compared(run(name)) if (one["id"], one["against"]) == (number, against))
-    assert abs(row["error"]) <= REPORTED.get((number, against), 0.0), row
+@pytest.mark.parametrize("row", reported(HERE), ids=str)
+def test_the_error_has_not_grown(row: Row) -> None:
+    row.assert_within(REPORTED.get((row.id, row.against), 0.0))
 
 
 def test_the_ladder_climbs_through_the_published_states() -> None:

@@ -15,7 +15,7 @@ from simulator.spec.typed_toml import validate
 from simulator.units import Quantity, units_of
 from tests.die.machines import level, machine, number
 
-A3_TEXT = paths.find("topologies", "atlas_a3").read_text()
+A3_TEXT = paths.find("topologies", "atlas_a3").read_text(encoding="utf-8")
 A3 = load_machine("atlas_a3")
 REST = 'kind = "published", source = "..."}'
 GENERATION = "kernels.cann_recipes_2025"
@@ -31,7 +31,7 @@ def mistakes(tmp_path: Path) -> Loader:
     file = tmp_path / "mine.toml"
 
     def load(text: str) -> list[str]:
-        file.write_text(text)
+        file.write_text(text, encoding="utf-8")
         with pytest.raises(SpecError) as caught:
             load_machine(file)
         assert all(line.startswith(f"{file}: ") for line in caught.value.lines)
@@ -50,7 +50,7 @@ def changed(old: str, new: str) -> str:
 
 
 def test_a_users_own_copy_is_the_same_machine(tmp_path: Path) -> None:
-    (tmp_path / "mine.toml").write_text(A3_TEXT)
+    (tmp_path / "mine.toml").write_text(A3_TEXT, encoding="utf-8")
     assert load_machine(tmp_path / "mine.toml") == A3
 
 

@@ -64,7 +64,8 @@ def test_what_an_override_refuses(changes: dict[str, str], says: str) -> None:
 ])
 def test_attention_is_of_one_kind(was: str, now: str, says: str, tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"
-    mine.write_text(paths.find("workloads/models", "qwen3_235b").read_text().replace(was, now))
+    mine.write_text(paths.find("workloads/models", "qwen3_235b").read_text(encoding="utf-8").replace(was, now),
+                    encoding="utf-8")
     with pytest.raises(SpecError) as caught:
         load_model(mine)
     assert says in str(caught.value)
@@ -72,8 +73,9 @@ def test_attention_is_of_one_kind(was: str, now: str, says: str, tmp_path: Path)
 
 def test_a_users_own_model_with_mistakes(tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"
-    text = paths.find("workloads/models", "deepseek_r1").read_text()
-    mine.write_text(text.replace("hidden = {", "hiden = {").replace("value = 128,", 'value = "128",'))
+    text = paths.find("workloads/models", "deepseek_r1").read_text(encoding="utf-8")
+    mine.write_text(text.replace("hidden = {", "hiden = {").replace("value = 128,", 'value = "128",'),
+                    encoding="utf-8")
     with pytest.raises(SpecError) as caught:
         load_model(mine)
     assert [line.split(": ")[1] for line in caught.value.lines] == [

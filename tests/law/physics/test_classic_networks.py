@@ -13,7 +13,7 @@ from tests.law.physics.plain import Job, plain_ends_s, simulate
 
 CASES = [
     case
-    for line in (Path(__file__).parents[2] / "data" / "maxmin_classic.jsonl").read_text().splitlines()
+    for line in (Path(__file__).parents[2] / "data" / "maxmin_classic.jsonl").read_text(encoding="utf-8").splitlines()
     if not (case := json.loads(line))["case"].startswith("latency_")  # these weight flows by round-trip time
 ]
 

@@ -48,7 +48,7 @@ def plain_ends_s(size: Floats) -> Floats:
     return end_s
 
 
-@pytest.mark.parametrize("hosts", [16, 40, pytest.param(144, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("hosts", [16, 40, pytest.param(64, marks=pytest.mark.slow)])
 def test_every_end_of_an_all_to_all_is_that_of_a_plain_solve_at_every_event(hosts: int) -> None:
     env = Clock()
     network = Network(env)
