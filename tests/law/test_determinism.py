@@ -11,22 +11,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 
 from simulator.collective.lowering import Lowering
 from simulator.errors import InputError
-from simulator.fabric.graph import Fabric
 from simulator.observe.arrow import write_parquet
 from simulator.observe.columns import select
 from simulator.observe.timeline import ROWS_PER_GROUP, Unrecorded
 from simulator.replay.replay import Replay, rate_of
-from simulator.spec.machine import override
 from simulator.study.library import load_scenario
 from simulator.study.scenario import Scenario
 from simulator.study.simulate import prepare, simulate
 from simulator.symmetry.roles import find_roles, unfolded
-from tests.law.replay.clusters import UNROUND, Cluster, clusters, crowds
-from tests.replay.small import replay
 
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIOS = ("a3_prefill:dp_uneven", "contention:staging")
@@ -134,18 +129,3 @@ def test_a_run_that_nobody_watches_lasts_as_long(scenario: str) -> None:
     silent = Replay(ready.world, ready.machine, ready.scenario.kernels, ready.fabric, lowering, unfolded(ready.world),
                     Unrecorded())
     assert silent.run() == simulate(few_layers(scenario), ranks="all").makespan_ps
-
-
-@settings(deadline=None, max_examples=150)
-@given(crowds | clusters)
-def test_what_runs_apart_ends_as_on_the_network(cluster: Cluster) -> None:
-    """Somebody who watches the network sees everything there; nobody's times may change for it."""
-    world, machine = cluster.world(), override(cluster.machine, UNROUND)
-    watched = replay(world, machine)  # the laws of small runs watch
-    fabric = Fabric(machine, world.ranks)
-    lowering, table = Lowering(fabric, machine.collectives, groups=world.groups), Table()
-    apart = Replay(world, machine, next(iter(machine.kernels)), fabric, lowering, unfolded(world), table)
-    assert apart.run() == watched.makespan_ps
-    assert table.times == watched.times()
-    assert not apart.network.active
-    assert not any(npu.onchip.apart for npu in apart.npus.values())
