@@ -34,7 +34,7 @@ def _strike(host: Host, fault: Fault) -> Steps:
     if fault.kind == "card_dies":
         card.die()
     elif fault.kind == "card_slows":
-        card.speed = fault.speed
+        card.slow(fault.speed)
     elif fault.kind == "host_lost":
         host.lose()
     else:

@@ -47,11 +47,12 @@ def simulate(scenario: Scenario, ranks: str, seed: int, record: bool = True) -> 
     What its program prints goes to stderr: stdout has the command's own output alone.
     """
     from simulator.study import simulate as simulation
+    from simulator.study.expected import compared
 
     with ProgressBar(scenario.name) as bar, redirect_stdout(sys.stderr):
         progress = bar if bar.wanted else None
         result = simulation.simulate(scenario, ranks=ranks, seed=seed, progress=progress, record=record)
-        _ = result.expected  # may run other scenarios, which print too
+        compared(result)  # may run other scenarios, which print too
         return result
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import simpy
 
 from simulator.live.host_thread import HostThread, Steps
 from simulator.live.journal import Journal, Key, Label
+from simulator.live.nic import Nic
 from simulator.live.transfer_engine import TransferEngine
 from simulator.physics.clock import call_later
-from simulator.spec.nic import NicSpec, ProxySpec
+from simulator.spec.nic import ProxySpec
 from simulator.units import to_ps
 
 
@@ -21,14 +22,14 @@ class Host:
     seen: called with (flag, row) when the GPU can see a flag that its host has set.
     """
 
-    def __init__(self, env: Any, nic: NicSpec, proxy: ProxySpec, rank: int, journal: Journal,
+    def __init__(self, env: Any, nics: Sequence[Nic], proxy: ProxySpec, rank: int, journal: Journal,
                  seen: Callable[[int, str, Key], object]) -> None:
         self.env, self.costs, self.rank, self.journal = env, proxy, rank, journal
         self.proxy = HostThread(env, rank, "proxy", proxy.poll.si, journal)
         self._seen = seen
         self._to_host_ps, self._to_gpu_ps = to_ps(proxy.flag_to_host.si), to_ps(proxy.flag_to_gpu.si)
         self._flags: dict[str, simpy.Event] = {}
-        self.engine = TransferEngine(env, nic, proxy, rank, journal, self.to_gpu)
+        self.engine = TransferEngine(env, nics, proxy, rank, journal, self.to_gpu)
 
     # for the proxy: generators and events ---------------------------------------------------------------------------
 

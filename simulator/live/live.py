@@ -10,6 +10,7 @@ from simulator.errors import InputError, RunError
 from simulator.live.host import Host
 from simulator.live.host_thread import Steps
 from simulator.live.journal import Journal, Key
+from simulator.live.nic import cards
 from simulator.program.task import Flag, Task
 from simulator.replay.replay import Replay
 
@@ -30,12 +31,10 @@ class LiveReplay(Replay):
         self.journal = journal
         self._flags: dict[tuple[int, str], Key] = {}  # set by hosts, and seen by their GPUs
         self._spinning: dict[tuple[int, str], tuple[Npu, int]] = {}
+        nics = cards(self.network, nic, self.fabric, self.capacity, self.npus, journal)
         self.hosts = {
-            rank: Host(self.env, nic, costs, rank, journal, self._seen) for rank in self.npus
+            rank: Host(self.env, nics[rank], costs, rank, journal, self._seen) for rank in self.npus
         }
-        for host in self.hosts.values():
-            for number, nic_of in enumerate(host.engine.nics):
-                nic_of.peers = {rank: other.engine.nics[number] for rank, other in self.hosts.items()}
         self.proxies = {rank: self.env.process(proxy(host)) for rank, host in self.hosts.items()}
         for npu in self.npus.values():
             npu.meet = self._meet

@@ -1,27 +1,41 @@
-"""A network card at run time: writes leave one after the other, cross the wire, and queue at the port that they reach.
+"""Network cards at run time: writes leave a card one after the other, and their bytes are flows on the run's network.
 
-Sending and receiving are separate servers, so that posting, the wire and a busy receiver overlap as they may. A write
-begins to arrive `latency` after it began to leave; at a port that is busy it waits for those that came before it.
+The bytes of a write load all that they cross, as one flow on either side:
+
+    leaving     HBM of the sender (a read) -> PCIe -> card -> the fabric's link of the sender
+    arriving    the other links on the way -> card -> PCIe -> HBM of the receiver (a write), from `latency` later on
+
+The send engine of a card serves one write at a time, in the order of posting, and is free when its bytes have left. A
+port that several senders reach at once is shared by them. The network's buffers lie between the two sides: writes that
+share a port arrive later, and hold back no card. A write has arrived when both sides have moved its bytes, the last of
+which takes its latency too.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from simulator.collective.transfer import Key as CapacityKey
+from simulator.fabric.graph import Fabric
 from simulator.live.journal import Journal, Key, Label
 from simulator.physics.clock import call_later
+from simulator.physics.flows import Capacity, Flow, Network
 from simulator.spec.nic import NicSpec
 from simulator.units import to_ps
+
+Loads = Sequence[tuple[Capacity, float]]
 
 
 @dataclass(slots=True, eq=False)
 class Write:
     """One write of `size_bytes` from a card of `source` to the same card of `target`.
 
-    immediate: the counter that it increments there ("": none). posted: the row that posted it.
+    immediate: the counter that it increments there ("": none). posted: the row that posted it. latency_ps: of each of
+    its bytes. sent_ps: when the last one left. first_ps: when they began to arrive; bound_by: what limited them then.
+    sides: how many have not moved them all.
     """
 
     label: Label
@@ -31,7 +45,11 @@ class Write:
     immediate: str = ""
     done: Callable[[Key], object] | None = None
     posted: Key | None = None
-    sent_ps: int = -1
+    latency_ps: int = 0
+    sent_ps: int = 0
+    first_ps: int = 0
+    bound_by: str = ""
+    sides: int = 2
     lost: bool = False
 
     def __str__(self) -> str:
@@ -42,38 +60,42 @@ class Write:
 class Nic:
     """Card `number` of rank `rank`. received, completed: told of a write with the row in which it arrived.
 
-    peers: the cards it can reach, by rank. rail: cards of one rail share switches.
+    capacity: by key, of the network that its bytes are flows of. peers: the cards it can reach, by rank.
     """
+
+    received: Callable[[Write, Key], object]
+    completed: Callable[[Write, Key], object]
 
     def __init__(
         self,
-        env: Any,
+        network: Network,
         spec: NicSpec,
+        fabric: Fabric,
+        capacity: Callable[[CapacityKey], Capacity],
         rank: int,
         number: int,
-        rail: int,
         journal: Journal,
-        received: Callable[[Write, Key], object],
-        completed: Callable[[Write, Key], object],
     ) -> None:
-        self.env, self.spec, self.rank, self.number, self.rail = env, spec, rank, number, rail
-        self.journal, self.received, self.completed = journal, received, completed
+        self.env: Any = network.env
+        self.network, self.spec, self.fabric, self.capacity = network, spec, fabric, capacity
+        self.rank, self.number, self.journal = rank, number, journal
         self.peers: dict[int, Nic] = {}
-        self.speed, self.dead = 1.0, False
+        self.dead = False
         self.outstanding: dict[Write, None] = {}  # posted, and not acknowledged yet
+        self._ways: dict[int, tuple[Loads, Loads]] = {}
         self._queue: deque[Write] = deque()
         self._sending: Write | None = None
         self._due = False
         self._bulk = 0
-        self._next_ps = self._port_free_ps = 0
-        self._port_source = -1
+        self._next_ps = self._received_ps = 0
         self._arrives_ps: dict[int, int] = {}
-        self._goodput, self._gap_ps = spec.goodput.si, to_ps(1.0 / spec.message_rate.si)
+        self._arriving: dict[int, deque[Write]] = {}  # by sender, in the order in which they began to arrive
+        self._gap_ps = to_ps(1.0 / spec.message_rate.si)
         self._latency_ps, self._loaded_ps = to_ps(spec.latency.si), to_ps(spec.loaded_latency.si)
         self._acknowledge_ps, self._packet = to_ps(spec.acknowledge.si), spec.packet.si
-        self._ordered = spec.delivery == "ordered"
         self._crossing = spec.rail_crossing.si
-        self._out, self._in = f"nic {number} out", f"nic {number} in"
+        self._ordered = spec.delivery == "ordered"
+        self._rows_out, self._rows_in = f"nic {number} out", f"nic {number} in"
 
     def post(self, write: Write) -> None:
         """A write has been posted and its doorbell rung."""
@@ -87,6 +109,13 @@ class Nic:
         self.dead = True
         for write in self.outstanding:
             write.lost = True
+
+    def slow(self, speed: float) -> None:
+        """From now on the card moves this share of its goodput, in both directions."""
+        for way in ("nic out", "nic in"):
+            self.network.set_rate(self.capacity((way, self.rank, self.number)), self.spec.goodput.si * speed)
+
+    # leaving --------------------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
         if self._sending is not None or self._due or not self._queue or self.dead:
@@ -107,57 +136,46 @@ class Nic:
         write, now_ps = self._queue.popleft(), self.env.now
         self._sending = write
         self._next_ps = now_ps + self._gap_ps
-        length_ps = to_ps(write.size_bytes / (self._goodput * self.speed))
-        write.sent_ps = now_ps + length_ps
-        latency_ps = self._latency_ps
+        write.latency_ps = self._latency_ps
         if write.size_bytes > self._packet and self._bulk > 1:
-            latency_ps += self._loaded_ps
+            write.latency_ps += self._loaded_ps
         if self._ordered:  # the first byte never passes an earlier write to the same peer
-            arrives_ps = max(now_ps + latency_ps, self._arrives_ps.get(write.target, 0))
+            arrives_ps = max(now_ps + write.latency_ps, self._arrives_ps.get(write.target, 0))
             self._arrives_ps[write.target] = arrives_ps
-            latency_ps = arrives_ps - now_ps
-        call_later(self.env, length_ps, lambda _: self._sent(write, now_ps, latency_ps))
+            write.latency_ps = arrives_ps - now_ps
+        leaving, _ = self.way(write.target)
+        self.network.start(Flow(write.size_bytes, leaving, tag=(write, now_ps)), self._sent)
         target = self.peers[write.target]
-        call_later(self.env, latency_ps, lambda _: target.arrive(write, self, latency_ps))
+        call_later(self.env, write.latency_ps, lambda _: target.arrive(write, self))
 
-    def _sent(self, write: Write, start_ps: int, latency_ps: int) -> None:
-        row = self.journal.write(self.rank, self._out, "send", write.label, start_ps, self.env.now, "nic.goodput",
+    def _sent(self, flow: Flow) -> None:
+        """All bytes of a write have left."""
+        write, start_ps = flow.tag
+        write.sent_ps = now_ps = self.env.now
+        row = self.journal.write(self.rank, self._rows_out, "send", write.label, start_ps, now_ps, _bound_by(flow),
                                  write.size_bytes, write.posted)
         if not write.lost:
             write.posted = row
-            self.journal.fly(write.label, self.rank, self.env.now, self.env.now + latency_ps)
+            self.journal.fly(write.label, self.rank, now_ps, now_ps + write.latency_ps)
+        target = self.peers[write.target]
+        call_later(self.env, write.latency_ps, lambda _: target.moved(write, self))
         self._sending = None
         self._serve()
 
-    def arrive(self, write: Write, sender: Nic, latency_ps: int) -> None:
-        """The first byte of a write is here: it is received once the port has served those before it.
+    def way(self, target: int) -> tuple[Loads, Loads]:
+        """What bytes for the same card of a rank load as they leave, and as they arrive (that card first).
 
-        What comes more slowly than the port could take it is taken at its end, so that others pass meanwhile.
+        Between nodes they cross the links of the fabric, inside a node nothing but the cards.
         """
-        now_ps = self.env.now
-        rate = self._goodput * self.speed
-        slack_ps = write.sent_ps + latency_ps - to_ps(write.size_bytes / rate) - now_ps
-        if slack_ps > 0:
-            call_later(self.env, slack_ps, lambda _: self.arrive(write, sender, latency_ps))
-            return
-        start_ps = max(now_ps, self._port_free_ps)
-        if start_ps > now_ps and self._port_source != write.source and sender.rail != self.rail:
-            rate *= self._crossing  # writes of several senders meet here
-        self._port_source = write.source
-        self._port_free_ps = end_ps = start_ps + to_ps(write.size_bytes / rate)
-        parts = {"nic.latency": self._latency_ps, "nic.goodput": start_ps - now_ps,
-                 "nic.loaded_latency": latency_ps - self._latency_ps}
-        bound = max(parts, key=parts.__getitem__)
-        call_later(self.env, end_ps - now_ps, lambda _: self._received(write, sender, start_ps, bound))
+        if target not in self._ways:
+            route = self.fabric.route(self.rank, target)
+            links = [("link", *edge) for edge in route.edges] if route.level != self.fabric.levels[0] else []
+            self._ways[target] = self._side("out", self.rank, links[:1]), self._side("in", target, links[1:])
+        return self._ways[target]
 
-    def _received(self, write: Write, sender: Nic, start_ps: int, bound: str) -> None:
-        if write.lost or self.dead:
-            write.lost = True
-            return
-        row = self.journal.write(self.rank, self._in, "receive", write.label, start_ps, self.env.now, bound, 0.0,
-                                 write.posted)
-        self.received(write, row)
-        call_later(self.env, self._acknowledge_ps, lambda _: sender.acknowledged(write, row))
+    def _side(self, way: str, rank: int, links: Sequence[CapacityKey]) -> Loads:
+        keys = (f"nic {way}", rank, self.number), (f"pcie {way}", rank), ("hbm", rank), *links
+        return [(self.capacity(key), 1.0) for key in keys]
 
     def acknowledged(self, write: Write, row: Key) -> None:
         """The peer has everything: a completion for the sender."""
@@ -166,3 +184,74 @@ class Nic:
         del self.outstanding[write]
         self._bulk -= write.size_bytes > self._packet
         self.completed(write, row)
+
+    # arriving -------------------------------------------------------------------------------------------------------
+
+    def arrive(self, write: Write, sender: Nic) -> None:
+        """The first byte of a write is here; where order is kept, it waits for those before it of the same sender."""
+        arriving = self._arriving.setdefault(write.source, deque())
+        arriving.append(write)
+        if not self._ordered or len(arriving) == 1:
+            self._take(write, sender)
+
+    def _take(self, write: Write, sender: Nic) -> None:
+        write.first_ps = self.env.now
+        _, loads = sender.way(self.rank)
+        if self._crossing < 1 and len(self._arriving) > 1 and self._crosses(sender):  # several senders meet here
+            loads = [(loads[0][0], 1.0 / self._crossing), *loads[1:]]
+        self.network.start(Flow(write.size_bytes, loads, tag=write), lambda flow: self._taken(flow, sender))
+
+    def _crosses(self, sender: Nic) -> bool:
+        """Whether a sender is on another rail: ranks with the same place in their nodes share one."""
+        return (sender.rank - self.rank) % self.fabric.dies_of(self.fabric.levels[0]) != 0
+
+    def _taken(self, flow: Flow, sender: Nic) -> None:
+        """This side has moved all bytes of a write."""
+        write: Write = flow.tag
+        arriving = self._arriving[write.source]
+        arriving.remove(write)
+        if not arriving:
+            del self._arriving[write.source]
+        elif self._ordered:
+            self._take(arriving[0], sender)
+        write.bound_by = _bound_by(flow)
+        self.moved(write, sender)
+
+    def moved(self, write: Write, sender: Nic) -> None:
+        """One of the two sides is done with a write; if it was the last one, the write has been received.
+
+        Its row begins when the port was done with the one before.
+        """
+        write.sides -= 1
+        if write.sides:
+            return
+        if write.lost or self.dead:
+            write.lost = True
+            return
+        now_ps = self.env.now
+        parts = {"nic.latency": self._latency_ps, write.bound_by: now_ps - write.sent_ps - write.latency_ps,
+                 "nic.loaded_latency": write.latency_ps - self._latency_ps}
+        start_ps, self._received_ps = max(write.first_ps, self._received_ps), now_ps
+        row = self.journal.write(self.rank, self._rows_in, "receive", write.label, start_ps, now_ps,
+                                 max(parts, key=parts.__getitem__), 0.0, write.posted)
+        self.received(write, row)
+        call_later(self.env, self._acknowledge_ps, lambda _: sender.acknowledged(write, row))
+
+
+def cards(
+    network: Network, spec: NicSpec, fabric: Fabric, capacity: Callable[[CapacityKey], Capacity], ranks: Iterable[int],
+    journal: Journal,
+) -> dict[int, list[Nic]]:
+    """The cards of each of these ranks, each with its peers."""
+    made = {rank: [Nic(network, spec, fabric, capacity, rank, number, journal) for number in range(spec.per_die.count)]
+            for rank in ranks}
+    for nics in made.values():
+        for number, nic in enumerate(nics):
+            nic.peers = {rank: others[number] for rank, others in made.items()}
+    return made
+
+
+def _bound_by(flow: Flow) -> str:
+    """What limited a flow longest, as in a timeline's `bound_by`."""
+    bound = flow.bound_by()
+    return bound.name.partition(":")[0] if isinstance(bound, Capacity) else "nic.message_rate"

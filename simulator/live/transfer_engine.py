@@ -18,7 +18,7 @@ import simpy
 from simulator.live.host_thread import HostThread, Steps
 from simulator.live.journal import Journal, Key, Label
 from simulator.live.nic import Nic, Write
-from simulator.spec.nic import NicSpec, ProxySpec
+from simulator.spec.nic import ProxySpec
 
 
 @dataclass(slots=True)
@@ -54,18 +54,16 @@ class TransferEngine:
     def __init__(
         self,
         env: Any,
-        nic: NicSpec,
+        nics: Sequence[Nic],
         proxy: ProxySpec,
         rank: int,
         journal: Journal,
         raise_flag: Callable[[str, Key], object],
     ) -> None:
-        self.env, self.spec, self.costs, self.rank = env, nic, proxy, rank
-        self.raise_flag = raise_flag
-        self.nics = [
-            Nic(env, nic, rank, number, rank * nic.per_die.count + number, journal, self._received, self._completed)
-            for number in range(nic.per_die.count)
-        ]
+        self.env, self.nics, self.costs, self.rank = env, nics, proxy, rank
+        self.spec, self.raise_flag = nics[0].spec, raise_flag
+        for nic in nics:
+            nic.received, nic.completed = self._received, self._completed
         self.worker = HostThread(env, rank, "engine", proxy.poll.si, journal)
         self.counts: Counter[str] = Counter()
         self.expected: dict[str, Expectation] = {}

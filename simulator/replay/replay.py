@@ -141,6 +141,10 @@ def rate_of(key: Key, machine: MachineSpec, fabric: Fabric) -> float:
         return machine.chip.l2.rate.si
     if key[0] == "link":
         return fabric.link_rate(key[1], key[2])
+    if machine.nic is not None and key[0] in ("nic out", "nic in"):
+        return machine.nic.goodput.si
+    if machine.nic is not None and key[0] in ("pcie out", "pcie in"):
+        return machine.nic.pcie.si
     return float(key[2])  # "out", "in": the rate that the driving engine achieves
 
 
@@ -148,8 +152,11 @@ def _name(key: Key, fabric: Fabric) -> str:
     """What it is, as in a timeline's `bound_by`, then which one."""
     if key[0] == "link":
         return f"link {fabric.link_level(key[1], key[2])}: {key[1]} to {key[2]}"
-    words = {"hbm": "HBM: rank", "l2": "L2: rank", "out": "wire: out of rank", "in": "wire: into rank"}
-    return f"{words[key[0]]} {key[1]}"
+    words = {"hbm": "HBM: rank", "l2": "L2: rank", "out": "wire: out of rank", "in": "wire: into rank",
+             "nic out": "nic.goodput: out of rank", "nic in": "nic.goodput: into rank",
+             "pcie out": "nic.pcie: out of rank", "pcie in": "nic.pcie: into rank"}
+    card = f", card {key[2]}" if key[0].startswith("nic") else ""
+    return f"{words[key[0]]} {key[1]}{card}"
 
 
 def _alike(program: Program) -> int:

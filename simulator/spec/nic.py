@@ -12,9 +12,9 @@ class NicSpec(Table):
     """The network cards of one die. Rates and latencies are those of one card, one way.
 
     A write that is posted waits for the writes before it; the card starts `message_rate` of them a second at most and
-    moves their bytes at `goodput`. Its first byte arrives `latency` later, or `loaded_latency` after that if it is
-    longer than one `packet` and not the only such write in flight on its card. The sender's completion comes
-    `acknowledge` after the last byte.
+    moves their bytes at `goodput` at most, through HBM and `pcie`: the PCIe link of the die, which its cards share. Its
+    first byte arrives `latency` later, or `loaded_latency` after that if it is longer than one `packet` and not the
+    only such write in flight on its card. The sender's completion comes `acknowledge` after the last byte.
     delivery: writes of one card to one peer arrive in the order in which they were sent, or in any order.
     post: time of the posting thread per write of a scatter; post_page: per page of a paged write. chain: writes per
     doorbell. split: from this size on, a single write is cut over all cards of the die. rail_crossing: share of the
@@ -24,6 +24,7 @@ class NicSpec(Table):
     name: str
     per_die: PositiveCount
     goodput: BytesPerSecond
+    pcie: BytesPerSecond
     message_rate: Hertz
     latency: Seconds
     acknowledge: Seconds

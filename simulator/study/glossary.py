@@ -40,7 +40,7 @@ OF_WORKLOADS = {
     "*_hop_posting_us": "slowest rank: writes posted before its last one",
     "*_hop_nic_queue_us": "slowest rank: in the NIC's queue, behind earlier writes",
     "*_hop_nic_out_us": "slowest rank: the NIC sends",
-    "*_hop_wire_and_port_us": "slowest rank: on the wire, in the receiving port's queue",
+    "*_hop_wire_and_port_us": "slowest rank: on the wire, at a receiving port that is shared",
     "*_hop_completion_queue_us": "slowest rank: until the engine sees the completion",
     "*_hop_engine_us": "slowest rank: the engine's worker",
     "*_hop_flag_to_gpu_us": "slowest rank: until the GPU sees the host's flag",

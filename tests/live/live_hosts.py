@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from simulator.fabric.graph import Fabric
 from simulator.live.host import Host
-from simulator.live.journal import Key, Label
+from simulator.live.journal import Key as Row
+from simulator.live.journal import Label
+from simulator.live.nic import cards
 from simulator.physics.clock import Clock
+from simulator.physics.flows import Capacity, Network
+from simulator.replay.replay import Key, rate_of
 from simulator.spec.machine import load_machine, override
-from simulator.spec.nic import NicSpec, ProxySpec
 
 US = 10**6
 ROUND = {
@@ -24,16 +28,16 @@ class Rows:
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, str, str, str, float, float]] = []
-        self.causes: dict[Key, Key | None] = {}
+        self.causes: dict[Row, Row | None] = {}
 
     def write(self, rank: int, stream: str, kind: str, label: Label, start_ps: int, end_ps: int, bound_by: str,
-              size_bytes: float = 0.0, because: Key | None = None) -> Key:
+              size_bytes: float = 0.0, because: Row | None = None) -> Row:
         self.rows.append((rank, stream, kind, label.name, start_ps / US, end_ps / US))
-        key = Key(rank, len(self.rows) - 1)
+        key = Row(rank, len(self.rows) - 1)
         self.causes[key] = because
         return key
 
-    def follow(self, row: Key, because: Key) -> None:
+    def follow(self, row: Row, because: Row) -> None:
         self.causes[row] = because
 
     def fly(self, label: Label, rank: int, start_ps: int, end_ps: int) -> None:
@@ -49,19 +53,24 @@ class Wire:
 
     def __init__(self, hosts: int, machine: str = "p5en_h200", templates: bool = True, **changes: str) -> None:
         spec = override(load_machine(machine), ROUND | {key.replace("__", "."): one for key, one in changes.items()})
-        assert isinstance(spec.nic, NicSpec)
-        assert isinstance(spec.proxy, ProxySpec)
-        self.env: Any = Clock()
+        assert spec.nic is not None
+        assert spec.proxy is not None
+        self.env = Clock()
+        self.network, self.fabric, self.capacities = Network(self.env), Fabric(spec, hosts), dict[Key, Capacity]()
+
+        def capacity(key: Key) -> Capacity:
+            if key not in self.capacities:
+                self.capacities[key] = Capacity(f"{key}", rate_of(key, spec, self.fabric))
+            return self.capacities[key]
+
         self.rows = Rows()
         self.seen: list[tuple[int, str, float]] = []
-        self.hosts = [Host(self.env, spec.nic, spec.proxy, rank, self.rows, self._see)
-                      for rank in range(hosts)]
+        nics = cards(self.network, spec.nic, self.fabric, capacity, range(hosts), self.rows)
+        self.hosts = [Host(self.env, nics[rank], spec.proxy, rank, self.rows, self._see) for rank in range(hosts)]
         for host in self.hosts:
             host.engine.templates = templates
-            for number, nic in enumerate(host.engine.nics):
-                nic.peers = {other.rank: other.engine.nics[number] for other in self.hosts}
 
-    def _see(self, rank: int, flag: str, row: Key) -> None:
+    def _see(self, rank: int, flag: str, row: Row) -> None:
         self.seen.append((rank, flag, self.env.now / US))
 
     def run(self, *programs: Any) -> float:

@@ -34,13 +34,13 @@ def test_writes_leave_one_after_the_other_and_small_ones_at_the_message_rate() -
     assert [row[1] for row in wire.rows.of(0, "nic 0 out")] == pytest.approx([0.0, 20.0, 40.0, 40.1])
 
 
-def test_a_busy_port_makes_writes_wait() -> None:
-    """Two senders at once: the second one's bytes are received behind the first one's."""
+def test_a_port_is_shared_by_those_who_send_to_it() -> None:
+    """Both writes get half of it and are there at 50 us. Rows of a port follow each other: one has no length."""
     wire = Wire(3)
     post(wire, 0, 2, 20 * KB, "a")
     post(wire, 1, 2, 20 * KB, "b")
     wire.env.run()
-    assert wire.rows.of(2, "nic 0 in") == [("a", 10.0, 30.0), ("b", 30.0, 50.0)]
+    assert wire.rows.of(2, "nic 0 in") == [("a", 10.0, 50.0), ("b", 50.0, 50.0)]
 
 
 def test_crossing_rails_costs_only_where_writes_of_several_senders_meet() -> None:
@@ -48,7 +48,29 @@ def test_crossing_rails_costs_only_where_writes_of_several_senders_meet() -> Non
     post(wire, 0, 2, 20 * KB, "a")
     post(wire, 1, 2, 20 * KB, "b")
     wire.env.run()
-    assert wire.rows.of(2, "nic 0 in") == [("a", 10.0, 30.0), ("b", 30.0, 70.0)]
+    assert wire.rows.of(2, "nic 0 in") == [("a", 10.0, 70.0), ("b", 70.0, 70.0)]  # one of them counts twice
+
+
+def test_cards_of_one_rail_meet_without_crossing() -> None:
+    """Ranks 0, 8 and 16 have the same place in their nodes, and so the same rail."""
+    wire = Wire(17, nic__rail_crossing="0.5")
+    post(wire, 0, 16, 20 * KB, "a")
+    post(wire, 8, 16, 20 * KB, "b")
+    wire.env.run()
+    assert wire.rows.of(16, "nic 0 in") == [("a", 10.0, 50.0), ("b", 50.0, 50.0)]
+
+
+@pytest.mark.parametrize(("machine", "ends"), [("p5en_h200", {"a": 60, "b": 60, "c": 70}),
+                                               ("h200_cx7", {"a": 50, "b": 50, "c": 70})])
+def test_a_reliable_connection_takes_one_write_at_a_time(machine: str, ends: dict[str, float]) -> None:
+    """`c` follows `a` from the same sender and begins to arrive at 30 us: in order, it leaves the port to `a` and `b`;
+    in any order, all three share it."""
+    wire = Wire(3, machine)
+    for source, name in ((0, "a"), (1, "b"), (0, "c")):
+        post(wire, source, 2, 20 * KB, name)
+    wire.env.run()
+    assert {name: end for name, _, end in wire.rows.of(2, "nic 0 in")} == pytest.approx(ends)
+    assert wire.rows.of(0, "nic 0 out") == [("a", 0.0, 20.0), ("c", 20.0, 40.0)]  # no card waits for a busy port
 
 
 def test_load_delays_long_writes_that_are_not_alone_and_no_others() -> None:
@@ -87,7 +109,7 @@ def test_a_dead_card_completes_nothing_and_keeps_the_names_of_what_is_lost() -> 
 def test_a_slow_card_is_slow_from_then_on() -> None:
     wire = Wire(2)
     nic = wire.hosts[0].engine.nics[0]
-    nic.speed = 0.1
+    nic.slow(0.1)
     post(wire, 0, 1, 20 * KB)
     wire.env.run()
     assert wire.rows.of(0, "nic 0 out") == [("w", 0.0, 200.0)]
