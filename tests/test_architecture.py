@@ -27,14 +27,6 @@ OBSERVED_FROM = FLOOR["study"]
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 400, 60
 TOP = {".ci", ".gitignore", "CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml",
        "results", "scenarios", "simulator", "tests", "topologies", "workloads"}  # fmt: skip
-CIRCLES = (
-    {"die.npu", "die.stream"}, {"die.mover", "die.onchip", "die.port"},  # go when kernels are flows as all others are
-    {"physics.crowd", "physics.flow"},  # goes when coupled flows have a solver of their own
-    {"spec.agreement", "spec.machine"},  # goes when the tables of a machine's file leave its loader
-)
-"""Circles that are still there."""
-
-
 def _noun(module: str) -> str:
     """simulator.die.npu -> die"""
     return [*module.split("."), ""][1]
@@ -91,7 +83,7 @@ def test_imports_point_down_only(file: Path) -> None:
 def test_no_files_import_each_other() -> None:
     circles = _circles({_module(file).removesuffix(".__init__"): _imports(file) for file in FILES})
     short = [{module.removeprefix("simulator.") for module in circle} for circle in circles]
-    assert [circle for circle in short if circle not in CIRCLES] == []
+    assert short == []
 
 
 def test_a_circle_is_found_in_functions_and_among_types_too() -> None:

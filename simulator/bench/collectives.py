@@ -29,7 +29,7 @@ def prepared(ranks: int, each: int = EACH) -> Replay:
     from simulator.observe.timeline import Unrecorded
     from simulator.program.world import record_world
     from simulator.replay.replay import Replay, rate_of
-    from simulator.spec.machine import load_machine, override
+    from simulator.spec.load import load_machine, override
     from simulator.symmetry.roles import find_roles
 
     machine = override(load_machine("atlas_a3"), {"fabric.supernode.size": str(max(48, ranks // 16))})

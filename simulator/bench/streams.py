@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from simulator.bench.case import Measurement, best_of, cpu_s_of
 
 if TYPE_CHECKING:
-    from simulator.die.npu import Watch
+    from simulator.die.step import Watch
     from simulator.program.rank import Rank
     from simulator.replay.replay import Replay
     from simulator.study.scenario import Case, Scenario

@@ -17,7 +17,8 @@ from simulator.calibrate.kernel_tables import Finding, Misfit, Part, aiconfigura
 from simulator.die.kernels import Work, cost_of
 from simulator.model import choices, ops, sparse
 from simulator.spec.kernels import KernelSpec
-from simulator.spec.machine import MachineSpec, load_machine
+from simulator.spec.load import load_machine
+from simulator.spec.machine import MachineSpec
 from simulator.spec.model import Shapes, load_model, shapes_of
 from simulator.units import Quantity
 

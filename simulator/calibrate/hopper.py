@@ -35,7 +35,7 @@ from simulator.model import ops, serving
 from simulator.model.choices import chosen_rows
 from simulator.model.decode import in_l2
 from simulator.model.layout import split
-from simulator.spec.machine import load_machine
+from simulator.spec.load import load_machine
 from simulator.spec.model import load_shapes
 
 GENERATION = "sglang_2025"

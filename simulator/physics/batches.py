@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
 from simulator.physics.batch import Batch, Reached
+from simulator.physics.clock import Clock
 from simulator.physics.flow import NEVER, Capacity, Flow
 from simulator.physics.ranked import library
 
-if TYPE_CHECKING:
-    from simulator.physics.flows import Network
+Move: TypeAlias = "Callable[[Iterable[Flow]], None]"
 
 MANY = 48  # flows that share with each other: from then on they are a batch
 FEW = 16  # flows left of a batch: then the network moves them one by one
 
 
 class Batches:
-    """The batches of a network that are in flight: `here`."""
+    """The batches of a network that are in flight: `here`.
 
-    __slots__ = ("_network", "here")
+    leave, come_back: how the network gives up flows, and takes back those that are on their capacities again.
+    """
 
-    def __init__(self, network: Network) -> None:
-        self._network = network
+    __slots__ = ("_come_back", "_env", "_leave", "here")
+
+    def __init__(self, env: Clock, leave: Move, come_back: Move) -> None:
+        self._env, self._leave, self._come_back = env, leave, come_back
         self.here: list[Batch] = []
 
     def gather(self, flows: list[Flow]) -> list[Flow]:
         """Make batches of those that share with many; the others of these that are still to be solved."""
-        if len(flows) < MANY or self._network.watchers or library() is None:
+        if len(flows) < MANY or library() is None:
             return flows
         seen: dict[Flow, None] = {}
         rest = []
@@ -44,13 +47,13 @@ class Batches:
         return rest
 
     def _make(self, flows: Iterable[Flow]) -> None:
-        self.here.append(batch := Batch(self._network.env.now_ps))
+        self.here.append(batch := Batch(self._env.now_ps))
         self._hand_over(flows, batch)
 
     def _hand_over(self, flows: Iterable[Flow], batch: Batch) -> None:
         flows = sorted(flows, key=attrgetter("serial"))
-        self._network.hand_over(flows)
-        batch.add(flows, self._network.env.now_ps)
+        self._leave(flows)
+        batch.add(flows, self._env.now_ps)
 
     def join(self, flows: list[Flow]) -> list[Flow]:
         """Hand over those that begin where a batch is, with all that share with them; the others."""
@@ -69,7 +72,7 @@ class Batches:
     def _dissolve(self, batch: Batch) -> None:
         """Have the flows of a batch back."""
         self.here.remove(batch)
-        self._network.take_back(batch.dissolve(self._network.env.now_ps))
+        self._come_back(batch.dissolve(self._env.now_ps))
 
     def dissolve_all(self) -> None:
         """Have all flows back."""
@@ -86,13 +89,13 @@ class Batches:
                 self._dissolve(batch)
             elif batch.worn:
                 self.here.remove(batch)
-                self._make(list(batch.dissolve(self._network.env.now_ps)))
+                self._make(list(batch.dissolve(self._env.now_ps)))
         ends_ps = [at_ps for batch in self.here if (at_ps := batch.next_ps()) != NEVER]
         return min(ends_ps, default=NEVER)
 
     def run(self, until_ps: int) -> Iterator[tuple[int, list[Flow], list[Reached]]]:
         """Let those of which a flow ends now go on, before `until_ps` and before another one has an end (`run`)."""
-        now_ps = self._network.env.now_ps
+        now_ps = self._env.now_ps
         for batch in list(self.here):
             if batch.next_ps() == now_ps:
                 others_ps = [at_ps for one in self.here if one is not batch and (at_ps := one.next_ps()) != NEVER]

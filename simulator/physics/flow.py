@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from math import inf
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from simulator.physics.maxmin import LIMIT
-
-if TYPE_CHECKING:
-    from simulator.physics.batch import Batch
 
 NEVER, DONE = -1, -2
 """Finish times of a flow that has no rate yet, and of one that has ended."""
@@ -37,7 +34,7 @@ class Capacity:
         self.name = name
         self.rate_bytes_per_s = rate_bytes_per_s
         self.flows: dict[Flow, float] = {}  # those in flight here -> bytes moved here per byte of a member's own
-        self.batch: Batch | None = None
+        self.batch: Any = None
         self.changed = False
         self.plain = True
         self.serial = next(_serials)
@@ -45,7 +42,7 @@ class Capacity:
     def __repr__(self) -> str:
         return f"Capacity({self.name!r}, {self.rate_bytes_per_s:g} B/s)"
 
-    def enter(self, batch: Batch | None) -> None:
+    def enter(self, batch: object) -> None:
         """From now on a batch moves all flows here, or the network again."""
         self.batch = batch
         self.plain = batch is None and not self.changed

@@ -30,6 +30,8 @@ from simulator.units import PS_PER_S, to_ps
 
 __all__ = ["LIMIT", "Bound", "Capacity", "Countdown", "Flow", "Network", "StalledFlowError", "Stats"]
 
+_FEW = 8  # flows on a capacity that are worth adding up
+_ROOM = 1 - 1e-9  # of a capacity; what is nearer to full is shared out, because ties have rules
 _SAME = 1e-14  # rates closer than this (relative) are the same rate: solving again must not move a finish time
 _LATEST_PS = 2**62
 
@@ -56,7 +58,7 @@ class Network:
         self.stats = Stats()
         self._ends = Ends()
         self._heap = self._ends.heap
-        self._batches = Batches(self)
+        self._batches = Batches(env, self._leave, self._come_back)
         self._alarm = Alarm(env, self._finish)
         self._new: list[Flow] = []  # flows that are not alone and have no rate yet: solved at the end of this instant
         self._touched: dict[Capacity, None] = {}  # where flows came or went: those that they hold back are solved too
@@ -115,15 +117,34 @@ class Network:
                     self._displace(other)
                 else:
                     alone = False
-                    self._touched[capacity] = None
             alone = alone and capacity.plain
             flows[flow] = pull
-        if alone:
+        if alone or self._fits(flow):
             self._alone(flow, now_ps)
             return
+        for capacity, _ in flow.pulls:
+            if len(capacity.flows) > 1:
+                self._touched[capacity] = None
         flow.chosen = True
         self._new.append(flow)
         self._solve_later()
+
+    @staticmethod
+    def _fits(flow: Flow) -> bool:
+        """Whether it can go as fast as alone and leaves room on all its capacities, so that no other rate changes."""
+        rate = flow.solo_rate
+        for capacity, pull in flow.pulls:
+            flows = capacity.flows
+            if not capacity.plain or len(flows) > _FEW:
+                return False
+            used = pull * rate
+            for other, its_pull in flows.items():
+                if other.chosen:  # its rate is not known yet
+                    return False
+                used += its_pull * other.rate_bytes_per_s
+            if used >= capacity.rate_bytes_per_s * _ROOM and len(flows) > 1:
+                return False
+        return True
 
     def _alone(self, flow: Flow, begin_ps: int) -> None:
         """Nothing to solve; another one that begins in this instant finds it as one in flight."""
@@ -163,7 +184,7 @@ class Network:
         self._batches.dissolve_all()
         return [flow for flow in self.active if flow.finish_ps == NEVER and not flow.rate_bytes_per_s and flow.pulls]
 
-    def hand_over(self, flows: Iterable[Flow]) -> None:
+    def _leave(self, flows: Iterable[Flow]) -> None:
         """Take flows off their capacities: something else moves them from now on."""
         for flow in flows:
             flow.chosen = False
@@ -171,7 +192,7 @@ class Network:
                 capacity.flows.pop(flow, None)
                 self._touched.pop(capacity, None)
 
-    def take_back(self, flows: Iterable[Flow]) -> None:
+    def _come_back(self, flows: Iterable[Flow]) -> None:
         """Move flows that are on their capacities again, at the rates that they have."""
         now_ps = self.env.now_ps
         for flow in flows:
@@ -203,7 +224,8 @@ class Network:
 
     def _share(self, flows: list[Flow]) -> None:
         """New rates for these and all whom they affect; where there are many, they become a batch."""
-        flows = self._batches.gather(flows)
+        if not self.watchers:
+            flows = self._batches.gather(flows)
         if not flows:
             return
         rates, bounds = share(flows)
@@ -217,7 +239,8 @@ class Network:
             old = flow.rate_bytes_per_s
             if abs(rate - old) > _SAME * rate or not old:
                 self._set_rate(flow, rate, now_ps)
-        self._batches.gather(flows)
+        if not self.watchers:
+            self._batches.gather(flows)
 
     def _set_rate(self, flow: Flow, rate: float, now_ps: int) -> None:
         old = flow.rate_bytes_per_s
@@ -292,8 +315,10 @@ class Network:
             for capacity, _ in flow.pulls:
                 flows = capacity.flows
                 del flows[flow]
-                if flows:
-                    touched[capacity] = None
+                for other in flows:
+                    if other.bound is capacity:
+                        touched[capacity] = None
+                        break
             flow.since_ps = now_ps
             flow.rate_bytes_per_s = 0.0
             del active[flow]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from simulator.collective.lowering import Key, Lowering
 from simulator.die.cache import Cache
-from simulator.die.npu import Npu, Tape, Watch
+from simulator.die.npu import Npu
 from simulator.die.shape import Shapes
+from simulator.die.step import Tape, Watch
 from simulator.errors import InputError, RunError
 from simulator.fabric.graph import Fabric
 from simulator.physics.clock import Clock

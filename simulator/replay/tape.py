@@ -9,7 +9,7 @@ from simulator.collective.algorithms import amounts as exchanged
 from simulator.collective.lowering import engine_of
 from simulator.collective.one_sided import ONE_SIDED
 from simulator.die.kernels import Cost, Work
-from simulator.die.npu import Segment, Step, Tape
+from simulator.die.step import Segment, Step, Tape
 from simulator.errors import InputError
 from simulator.program.task import Collective, Flag, HostWait, Prefetch, Program
 from simulator.replay.costs import Costs

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from simulator.die.kernels import Cost
-    from simulator.die.npu import Tape
+    from simulator.die.step import Tape
     from simulator.program.task import Program
     from simulator.spec.machine import MachineSpec
 

@@ -22,7 +22,8 @@ from simulator.errors import InputError
 from simulator.model.layout import deal
 from simulator.program.rank import Rank
 from simulator.spec.links import LINK_SETTINGS
-from simulator.spec.machine import MachineSpec, load_machine, override
+from simulator.spec.load import load_machine, override
+from simulator.spec.machine import MachineSpec
 from simulator.spec.model import Shapes, load_model, override_model, shapes_of
 from simulator.spec.typed_toml import quantities
 from simulator.study.reads import Reads

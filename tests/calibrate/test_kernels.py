@@ -10,7 +10,7 @@ import pytest
 from simulator.calibrate.kernel_tables import alone_s
 from simulator.die.kernels import cost_of
 from simulator.model import ops
-from simulator.spec.machine import load_machine
+from simulator.spec.load import load_machine
 from tests.conftest import Outcome
 
 Braid = Callable[..., Outcome]

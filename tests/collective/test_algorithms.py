@@ -11,7 +11,7 @@ from simulator.collective.lowering import Lowering
 from simulator.errors import NoSuchName
 from simulator.fabric.graph import Fabric
 from simulator.program.task import ALGORITHMS, Collective
-from simulator.spec.machine import load_machine
+from simulator.spec.load import load_machine
 
 MACHINE = load_machine("atlas_a2")
 MEMBERS = tuple(range(16))  # two nodes

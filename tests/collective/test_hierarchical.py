@@ -10,7 +10,7 @@ from simulator.fabric.graph import Fabric
 from simulator.physics.flows import Capacity, Flow
 from simulator.program.task import Collective
 from simulator.replay.replay import rate_of
-from simulator.spec.machine import load_machine, override
+from simulator.spec.load import load_machine, override
 
 FREE = {f"collectives.sdma.{name}": "0" for name in ("transfer_bytes", "copy_bytes")}
 FULL = {

@@ -11,7 +11,7 @@ from simulator.collective.one_sided import keys_of, latency_s, ports_of
 from simulator.errors import InputError, RunError
 from simulator.fabric.graph import Fabric
 from simulator.program.rank import Rank
-from simulator.spec.machine import load_machine, override
+from simulator.spec.load import load_machine, override
 from tests.replay.small import passes_mb, run, tiny
 
 # 4 ranks; aiv: start-up 4 us, 1 GB/s with 4 of 8 vector cores at 1 MB per peer; 1 us across the switch

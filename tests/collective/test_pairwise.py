@@ -12,7 +12,7 @@ from simulator.collective.transfer import Phase
 from simulator.fabric.graph import Fabric
 from simulator.program.task import Collective
 from simulator.replay.replay import rate_of
-from simulator.spec.machine import load_machine, override
+from simulator.spec.load import load_machine, override
 
 PAIR = 250_000
 ENOUGH = {

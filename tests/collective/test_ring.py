@@ -9,7 +9,7 @@ from simulator.collective.transfer import Phase
 from simulator.errors import InputError
 from simulator.fabric.graph import Fabric
 from simulator.program.task import Collective
-from simulator.spec.machine import load_machine
+from simulator.spec.load import load_machine
 
 MB = 10**6
 H800 = load_machine("h800_cluster")

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from simulator.spec.machine import MachineSpec, load_machine
+from simulator.spec.load import load_machine
+from simulator.spec.machine import MachineSpec
 from simulator.spec.typed_toml import validate
 
 

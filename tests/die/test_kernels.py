@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from simulator.die.kernels import Cost, Work, cost_of, score_elements, units_of
 from simulator.model import ops
 from simulator.program.rank import Rank
-from simulator.spec.machine import load_machine
+from simulator.spec.load import load_machine
 from tests.replay.small import TINY, run, tiny
 
 A3 = load_machine("atlas_a3")

@@ -4,7 +4,7 @@ import pytest
 
 from simulator.die.memory import DoesNotFit, Item, Ledger
 from simulator.errors import RunError
-from simulator.spec.machine import load_machine
+from simulator.spec.load import load_machine
 
 GIB = 2**30
 

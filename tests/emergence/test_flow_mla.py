@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.spec.machine import load_machine, quantities
+from simulator.spec.load import load_machine
+from simulator.spec.typed_toml import quantities
 from simulator.study.library import load_scenario
 from simulator.study.simulate import Result, simulate
 from tests.published.runs import run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.spec.machine import load_machine
+from simulator.spec.load import load_machine
 from simulator.study.library import load_scenario
 from simulator.study.simulate import simulate
 from tests.published.runs import run

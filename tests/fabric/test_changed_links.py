@@ -10,7 +10,8 @@ import pytest
 from simulator.errors import InputError
 from simulator.fabric.graph import Fabric
 from simulator.spec.links import cut_links, slow_links
-from simulator.spec.machine import SpecError, load_machine, override
+from simulator.spec.load import load_machine, override
+from simulator.spec.typed_toml import SpecError
 
 A3 = load_machine("atlas_a3")
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from simulator.fabric.crossings import crossings, crossings_by_pair
 from simulator.fabric.graph import Fabric, die
-from simulator.spec.machine import MachineSpec, load_machine
+from simulator.spec.load import load_machine
+from simulator.spec.machine import MachineSpec
 from simulator.spec.typed_toml import validate
 from tests.die.machines import level
 from tests.replay.small import TINY

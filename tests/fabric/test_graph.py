@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from simulator.errors import InputError
 from simulator.fabric.graph import Fabric
-from simulator.spec.machine import MachineSpec, load_machine
+from simulator.spec.load import load_machine
+from simulator.spec.machine import MachineSpec
 from tests.die.machines import atlas_a2, gpu_nodes, level, machine, three_tiers
 
 A3 = load_machine("atlas_a3")

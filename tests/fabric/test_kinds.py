@@ -18,8 +18,9 @@ from simulator.fabric.graph import Fabric, die
 from simulator.program.rank import Rank
 from simulator.program.world import Groups
 from simulator.spec.agreement import disagreements
-from simulator.spec.machine import MachineSpec, SpecError, load_machine, override
-from simulator.spec.typed_toml import validate
+from simulator.spec.load import load_machine, override
+from simulator.spec.machine import MachineSpec
+from simulator.spec.typed_toml import SpecError, validate
 from tests.die.machines import level, number
 from tests.law.symmetry.test_roles import assert_same
 from tests.replay.small import TINY, everybody, run

@@ -12,7 +12,7 @@ from simulator.live.journal import Label
 from simulator.model import ops
 from simulator.program.flag import set_flag, wait_flag
 from simulator.program.rank import Rank
-from simulator.spec.machine import load_machine, override
+from simulator.spec.load import load_machine, override
 from simulator.study.library import load_scenario
 from simulator.study.scenario import Case, Workload
 from simulator.study.simulate import simulate

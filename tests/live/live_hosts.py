@@ -12,7 +12,7 @@ from simulator.live.nic import cards
 from simulator.physics.clock import Clock
 from simulator.physics.flows import Capacity, Network
 from simulator.replay.replay import Key, rate_of
-from simulator.spec.machine import load_machine, override
+from simulator.spec.load import load_machine, override
 
 US = 10**6
 ROUND = {

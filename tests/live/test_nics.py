@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.spec.machine import load_machine, override
+from simulator.spec.load import load_machine, override
 from simulator.spec.nic import NicSpec, ProxySpec
 from simulator.spec.typed_toml import SpecError, quantities
 

@@ -8,7 +8,7 @@ import pytest
 
 from simulator.die.kernels import cost_of
 from simulator.model import decode
-from simulator.spec.machine import load_machine
+from simulator.spec.load import load_machine
 from simulator.spec.model import load_model, shapes_of
 
 R1 = shapes_of(load_model("deepseek_r1"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from simulator.model import mla, moe
 from simulator.model.routing import Balanced
-from simulator.spec.machine import load_machine
+from simulator.spec.load import load_machine
 from simulator.spec.model import load_model, shapes_of
 
 R1 = shapes_of(load_model("deepseek_r1"))

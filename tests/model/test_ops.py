@@ -6,7 +6,7 @@ import pytest
 
 from simulator.die.kernels import Work
 from simulator.model import ops
-from simulator.spec.machine import load_machine
+from simulator.spec.load import load_machine
 
 FAMILIES = set(load_machine("atlas_a3").kernels["cann_recipes_2025"])
 

@@ -23,7 +23,8 @@ from simulator.program.rank import Rank
 from simulator.program.world import Groups, World, record_world
 from simulator.replay.replay import Replay, rate_of
 from simulator.replay.variants import Compiler
-from simulator.spec.machine import MachineSpec, load_machine, override
+from simulator.spec.load import load_machine, override
+from simulator.spec.machine import MachineSpec
 from simulator.symmetry.roles import Roles, find_roles, unfolded
 from simulator.units import PS_PER_S
 from tests.law.timeline_laws import check_timeline

@@ -6,7 +6,7 @@ import pytest
 
 from simulator.model import ops
 from simulator.program.rank import Rank
-from simulator.spec.machine import load_machine
+from simulator.spec.load import load_machine
 from tests.replay.small import run
 
 B200 = load_machine("dgx_b200")

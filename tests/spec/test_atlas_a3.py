@@ -2,7 +2,8 @@
 
 import pytest
 
-from simulator.spec.machine import load_machine, quantities
+from simulator.spec.load import load_machine
+from simulator.spec.typed_toml import quantities
 
 A3 = load_machine("atlas_a3")
 NUMBERS = dict(quantities(A3))

@@ -7,9 +7,10 @@ import pytest
 from simulator.die.kernels import cost_of
 from simulator.errors import InputError
 from simulator.model import ops, sparse
-from simulator.spec.machine import MachineSpec, SpecError, _checked, load_machine, override
+from simulator.spec.load import _checked, load_machine, override
+from simulator.spec.machine import MachineSpec
 from simulator.spec.model import load_model, shapes_of
-from simulator.spec.typed_toml import validate
+from simulator.spec.typed_toml import SpecError, validate
 
 B200 = load_machine("dgx_b200")
 R1 = shapes_of(load_model("deepseek_r1"))

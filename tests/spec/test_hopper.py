@@ -9,7 +9,8 @@ import pytest
 from simulator.calibrate.kernel_tables import alone_s
 from simulator.die.kernels import cost_of
 from simulator.model import ops
-from simulator.spec.machine import SpecError, load_machine, override, quantities
+from simulator.spec.load import load_machine, override
+from simulator.spec.typed_toml import SpecError, quantities
 
 H20, H800 = load_machine("h20_node"), load_machine("h800_cluster")
 NCCL = "collectives.nccl_background"

@@ -10,8 +10,9 @@ import pytest
 from simulator import paths
 from simulator.errors import InputError
 from simulator.spec.kernels import GemmKernel
-from simulator.spec.machine import CollectiveSpec, SpecError, load_machine, override, quantities
-from simulator.spec.typed_toml import validate
+from simulator.spec.load import load_machine, override
+from simulator.spec.machine import CollectiveSpec
+from simulator.spec.typed_toml import SpecError, quantities, validate
 from simulator.units import Quantity, units_of
 from tests.die.machines import level, machine, number
 

@@ -11,7 +11,8 @@ from simulator.model import ops
 from simulator.model.layout import blocks, strides
 from simulator.program.rank import Event, Rank
 from simulator.program.world import Groups, World, record_world
-from simulator.spec.machine import MachineSpec, override
+from simulator.spec.load import override
+from simulator.spec.machine import MachineSpec
 from simulator.spec.typed_toml import validate
 from tests.die.machines import level
 from tests.replay.small import TINY

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from simulator.model.routing import Drawn
 from simulator.program.rank import Rank
-from simulator.spec.machine import MachineSpec, override
+from simulator.spec.load import override
+from simulator.spec.machine import MachineSpec
 from simulator.spec.typed_toml import validate
 from tests.die.machines import level
 from tests.law.replay.clusters import SLOW_MEMORY, TWO_LEVELS, Cluster, symmetric

@@ -14,7 +14,9 @@ from simulator.collective.lowering import Key
 from simulator.program.rank import Rank
 from simulator.program.world import record_world
 from simulator.replay import tape
-from simulator.spec.machine import MachineSpec, override, quantities
+from simulator.spec.load import override
+from simulator.spec.machine import MachineSpec
+from simulator.spec.typed_toml import quantities
 from tests.law.replay.clusters import SLOW_MEMORY, TWO_LEVELS, Cluster, clusters
 from tests.law.timeline_laws import check_serial
 from tests.replay.small import TINY, Run, passes_mb, replay, run, tiny

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from simulator.program.rank import Rank
 from simulator.program.world import Groups
-from simulator.spec.machine import MachineSpec, override
+from simulator.spec.load import override
+from simulator.spec.machine import MachineSpec
 from tests.fabric.test_kinds import DRAGONFLY, RAILS, TORUS
 from tests.law.symmetry.test_own_numbers import MESH, Differing, kinds, scripts, without_puts
 from tests.law.symmetry.test_roles import assert_plain, assert_same

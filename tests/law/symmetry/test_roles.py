@@ -14,7 +14,8 @@ from simulator.model.layout import blocks, strides
 from simulator.program.rank import Rank
 from simulator.program.world import Groups, World, record_world
 from simulator.replay.replay import rate_of
-from simulator.spec.machine import MachineSpec, load_machine
+from simulator.spec.load import load_machine
+from simulator.spec.machine import MachineSpec
 from simulator.spec.typed_toml import validate
 from simulator.symmetry.roles import find_roles
 from tests.die.machines import atlas_a2, gpu_nodes, level, three_tiers
