@@ -67,6 +67,7 @@ class Lowering:
         self._pools: dict[tuple, list[Key]] = {}
         self._links: dict[Edge, Key] = {}
         self._balanced = cache(self._all_pairs)
+        self._crossed = cache(self._crossing)
         self.lower = cache(self._lower)
 
     def _lower(self, collective: Collective, members: tuple[int, ...], ladder: str = "") -> tuple[Phase, ...]:
@@ -215,10 +216,15 @@ class Lowering:
     def _pair(self, source: int, target: int, size: int, memory: float, rate: float, weight: float) -> Transfer:
         """One message; `memory`: bytes through HBM and L2 at each end."""
         moved = round(memory)
-        loads: list[tuple[Key, int]] = [(("out", source, rate), size), (("in", target, rate), size)]
-        loads += [((pool, rank), moved) for rank in (source, target) for pool in ("hbm", "l2")]
-        loads += [(("link", *edge), size) for edge in self.fabric.route(source, target).edges]
-        return Transfer(size, tuple(loads), (source, target), weight)
+        pools, links = self._crossed(source, target)
+        ports: tuple[Key, Key] = ("out", source, rate), ("in", target, rate)
+        loads = *[(key, size) for key in ports], *[(key, moved) for key in pools], *[(key, size) for key in links]
+        return Transfer(size, loads, (source, target), weight)
+
+    def _crossing(self, source: int, target: int) -> tuple[tuple[Key, ...], tuple[Key, ...]]:
+        """HBM and L2 of both ends, and the links between them."""
+        pools = tuple((pool, rank) for rank in (source, target) for pool in ("hbm", "l2"))
+        return pools, tuple(("link", *edge) for edge in self.fabric.route(source, target).edges)
 
     def _message(self, collective: Collective, source: int, target: int) -> Phase:
         """A send and its recv."""
@@ -282,16 +288,24 @@ def alone_ps(
     return {rank: alone_ps + known[tuple(numbers)] for rank, numbers in waits_for.items()}
 
 
-def busy_ps(transfers: Sequence[Transfer], rate_of: Callable[[Key], float]) -> int:
-    """What the busiest capacity needs for all of these."""
-    loads: Iterable[tuple[Key, int]] = transfers[0].loads if len(transfers) == 1 else ()
-    if len(transfers) != 1 or len(dict(loads)) < len(transfers[0].loads):
-        moved: Counter[Key] = Counter()
-        for transfer in transfers:
-            for key, load in transfer.loads:
-                moved[key] += load
-        loads = moved.items()
-    return to_ps(max((load / rate_of(key) for key, load in loads), default=0.0))
+def busy_of(transfers: Sequence[Transfer], rate_of: Callable[[Key], float]) -> Callable[[int, Sequence[int]], int]:
+    """busy(before, numbers), in ps: what the busiest capacity needs for transfers before + number of these."""
+    import numpy as np
+
+    places: dict[Key, int] = {}
+    place = np.array([places.setdefault(key, len(places)) for one in transfers for key, _ in one.loads], dtype=np.int64)
+    loads = np.array([load for one in transfers for _, load in one.loads], dtype=float)
+    rates = np.array([rate_of(key) for key in places])
+    ends = np.cumsum([0, *(len(one.loads) for one in transfers)]).tolist()
+
+    def busy(before: int, numbers: Sequence[int]) -> int:
+        rows = [slice(ends[before + number], ends[before + number + 1]) for number in numbers]
+        if not rows:
+            return 0
+        moved = np.bincount(np.concatenate([place[row] for row in rows]), np.concatenate([loads[row] for row in rows]))
+        return to_ps(float((moved / rates[: len(moved)]).max(initial=0.0)))
+
+    return busy
 
 
 def _alike(sizes: Sizes) -> bool:

@@ -7,14 +7,14 @@ waits for have ended. Where ranks are folded by role, leaders meet for all the r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
 import simpy
 
-from simulator.collective.lowering import Key, Lowering, Phase, Transfer, alone_ps, busy_ps
+from simulator.collective.lowering import Key, Lowering, Phase, Transfer, alone_ps, busy_of
 from simulator.collective.one_sided import ONE_SIDED, PUT
 from simulator.die.npu import Npu
 from simulator.errors import RunError
@@ -199,11 +199,7 @@ class Meetings:
         if folding is not None:
             return alone_ps(phases, ranks, partial(folding.busy_ps, exchange))
         transfers = [transfer for phase in phases for transfer in phase.transfers]
-
-        def busy(before: int, numbers: Sequence[int]) -> int:
-            return busy_ps([transfers[before + number] for number in numbers], self.rate_of)
-
-        return alone_ps(phases, ranks, busy)
+        return alone_ps(phases, ranks, busy_of(transfers, self.rate_of))
 
     def _run(self, meeting: Meeting, number: int) -> None:
         """Start a phase: its latency, then its flows."""

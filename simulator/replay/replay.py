@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache, partial
+
 import simpy
 
 from simulator.collective.lowering import Key, Lowering
@@ -42,6 +44,7 @@ class Replay:
         self.env = simpy.Environment()
         self.network = Network(self.env)
         self.capacities: dict[Key, Capacity] = {}
+        self._rate_of = cache(partial(rate_of, machine=machine, fabric=fabric))
         self._shapes = Shapes(self._rate_of(("hbm", 0)), self._rate_of(("l2", 0)))
         self._tapes: dict[int, Tape] = {}
         self._tasks: dict[int, list[Task]] = {}
@@ -81,9 +84,6 @@ class Replay:
         if id(program) not in self._tasks:
             self._tasks[id(program)] = program.tasks
         return self._tasks[id(program)]
-
-    def _rate_of(self, key: Key) -> float:
-        return rate_of(key, self.machine, self.fabric)
 
     def capacity(self, key: Key) -> Capacity:
         """The capacity of this key, made when it is first asked for."""
