@@ -86,12 +86,10 @@ class Exchange:
     def experts(self) -> None:
         """The local experts on what arrived."""
         s = self.case.shapes
-        if not self.by_rank:
+        if self.by_rank:
+            self.npu.launch_all_by_rank(lambda rank: moe.experts(s, self.rows(rank)))
+        else:
             launch(self.npu, moe.experts(s, self.rows(self.rank)))
-            return
-        kernels_of = cache(lambda rank: moe.experts(s, self.rows(rank)))
-        for place, (name, _) in enumerate(kernels_of(self.rank)):
-            self.npu.launch_by_rank(lambda rank, place=place: kernels_of(rank)[place][1], name)  # type: ignore[misc]
 
     def dispatch(self) -> None:
         """Counts, then (once the host has read the split sizes and their total) tokens in INT8 and FP32 scales."""

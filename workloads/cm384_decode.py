@@ -283,16 +283,11 @@ def launch(npu: Rank, kernels: Kernels) -> None:
 
 def launch_own(npu: Rank, uneven: bool, kernels_of: Launches) -> None:
     """Launches whose numbers depend on the rank, where they do."""
-    kernels_of = cache(kernels_of)
-    for place, (name, work) in enumerate(kernels_of(npu.first)):
-        if uneven:
-            npu.launch_by_rank(partial(_nth, kernels_of, place), name)
-        else:
-            npu.launch(work, name)
-
-
-def _nth(kernels_of: Launches, place: int, rank: int) -> Work | Collective:
-    return kernels_of(rank)[place][1]
+    if uneven:
+        npu.launch_all_by_rank(kernels_of)
+        return
+    for name, work in kernels_of(npu.first):
+        npu.launch(work, name)
 
 
 def partition(npu: Rank, case: Case) -> None:
