@@ -13,25 +13,29 @@ gate has chosen them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache, lru_cache, partial
 from math import ceil
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from simulator.errors import InputError
-from simulator.model import decode, ops
+from simulator.model import decode, lengths, ops
 from simulator.model.expert_load import ExpertLoad
 from simulator.model.layout import share
 from simulator.model.mla import Kernels
 from simulator.model.routing import routing_of
 from simulator.program.rank import DEFAULT_STREAM, Event, Rank
+from simulator.program.task import Collective
 from simulator.study import scenario
 
 GATHER, SCALES, GATE, SHARED, PREFETCH = "gather", "scales", "gate", "shared", "prefetch"
 PIECE_BYTES = 16e6  # of a prefetch; what HBM brings in 10 us
 
 Blocks = list[tuple[str, float]]  # names of what a layer reads, and bytes
+Held = Callable[[int], decode.Contexts]  # by rank
 
 
 class Knobs(BaseModel):
@@ -75,7 +79,7 @@ def iteration(npu: Rank, case: Case) -> None:
             if layer < case.shapes.dense_layers:
                 dense(npu, case)
             else:
-                moe(npu, case, layer, mla_blocks(case, contexts, layer + 1))
+                moe(npu, case, layer, mla_blocks(case, contexts(npu.first), layer + 1))
     head(npu, case)
     for number in range(case.batch.draft_tokens):
         with npu.scope(layer=case.shapes.layers + number):
@@ -95,12 +99,13 @@ def draft(npu: Rank, case: Case, number: int) -> None:
     head(npu, case)
 
 
-def attention(npu: Rank, case: Case, contexts: decode.Contexts, weights: str) -> None:
+def attention(npu: Rank, case: Case, contexts: Held, weights: str) -> None:
     """MLA of own requests, with weights that may lie in L2; nothing waits for a prefetch."""
     s, tokens = case.shapes, tokens_of(case)
     launch(npu, decode.in_l2([("attention.norm", ops.add_rms_norm(tokens, s.hidden))]))
     launch(npu, decode.prolog(s, tokens, weights, case.knobs.fused_prolog))
-    launch(npu, decode.attention(s, contexts, case.knobs.attention, weights, 1e6 * case.knobs.prefetch_cache_mb))
+    family, awaited_bytes = case.knobs.attention, 1e6 * case.knobs.prefetch_cache_mb
+    launch_own(npu, _uneven(case), lambda rank: decode.attention(s, contexts(rank), family, weights, awaited_bytes))
     launch(npu, decode.output_projection(s, tokens, weights=weights))
 
 
@@ -129,8 +134,10 @@ def moe(npu: Rank, case: Case, layer: int, following: Blocks) -> None:
     else:
         shared = _gather_side_by_side(npu, case, normed) if case.knobs.streams else _gather_in_order(npu, case)
         launch(npu, _sort("experts.sort", tokens * npu.group("ep").size * s.experts_per_token))
-    launch(npu, decode.in_l2([("experts.select", ops.copy(sum(rows) * s.hidden, 1.0))]))
-    launch(npu, decode.experts(s, rows))
+    launch_own(npu, case.routing.skew is not None, lambda rank: [
+        *decode.in_l2([("experts.select", ops.copy(sum(rows(rank)) * s.hidden, 1.0))]),
+        *decode.experts(s, rows(rank)),
+    ])  # fmt: skip
     give_back(npu, case, layer, following)
     npu.wait(shared)
     if s.shared_experts:
@@ -199,9 +206,14 @@ def _exchange_rows(npu: Rank, case: Case, layer: int, name: str, row_bytes: int,
     if case.routing.skew is None:
         size = tokens * s.experts_per_token * row_bytes // ep.size
         return ep.all_to_all(name, size, case.knobs.engine, _algorithm(case))
-    arriving = [sum(rows) // ep.size * row_bytes for rows in _drawn_rows(npu, case, layer)]
-    sizes = tuple((size,) * ep.size for size in arriving) if back else (tuple(arriving),) * ep.size
-    return ep.all_to_all_uneven(name, sizes, case.knobs.engine, _algorithm(case))
+
+    @cache
+    def of_group(group: int) -> Collective:
+        arriving = [sum(rows) // ep.size * row_bytes for rows in _drawn_rows(npu, case, layer, group)]
+        sizes = tuple((size,) * ep.size for size in arriving) if back else (tuple(arriving),) * ep.size
+        return Collective("all_to_all", ep.name, case.knobs.engine, sizes=sizes, algorithm=_algorithm(case))
+
+    return npu.launch_by_rank(lambda rank: of_group(rank // ep.size), name)
 
 
 def _sort(name: str, choices: int) -> Kernels:
@@ -287,6 +299,14 @@ def launch(npu: Rank, kernels: Kernels) -> None:
         npu.launch(work, name)
 
 
+def launch_own(npu: Rank, uneven: bool, kernels_of: Callable[[int], Kernels]) -> None:
+    """Launches whose numbers depend on the rank, where they do."""
+    if uneven:
+        npu.launch_all_by_rank(kernels_of)
+    else:
+        launch(npu, kernels_of(npu.first))
+
+
 def mla_blocks(case: Case, contexts: decode.Contexts, layer: int) -> Blocks:
     """What a layer's MLA reads, in the order of its use; nothing behind the last layer."""
     if layer == case.shapes.layers:
@@ -323,23 +343,47 @@ def _one_query(case: Case) -> Case:
     return replace(case, batch=case.batch.model_copy(update={"draft_tokens": 0}))
 
 
-def _contexts(npu: Rank, case: Case) -> decode.Contexts:
-    held = npu.where("lengths")
-    assert isinstance(held, tuple)
-    return tuple((case.batch.queries, length) for length in held)
+def _uneven(case: Case) -> bool:
+    """Whether ranks differ in nothing but the lengths of what they attend to: a prefetch of it differs in pieces."""
+    return bool(case.batch.length_spread) and not case.knobs.prefetch_cache_mb
 
 
-def _rows(npu: Rank, case: Case, layer: int) -> tuple[int, ...]:
-    """Rows for each local expert: what all ranks' tokens choose."""
+def _contexts(npu: Rank, case: Case) -> Held:
+    """By rank: (queries, cached tokens) of its requests."""
+    if _uneven(case):
+        held = lengths_of(case)
+        return cache(lambda rank: tuple((case.batch.queries, length) for length in held[rank]))
+    own = npu.where("lengths")
+    assert isinstance(own, tuple)
+    contexts = tuple((case.batch.queries, length) for length in own)
+    return lambda _: contexts
+
+
+def lengths_of(case: Case) -> list[tuple[int, ...]]:
+    """Cached tokens of every rank's requests."""
+    batch = case.batch
+    drawn = case.ranks, requests_of(case), batch.cached_tokens, batch.length_spread, case.seed
+    return _lengths(drawn, case.ranks, batch.placement == "length_aware")
+
+
+@lru_cache(maxsize=4)
+def _lengths(drawn: tuple, ranks: int, length_aware: bool) -> list[tuple[int, ...]]:
+    return lengths.on_ranks(lengths.cached_lengths(*drawn), ranks, length_aware)
+
+
+def _rows(npu: Rank, case: Case, layer: int) -> Callable[[int], tuple[int, ...]]:
+    """By rank: rows for each local expert, what all ranks' tokens choose."""
     s, ep, skew = case.shapes, npu.group("ep"), case.routing.skew
     if skew is None:
-        return routing_of((tokens_of(case),) * ep.size, s.routed_experts, s.experts_per_token, None, ()).rows(0)
-    return _drawn_rows(npu, case, layer)[npu.rank % ep.size]
+        even = routing_of((tokens_of(case),) * ep.size, s.routed_experts, s.experts_per_token, None, ()).rows(0)
+        return lambda _: even
+    drawn = cache(partial(_drawn_rows, npu, case, layer))
+    return lambda rank: drawn(rank // ep.size)[rank % ep.size]
 
 
-def _drawn_rows(npu: Rank, case: Case, layer: int) -> tuple[tuple[int, ...], ...]:
-    """Of every rank of the group."""
+def _drawn_rows(npu: Rank, case: Case, layer: int, group: int) -> tuple[tuple[int, ...], ...]:
+    """Of every rank of a group."""
     s, ep = case.shapes, npu.group("ep")
     counts = (s.routed_experts, s.experts_per_token, s.shared_experts, ep.size, 0)
     load = ExpertLoad(*counts, case.knobs.placement, case.routing.skew or 0.0, case.seed, case.knobs.spare_experts)
-    return load.drawn_rows(tokens_of(case) * ep.size, layer, 0, npu.rank // ep.size)
+    return load.drawn_rows(tokens_of(case) * ep.size, layer, 0, group)

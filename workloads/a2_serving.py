@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from simulator.model import lengths
 from simulator.model.layout import blocks
 from simulator.study.scenario import MemoryItem, Workload, decode_measures
-from workloads.a2_decode import Case, iteration, requests_of, tokens_of
+from workloads.a2_decode import Case, iteration, lengths_of, requests_of, tokens_of
 
 
 def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
@@ -21,9 +20,7 @@ def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
 
 def place(case: Case, rank: int) -> Mapping[str, object]:
     """Cached tokens of a rank's requests."""
-    batch = case.batch
-    drawn = lengths.cached_lengths(case.ranks, requests_of(case), batch.cached_tokens, batch.length_spread, case.seed)
-    return {"lengths": lengths.on_ranks(drawn, case.ranks, batch.placement == "length_aware")[rank]}
+    return {"lengths": lengths_of(case)[rank]}
 
 
 def memory(case: Case) -> list[MemoryItem]:

@@ -7,6 +7,7 @@ parallel over all ranks and never overlapped.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache, partial
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,8 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from simulator.model import mla, moe, ops
 from simulator.model.layout import blocks, deal, split
 from simulator.model.mla import Kernels
-from simulator.model.routing import routing_of
+from simulator.model.routing import Balanced, Drawn, routing_of
 from simulator.program.rank import Event, Rank
+from simulator.program.task import Collective
 from simulator.study import scenario
 
 COMM = "comm"  # stream X; stream C is the current one
@@ -63,20 +65,39 @@ class Exchange:
     ) -> None:
         self.npu, self.case, self.number = npu, case, number
         self.group = npu.group("ep")
-        tokens = _tokens_by_rank(case, number, parts, sequence_parallel)
-        if not any(tokens):
+        self.tokens = _tokens_by_rank(case, number, parts, sequence_parallel)
+        if not any(self.tokens):
             raise ValueError(_without_prompts(case, number, parts, sequence_parallel))
-        size, s = self.group.size, case.shapes
-        drawn = case.routing.skew is not None
-        first = npu.rank // size * size if drawn or (len(set(tokens)) > 1 and size < case.ranks) else 0
-        mine, seed = tokens[first : first + size], (case.seed, layer, number, first)
-        self.routing = routing_of(mine, s.routed_experts, s.experts_per_token, case.routing.skew, seed)
-        self.rows = self.routing.rows(npu.rank - first if drawn else 0)
+        self.drawn = case.routing.skew is not None
+        self._routing = cache(partial(self._routing_of, layer))
+        own = self.drawn or (len(set(self.tokens)) > 1 and self.group.size < case.ranks)
+        # kernels without rows are not launched: where a rank gets none its program is its own
+        self.by_rank = self.drawn and all(map(sum, map(self.rows, range(case.ranks))))
+        self.rank = npu.first if self.by_rank else npu.rank if own else 0
+
+    def _routing_of(self, layer: int, group: int) -> Balanced | Drawn:
+        """That of one group; they are counted."""
+        s, first, skew = self.case.shapes, group * self.group.size, self.case.routing.skew
+        mine, seed = self.tokens[first : first + self.group.size], (self.case.seed, layer, self.number, first)
+        return routing_of(mine, s.routed_experts, s.experts_per_token, skew, seed)
+
+    def rows(self, rank: int) -> tuple[int, ...]:
+        """Those that arrive for each expert of a rank."""
+        group, place = divmod(rank, self.group.size)
+        return self._routing(group).rows(place if self.drawn else 0)
+
+    def experts(self) -> None:
+        """The local experts on what arrived."""
+        s = self.case.shapes
+        if self.by_rank:
+            self.npu.launch_all_by_rank(lambda rank: moe.experts(s, self.rows(rank)))
+        else:
+            launch(self.npu, moe.experts(s, self.rows(self.rank)))
 
     def dispatch(self) -> None:
         """Counts, then (once the host has read the split sizes and their total) tokens in INT8 and FP32 scales."""
         with self.npu.scope(micro_batch=self.number):
-            self.group.all_to_all("dispatch.counts", 4 * len(self.rows), self.case.knobs.engine)
+            self.group.all_to_all("dispatch.counts", 4 * len(self.rows(self.rank)), self.case.knobs.engine)
             if self.case.knobs.read_sizes:
                 launch(self.npu, moe.split_sizes(self.case.shapes))
                 self.npu.host_wait(self.npu.record(), reads=2)
@@ -96,12 +117,20 @@ class Exchange:
             return self.npu.record()
 
     def _all_to_all(self, name: str, row_bytes: int, back: bool = False) -> None:
-        pair = self.routing.pair_bytes(row_bytes)
+        routing, engine = self._routing(self.rank // self.group.size), self.case.knobs.engine
+        pair = routing.pair_bytes(row_bytes)
         if pair is not None:
-            self.group.all_to_all(name, pair, self.case.knobs.engine)
-            return
-        sizes = self.routing.sizes(row_bytes)
-        self.group.all_to_all_uneven(name, tuple(zip(*sizes, strict=True)) if back else sizes, self.case.knobs.engine)
+            self.group.all_to_all(name, pair, engine)
+        elif self.by_rank:
+            of_group = cache(lambda group: self._exchange(self._routing(group), row_bytes, back))
+            self.npu.launch_by_rank(lambda rank: of_group(rank // self.group.size), name)
+        else:
+            self.npu.launch(self._exchange(routing, row_bytes, back), name)
+
+    def _exchange(self, routing: Balanced | Drawn, row_bytes: int, back: bool) -> Collective:
+        sizes = routing.sizes(row_bytes)
+        return Collective("all_to_all", self.group.name, self.case.knobs.engine,
+                          sizes=tuple(zip(*sizes, strict=True)) if back else sizes)  # fmt: skip
 
 
 def embed(npu: Rank, case: Case) -> None:

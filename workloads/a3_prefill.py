@@ -30,7 +30,7 @@ def data_parallel(npu: Rank, case: Case) -> None:
             exchange = Exchange(npu, case, layer, 0, 1)
             launch(npu, moe.shared_expert(case.shapes, sum(prompts)))
             exchange.dispatch()
-            launch(npu, moe.experts(case.shapes, exchange.rows))
+            exchange.experts()
             exchange.combine()
             launch(npu, moe.finalize_routing(case.shapes, sum(prompts)))
     head(npu, case)
@@ -118,7 +118,7 @@ def moe_layer_in_order(
 def _experts(npu: Rank, case: Case, exchange: Exchange, dispatched: Event) -> Event:
     npu.wait(dispatched)
     with npu.scope(micro_batch=exchange.number):
-        launch(npu, moe.experts(case.shapes, exchange.rows))
+        exchange.experts()
     return npu.record()
 
 

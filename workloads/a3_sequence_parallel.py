@@ -53,7 +53,7 @@ def _sp_layer(npu: Rank, case: Case, layer: int, number: int) -> Iterator[str]:
         exchange.dispatch()
     yield "dispatch"
     with _inside(npu, layer, number):
-        launch(npu, moe.experts(case.shapes, exchange.rows))
+        exchange.experts()
         exchange.combine()
         launch(npu, moe.finalize_routing(case.shapes, own))
     yield "experts"

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
@@ -36,9 +36,6 @@ DISPATCH_BYTES = 7168 + 512  # of a token copy: INT8, and a slot with its scale
 FRACTAL = 16  # rows that a cube core multiplies at once
 
 Launches = Callable[[int], Sequence[tuple[str, Work | Collective]]]  # of a rank
-
-_attention = lru_cache(maxsize=None)(decode.attention)
-_experts = lru_cache(maxsize=None)(decode.experts)
 
 
 class Dies(Layout):
@@ -100,14 +97,18 @@ class Half:
     lengths: Sequence[tuple[int, ...]]  # cached tokens of every rank's requests
     padded: int  # requests with those that pad it to the fullest die's
     done: Event | None = None
-    _contexts: dict[tuple[int, int], decode.Contexts] = field(default_factory=dict, repr=False)
+    _cores: dict[tuple[int, int], Kernels] = field(default_factory=dict, repr=False)
 
-    def contexts(self, rank: int, queries: int) -> decode.Contexts:
-        """(queries, cached tokens) of a rank's requests: every other one. The same in every layer."""
-        if (rank, queries) not in self._contexts:
-            lengths = self.lengths[rank][self.number :: self.parts]
-            self._contexts[rank, queries] = tuple((queries, length) for length in lengths)
-        return self._contexts[rank, queries]
+    def attention(self, case: Case, rank: int, queries: int) -> Kernels:
+        """Over what the requests of a rank have cached: of every other one. The same in every layer."""
+        if (rank, queries) not in self._cores:
+            contexts = tuple((queries, length) for length in self.lengths[rank][self.number :: self.parts])
+            self._cores[rank, queries] = decode.attention(case.shapes, contexts, case.knobs.attention)[:1]
+        return self._cores[rank, queries]
+
+    def tokens(self, rank: int, queries: int) -> int:
+        """Query tokens of a rank's own requests."""
+        return queries * len(self.lengths[rank][self.number :: self.parts])
 
 
 # --- an iteration -----------------------------------------------------------------------------------------------------
@@ -173,7 +174,8 @@ def attention(npu: Rank, case: Case, layer: int, half: Half, queries: int) -> No
     launch(npu, decode.in_l2([("attention.norm", ops.add_rms_norm(tokens, s.hidden))]))
     launch(npu, decode.prolog(s, tokens, weights, case.knobs.fused_prolog))
     uneven = case.batch.length_spread > 0
-    launch_own(npu, uneven, lambda rank: _attention(s, half.contexts(rank, queries), case.knobs.attention, weights))
+    back = cache(partial(decode.absorb_v, s, weights=weights))
+    launch_own(npu, uneven, lambda rank: half.attention(case, rank, queries) + back(half.tokens(rank, queries)))
     quantise, product = decode.output_projection(s, tokens * package.size, package.size, weights)
     launch(npu, [quantise])
     package.all_gather("attention.gather", tokens * s.heads * s.v_dim, case.knobs.engine)
@@ -201,7 +203,8 @@ def moe(npu: Rank, case: Case, layer: int, half: Half, queries: int) -> None:
     launch(npu, decode.in_l2([("gate.norm", ops.add_rms_norm(tokens, s.hidden))]))
     launch(npu, decode.gate(s, tokens, f"layer{layer}"))
     exchange(npu, case, "dispatch", uneven, lambda rank: (away * DISPATCH_BYTES, sum(rows(rank)) * DISPATCH_BYTES))
-    launch_own(npu, uneven, lambda rank: _experts(s, _fractals(rows(rank)), f"layer{layer}"))
+    experts = cache(partial(decode.experts, s, weights=f"layer{layer}"))
+    launch_own(npu, uneven, lambda rank: experts(_fractals(rows(rank))))
     exchange(npu, case, "combine", uneven, lambda rank: (sum(rows(rank)) * 2 * s.hidden, away * 2 * s.hidden))
 
 
@@ -209,11 +212,12 @@ def exchange(npu: Rank, case: Case, name: str, uneven: bool, sizes: Callable[[in
     """A fused kernel, without counts: write own bytes, wait until everybody has. sizes: bytes out and in by rank."""
     ep, via = npu.group("ep"), case.knobs.dispatch if name == "dispatch" else f"{case.knobs.dispatch}_{name}"
 
-    def put(rank: int) -> Collective:
-        out, into = (size * (ep.size - 1) // ep.size for size in sizes(rank))
-        return Collective("put", ep.name, via, sent_bytes=out, received_bytes=into)
+    @cache
+    def put(*sizes: int) -> list[tuple[str, Collective]]:
+        out, into = (size * (ep.size - 1) // ep.size for size in sizes)
+        return [(f"{name}.write", Collective("put", ep.name, via, sent_bytes=out, received_bytes=into))]
 
-    launch_own(npu, uneven, lambda rank: [(f"{name}.write", put(rank))])
+    launch_own(npu, uneven, lambda rank: put(*sizes(rank)))
     ep.collect(f"{name}.arrive", via)
 
 
@@ -232,7 +236,8 @@ def own_rows(
         return (lambda _: (load.shared_rows(tokens),)), False
     if case.routing.skew is None:
         return (lambda _: load.even_rows(tokens)), False
-    return (lambda rank: load.drawn_rows(tokens, layer, half.number, rank // ep)[rank % ep]), True
+    drawn = cache(partial(load.drawn_rows, tokens, layer, half.number))
+    return (lambda rank: drawn(rank // ep)[rank % ep]), True
 
 
 def _fractals(rows: tuple[int, ...]) -> tuple[int, ...]:
@@ -282,15 +287,11 @@ def launch(npu: Rank, kernels: Kernels) -> None:
 
 def launch_own(npu: Rank, uneven: bool, kernels_of: Launches) -> None:
     """Launches whose numbers depend on the rank, where they do."""
-    for place, (name, work) in enumerate(kernels_of(npu.first)):
-        if uneven:
-            npu.launch_by_rank(partial(_nth, kernels_of, place), name)
-        else:
-            npu.launch(work, name)
-
-
-def _nth(kernels_of: Launches, place: int, rank: int) -> Work | Collective:
-    return kernels_of(rank)[place][1]
+    if uneven:
+        npu.launch_all_by_rank(kernels_of)
+        return
+    for name, work in kernels_of(npu.first):
+        npu.launch(work, name)
 
 
 def partition(npu: Rank, case: Case) -> None:

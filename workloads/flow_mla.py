@@ -198,9 +198,8 @@ def whole_experts(npu: Rank, case: Case, iteration: Iteration, layer: int, token
     if case.routing.skew is None:
         launch(npu, iteration, of_place(max(range(ep), key=lambda place: sum(rows[place]))))
         return
-    of_rank = cache(lambda rank: _placed(iteration, of_place(rank * ep // case.ranks)))
-    for number, (name, _) in enumerate(of_place(0)):
-        npu.launch_by_rank(lambda rank, number=number: of_rank(rank)[number][1], name)  # type: ignore[misc]
+    placed = cache(lambda place: _placed(iteration, of_place(place)))
+    npu.launch_all_by_rank(lambda rank: placed(rank * ep // case.ranks))
 
 
 def shared_experts(npu: Rank, case: Case, iteration: Iteration, tokens: int) -> None:

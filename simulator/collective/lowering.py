@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -98,13 +97,21 @@ def alone_ps(
     return {rank: alone_ps + known[tuple(numbers)] for rank, numbers in waits_for.items()}
 
 
-def busy_ps(transfers: Sequence[Transfer], rate_of: Callable[[Key], float]) -> int:
-    """What the busiest capacity needs for all of these."""
-    loads: Iterable[tuple[Key, int]] = transfers[0].loads if len(transfers) == 1 else ()
-    if len(transfers) != 1 or len(dict(loads)) < len(transfers[0].loads):
-        moved: Counter[Key] = Counter()
-        for transfer in transfers:
-            for key, load in transfer.loads:
-                moved[key] += load
-        loads = moved.items()
-    return to_ps(max((load / rate_of(key) for key, load in loads), default=0.0))
+def busy_of(transfers: Sequence[Transfer], rate_of: Callable[[Key], float]) -> Callable[[int, Sequence[int]], int]:
+    """busy(before, numbers), in ps: what the busiest capacity needs for transfers before + number of these."""
+    import numpy as np
+
+    places: dict[Key, int] = {}
+    place = np.array([places.setdefault(key, len(places)) for one in transfers for key, _ in one.loads], dtype=np.int64)
+    loads = np.array([load for one in transfers for _, load in one.loads], dtype=float)
+    rates = np.array([rate_of(key) for key in places])
+    ends = np.cumsum([0, *(len(one.loads) for one in transfers)]).tolist()
+
+    def busy(before: int, numbers: Sequence[int]) -> int:
+        rows = [slice(ends[before + number], ends[before + number + 1]) for number in numbers]
+        if not rows:
+            return 0
+        moved = np.bincount(np.concatenate([place[row] for row in rows]), np.concatenate([loads[row] for row in rows]))
+        return to_ps(float((moved / rates[: len(moved)]).max(initial=0.0)))
+
+    return busy

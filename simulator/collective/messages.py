@@ -37,6 +37,7 @@ class Messages:
         self._pools: dict[tuple, list[Key]] = {}
         self._links: dict[Edge, Key] = {}
         self.all_pairs = cache(self._all_pairs)
+        self._crossed = cache(self._crossing)
 
     def latency_s(self, engine: CollectiveSpec, members: tuple[int, ...]) -> float:
         """From the meeting of the members to the first byte at the one who is furthest away."""
@@ -46,10 +47,15 @@ class Messages:
     def pair(self, source: int, target: int, size: int, memory: float, rate: float, weight: float) -> Transfer:
         """One message; `memory`: bytes through HBM and L2 at each end."""
         moved = round(memory)
-        loads: list[tuple[Key, int]] = [(("out", source, rate), size), (("in", target, rate), size)]
-        loads += [((pool, rank), moved) for rank in (source, target) for pool in ("hbm", "l2")]
-        loads += [(("link", *edge), size) for edge in self.fabric.route(source, target).edges]
-        return Transfer(size, tuple(loads), (source, target), weight)
+        pools, links = self._crossed(source, target)
+        ports: tuple[Key, Key] = ("out", source, rate), ("in", target, rate)
+        loads = *[(key, size) for key in ports], *[(key, moved) for key in pools], *[(key, size) for key in links]
+        return Transfer(size, loads, (source, target), weight)
+
+    def _crossing(self, source: int, target: int) -> tuple[tuple[Key, ...], tuple[Key, ...]]:
+        """HBM and L2 of both ends, and the links between them."""
+        pools = tuple((pool, rank) for rank in (source, target) for pool in ("hbm", "l2"))
+        return pools, tuple(("link", *edge) for edge in self.fabric.route(source, target).edges)
 
     def each(
         self, sized: list[tuple[int, int, int]], ladder: str, engine: CollectiveSpec, weight: float

@@ -76,7 +76,7 @@ def _layout(ready: Prepared) -> list[str]:
     return [
         f"  {count(ready.scenario.cards, 'card')} of {count(ready.machine.dies_per_card.count, 'die')} = "
         f"{count(ready.case.ranks, 'rank')}; "
-        f"different programs: {programs}; {len(world.programs[0].tasks):,} tasks on rank 0",
+        f"different programs: {programs}; {world.programs[0].launches:,} tasks on rank 0",
         *(f"  group {name}: {len(members)} of {len(members[0])} ranks" for name, members in world.groups.items()),
     ]
 

@@ -31,6 +31,7 @@ _COMMANDS = {
 }
 
 READER_GONE = 128 + 13
+_BLAS_THREADS = "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"
 
 
 class _Group(click.RichGroup):
@@ -90,7 +91,12 @@ for _name, _command in _COMMANDS.items():
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Runs one command line (default: that of the process) and ends the process with its exit code."""
+    """Runs one command line (default: that of the process) and ends the process with its exit code.
+
+    Matrices are too small here for several threads, which would only spin: numpy gets one, unless the user said more.
+    """
+    for name in _BLAS_THREADS:
+        os.environ.setdefault(name, "1")  # before numpy is imported
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # what is printed has signs that not every locale can encode
             stream.reconfigure(encoding="utf-8")

@@ -14,15 +14,18 @@ are a power law, in one of two ways:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import isclose, log
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.random import Generator
 
 LEAST, MOST = 1.0, 10.0  # popularities of power_law_rows, before scaling
 
 
+@lru_cache(maxsize=512)
 def chosen_rows(
     tokens: int, experts: int, per_token: int, skew: float, seed: tuple[int, ...], groups: int = 0, kept: int = 0
 ) -> tuple[int, ...]:
@@ -59,12 +62,19 @@ def _choose(
     experts = len(popularity)
     keys = popularity + random.gumbel(size=(tokens, experts))
     if groups:
+        if kept * experts < per_token * groups:
+            raise ValueError(f"{per_token} experts of a token are more than {kept} of {groups} groups hold")
         grouped = keys.reshape(tokens, groups, -1)
-        best = np.sort(grouped, axis=2)[:, :, -2:].sum(axis=2)
-        left_out = np.argsort(-best, axis=1)[:, kept:]
-        np.put_along_axis(grouped, left_out[:, :, None], -np.inf, axis=1)
-    chosen = np.argpartition(-keys, per_token - 1, axis=1)[:, :per_token]
-    return tuple(int(count) for count in np.bincount(chosen.ravel(), minlength=experts))
+        best = np.partition(grouped, -2, axis=2)[:, :, -2:].sum(axis=2)
+        keys = np.where(_largest(best, kept)[:, :, None], grouped, -np.inf).reshape(tokens, experts)
+    return tuple(_largest(keys, per_token).sum(axis=0).tolist())
+
+
+def _largest(keys: np.ndarray, count: int) -> np.ndarray:
+    """Which keys are among the largest of their row; no two drawn ones are equal."""
+    import numpy as np
+
+    return keys >= np.partition(keys, -count, axis=1)[:, -count, None]
 
 
 def _quantile(share: float, skew: float) -> float:

@@ -51,11 +51,13 @@ def attention(s: Shapes, contexts: Contexts, family: str, weights: str = "", awa
     if awaited := min(awaited_bytes, core.streamed_bytes):
         streamed = core.streamed_bytes - awaited
         core = replace(core, streamed_bytes=streamed, weight_bytes=awaited, weights=_named(weights, "cache"))
-    return in_l2([
-        ("attention.core", core),
-        ("attention.absorb_v",
-         ops.batched_gemm(tokens, s.heads, s.v_dim, s.kv_lora, weights=_named(weights, "absorb_v"))),
-    ])  # fmt: skip
+    return in_l2([("attention.core", core)]) + absorb_v(s, tokens, weights)
+
+
+def absorb_v(s: Shapes, tokens: int, weights: str = "") -> Kernels:
+    """The way back from the latent space."""
+    product = ops.batched_gemm(tokens, s.heads, s.v_dim, s.kv_lora, weights=_named(weights, "absorb_v"))
+    return in_l2([("attention.absorb_v", product)])
 
 
 def output_projection(s: Shapes, tokens: int, shards: int = 1, weights: str = "") -> Kernels:

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from heapq import heappop, heapreplace
 
 
 @dataclass(frozen=True)
@@ -96,11 +97,14 @@ def replicate(loads: Sequence[float], slots: int) -> list[int]:
 def pack(weights: Sequence[float], bins: int, per_bin: int) -> list[list[int]]:
     """Items in bins of so many each: heaviest first, each to the lightest bin that has room."""
     packed: list[list[int]] = [[] for _ in range(bins)]
-    total = [0.0] * bins
+    lightest = [(0.0, number) for number in range(bins if per_bin else 0)]  # of those with room: a heap
     for item in sorted(range(len(weights)), key=lambda one: -weights[one]):
-        lightest = min((one for one in range(bins) if len(packed[one]) < per_bin), key=total.__getitem__)
-        packed[lightest].append(item)
-        total[lightest] += weights[item]
+        total, number = lightest[0]
+        packed[number].append(item)
+        if len(packed[number]) < per_bin:
+            heapreplace(lightest, (total + weights[item], number))
+        else:
+            heappop(lightest)
     return packed
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -73,10 +73,15 @@ class Drawn:
         popularity /= popularity.sum()
         return np.stack([random.multinomial(tokens * self.per_token, popularity) for tokens in self.tokens])
 
+    @cached_property
+    def _arriving(self) -> tuple[int, ...]:
+        """Rows for each expert."""
+        return tuple(self.counts.sum(axis=0).tolist())
+
     def rows(self, rank: int) -> tuple[int, ...]:
         """Rows that arrive for each local expert of `rank`."""
         local = self.experts // len(self.tokens)
-        return tuple(int(count) for count in self.counts.sum(axis=0)[rank * local : (rank + 1) * local])
+        return self._arriving[rank * local : (rank + 1) * local]
 
     def arriving(self, rank: int) -> int:
         """Rows that arrive in all."""
@@ -89,7 +94,7 @@ class Drawn:
         """Bytes from every rank to every rank."""
         ranks = len(self.tokens)
         table = self.counts.reshape(ranks, ranks, -1).sum(axis=2) * row_bytes
-        return tuple(tuple(int(size) for size in row) for row in table)
+        return tuple(map(tuple, table.tolist()))
 
 
 def routing_of(
@@ -105,7 +110,10 @@ def routing_of(
     if skew is None:
         return Balanced(tuple(tokens), experts, per_token)
     check_skew(experts, per_token, skew)
-    return Drawn(tuple(tokens), experts, per_token, skew, seed)
+    return _drawn(tuple(tokens), experts, per_token, skew, seed)
+
+
+_drawn = lru_cache(maxsize=512)(Drawn)  # every rank that takes part asks for the same draw
 
 
 def check_skew(experts: int, per_token: int, skew: float) -> None:

@@ -28,13 +28,13 @@ def check_order(
 ) -> None:
     """Exchanges are compared by name, layer and micro-batch; those that only one of two ranks issues do not count.
 
-    programs: one per rank. line_of: where in its file a rank launches a task, by its index.
+    programs: one per rank, the same object for ranks that share a recording. line_of: where in its file a rank
+    launches a task, by its index.
 
     Raises:
         ProgramError: two members of a group issue its collectives in different orders; it names both and their lines.
     """
-    recordings = [program.template or program for program in programs]
-    issued = {id(one): one for one in recordings}
+    issued = {id(one): one for one in programs}
     if len(issued) == 1:
         return
     by_recording = {key: _issued(one) for key, one in issued.items()}
@@ -45,9 +45,9 @@ def check_order(
             for members in instances:
                 first: dict[tuple, int] = {}  # the first rank of each order
                 for rank in members:
-                    first.setdefault(labels[id(recordings[rank])], rank)
+                    first.setdefault(labels[id(programs[rank])], rank)
                 for ranks in combinations(first.values(), 2):
-                    found = _swapped(*(orders[id(recordings[rank])] for rank in ranks))
+                    found = _swapped(*(orders[id(programs[rank])] for rank in ranks))
                     if found is not None:
                         raise ProgramError(_disorder(name, tuple(zip(ranks, found, strict=True)), line_of))
 

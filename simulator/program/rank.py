@@ -7,9 +7,10 @@ program that never asks who it is costs one recording however many ranks run it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 
 from simulator.die.kernels import Work
 from simulator.paths import did_you_mean
@@ -143,6 +144,12 @@ class Rank:
         """
         self.program.by_rank[self._tasks] = work_of
         return self.launch(work_of(self.first), name)
+
+    def launch_all_by_rank(self, works_of: Callable[[int], Sequence[tuple[str, Work | Collective]]]) -> None:
+        """As `launch_by_rank` for (name, work) after (name, work); the names are those of every rank."""
+        works_of = cache(works_of)
+        for place, (name, _) in enumerate(works_of(self.first)):
+            self.launch_by_rank(lambda rank, place=place: works_of(rank)[place][1], name)  # type: ignore[misc]
 
     def prefetch(self, weights: str, size_bytes: float, rate_bytes_per_s: float = 0.0, pieces: int = 1) -> Event:
         """Copy weights into L2 with a DMA queue, at no more than this rate; kernels find the pieces that are there."""

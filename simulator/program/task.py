@@ -46,7 +46,8 @@ class Collective:
     def __hash__(self) -> int:
         """Cheap, whatever the number of sizes; they decide when two are compared."""
         row = self.sizes[0][:8] if self.sizes else ()
-        return hash((self.kind, self.group, self.via, self.bytes_per_pair, self.peer, self.sent_bytes, row))
+        put = self.sent_bytes, self.received_bytes
+        return hash((self.kind, self.group, self.via, self.bytes_per_pair, self.peer, put, row))
 
     def signature(self) -> tuple[object, ...]:
         """What all members must agree on."""
@@ -146,8 +147,8 @@ class Program:
     programmatic: a kernel's prologue runs beside the end of the launch before it in its stream, unless it also waits
     for another stream (programmatic dependent launch). captured: the whole program is launched as one graph, instead of
     task by task.
-    by_rank: the work of a task on any rank, where it depends on the rank. template: the program that this one
-    is a variant of for one rank; only the tasks of its `by_rank` differ.
+    by_rank: the work of a task on any rank, where it depends on the rank. own: of a variant for some ranks what those
+    works are for them, by task; `items` are those of the recording that it shares with other variants.
     """
 
     items: list[Task | HostWait] = field(default_factory=list)
@@ -155,39 +156,42 @@ class Program:
     programmatic: bool = False
     partitions: dict[str, dict[str, int]] = field(default_factory=dict)
     by_rank: dict[int, Callable[[int], Work | Collective]] = field(default_factory=dict)
-    template: Program | None = None
+    own: dict[int, Work | Collective] = field(default_factory=dict)
 
     def with_own(self, works: Sequence[Work | Collective]) -> Program:
         """The same launches with other works where they depend on the rank, in the order of `by_rank`."""
-        items, places = list(self.items), self._places()
-        for index, work in zip(self.by_rank, works, strict=True):
-            one = items[places[index]]
-            assert isinstance(one, Task)
-            items[places[index]] = Task(index, one.stream, one.name, work, one.after, one.layer,
-                                        one.micro_batch, one.priority, one.partition)  # fmt: skip
-        return replace(self, items=items, by_rank={}, template=self)
+        own = dict(zip(self.by_rank, works, strict=True))
+        return Program(self.items, self.captured, self.programmatic, self.partitions, {}, own)
 
-    def _places(self) -> dict[int, int]:
-        """Where in `items` each task is."""
-        return {item.index: place for place, item in enumerate(self.items) if isinstance(item, Task)}
+    @property
+    def launches(self) -> int:
+        """How many tasks it has."""
+        return sum(isinstance(item, Task) for item in self.items)
 
     @property
     def tasks(self) -> list[Task]:
         """The launches alone; a task's index is its place here."""
-        return [item for item in self.items if isinstance(item, Task)]
+        own, tasks = self.own, [item for item in self.items if isinstance(item, Task)]
+        return [replace(task, work=own[task.index]) if task.index in own else task for task in tasks] if own else tasks
+
+    def works(self) -> Iterator[tuple[Task, Work | Collective | Prefetch | Flag]]:
+        """Every launch with its work, in launch order; a variant's launches are those of its recording."""
+        own = self.own
+        for item in self.items:
+            if isinstance(item, Task):
+                yield item, own.get(item.index, item.work)
 
     def collectives(self) -> Iterator[tuple[Task, Collective]]:
         """Every collective with its task, in launch order."""
-        for item in self.items:
-            if isinstance(item, Task) and isinstance(item.work, Collective):
-                yield item, item.work
+        return ((task, work) for task, work in self.works() if isinstance(work, Collective))
 
     def families(self) -> set[str]:
         """The kernel families that it launches."""
-        return {item.work.family for item in self.items if isinstance(item, Task) and isinstance(item.work, Work)}
+        return {work.family for _, work in self.works() if isinstance(work, Work)}
 
     def __str__(self) -> str:
-        return "\n".join(str(item) for item in self.items)
+        tasks = self.tasks
+        return "\n".join(str(tasks[item.index] if isinstance(item, Task) else item) for item in self.items)
 
 
 def _what(work: Work | Collective | Prefetch | Flag) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -12,6 +12,9 @@ from simulator.program.order import Located, check_order
 from simulator.program.rank import Rank
 from simulator.program.task import Collective, Program, ProgramError
 from simulator.program.watch import watched
+
+Own = Work | Collective
+AT_ONCE = 4096  # ranks whose works are held side by side
 
 Groups = Mapping[str, Sequence[tuple[int, ...]]]  # name -> instances; every rank is in exactly one of each name
 
@@ -61,16 +64,16 @@ def record_world(
         return again.line
 
     sizes = sizes_of(groups, ranks)
-    recorded: list[tuple[dict[str, object], _Variants]] = []
+    recorded: list[tuple[dict[str, object], Program]] = []
     by_length: dict[int, list[Program]] = {}  # different answers may still lead to the same program
     programs = []
     for rank in range(ranks):
         if len(recorded) == 1 and not recorded[0][0]:  # it asked nothing: it is everybody's
-            programs.append(recorded[0][1].of(rank))
+            programs.append(recorded[0][1])
             continue
         place = {"rank": rank, **coordinates(rank)}
-        variants = next((found for asked, found in recorded if _same(asked, place)), None)
-        if variants is None:
+        known = next((found for asked, found in recorded if _same(asked, place)), None)
+        if known is None:
             npu = Rank(place, sizes)
             with watched(npu):
                 program(npu)
@@ -78,12 +81,11 @@ def record_world(
             known = next((one for one in alike if one == npu.program), npu.program)
             if known is npu.program:
                 alike.append(known)
-            variants = _Variants(known)
             if "rank" not in npu.asked:  # else nobody else can share it
-                recorded.append((npu.asked, variants))
-        programs.append(variants.of(rank))
+                recorded.append((npu.asked, known))
+        programs.append(known)
     check_order(programs, groups, line_of)
-    return World(programs, groups)
+    return World(_with_own(programs), groups)
 
 
 def sizes_of(groups: Groups, ranks: int) -> dict[str, int]:
@@ -112,24 +114,39 @@ def _same(asked: Mapping[str, object], place: Mapping[str, object]) -> bool:
     return all(place[coordinate] == value for coordinate, value in asked.items())
 
 
-class _Variants:
-    """A recording, and what it becomes on ranks with numbers of their own: one program for all who have the same."""
+def _with_own(programs: list[Program]) -> list[Program]:
+    """Every rank's program with the works that depend on the rank: one program for all who have the same."""
+    sharing: dict[int, list[int]] = defaultdict(list)
+    for rank, program in enumerate(programs):
+        if program.by_rank:
+            sharing[id(program)].append(rank)
+    for ranks in sharing.values():
+        template, equals = programs[ranks[0]], _Equals()
+        variants: dict[tuple[int, ...], Program] = {}
+        for some in (ranks[first : first + AT_ONCE] for first in range(0, len(ranks), AT_ONCE)):
+            columns = [equals.column(list(map(work_of, some))) for work_of in template.by_rank.values()]
+            for rank, works in zip(some, zip(*columns, strict=True), strict=True):
+                alike = tuple(map(id, works))
+                if alike not in variants:
+                    variants[alike] = template.with_own(works)
+                programs[rank] = variants[alike]
+    return programs
 
-    TELLING = 8  # so many works, spread over all of them, tell most ranks apart
 
-    def __init__(self, template: Program) -> None:
-        self._template = template
-        self._known: dict[tuple, list[tuple[list[Work | Collective], Program]]] = {}
+class _Equals:
+    """Works of which equal ones become one object, so that they are told apart by identity from there on."""
 
-    def of(self, rank: int) -> Program:
-        """The program of a rank."""
-        template = self._template
-        if not template.by_rank:
-            return template
-        own = [work_of(rank) for work_of in template.by_rank.values()]
-        alike = self._known.setdefault(tuple(own[:: -(-len(own) // self.TELLING)]), [])
-        for works, program in alike:
-            if works == own:
-                return program
-        alike.append((own, template.with_own(own)))
-        return alike[-1][1]
+    def __init__(self) -> None:
+        self._known: dict[Own, Own] = {}
+        self._ones: dict[int, Own] = {}  # by identity
+
+    def column(self, works: list[Own]) -> list[Own]:
+        """The objects that stand for these; one that stands for itself is not compared again."""
+        different = {id(work): work for work in works}
+        ones = {identity: self._ones.get(identity) or self._one_of(work) for identity, work in different.items()}
+        return [ones[id(work)] for work in works]
+
+    def _one_of(self, work: Own) -> Own:
+        one = self._known.setdefault(work, work)
+        self._ones[id(one)] = one
+        return one

@@ -7,12 +7,12 @@ waits for have ended. Where ranks are folded by role, leaders meet for all the r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from simulator.collective.lowering import Key, Lowering, Phase, Transfer, alone_ps, busy_ps
+from simulator.collective.lowering import Key, Lowering, Phase, Transfer, alone_ps, busy_of
 from simulator.collective.one_sided import ONE_SIDED, PUT
 from simulator.die.npu import Npu
 from simulator.errors import RunError
@@ -36,6 +36,9 @@ class Who(NamedTuple):
 
     def __hash__(self) -> int:
         return hash((self.group, self.leaders[0], len(self.leaders)))
+
+
+Item = tuple[Who, int, tuple[int, ...], Collective]  # of an agenda: who meets, sequence number, members, what for
 
 
 @dataclass(slots=True, eq=False)
@@ -85,7 +88,7 @@ class Meetings:
         self.lowering, self.capacity, self.rate_of, self.tasks = lowering, capacity, rate_of, tasks
         self._open: dict[tuple[Who, int], Meeting] = {}
         self._phases: dict[tuple[Who, Collective], tuple[tuple[Phase, ...], dict[int, int]]] = {}
-        self._agendas: dict[int, list[tuple[Who, int, tuple[int, ...]]]] = {}
+        self._agendas: dict[int, list[Item]] = {}
         self._whos: dict[Who, tuple[Who, frozenset[int]]] = {}  # one object for all who are equal, and who is expected
         self._leading = Leading(world, roles)
         self._flows: dict[Transfer, Flow] = {}
@@ -93,17 +96,14 @@ class Meetings:
 
     def prepare(self, rank: int) -> None:
         """Lower every exchange of a rank's program before the clock runs."""
-        work_of = [work for _, work in self.world.programs[rank].collectives()]
-        for (who, _, members), collective in zip(self._agenda(rank), work_of, strict=True):
+        for who, _, members, collective in self._agenda(rank):
             if collective.kind not in ONE_SIDED:
                 self._phases_of(who, collective, members)
 
     def arrive(self, npu: Npu, index: int) -> None:
         """A step of `npu` is ready to exchange; the last one to arrive starts it, if it is not one-sided."""
-        collective = self.tasks(npu.rank)[index].work
-        assert isinstance(collective, Collective)
+        who, _, members, collective = self._agenda(npu.rank)[npu.steps[index].exchange]
         if collective.kind in ONE_SIDED:
-            who, _, members = self._agenda(npu.rank)[npu.tape.steps[index].exchange]
             box = self._mailbox(npu, index)
             if collective.kind == PUT:
                 own = partial(self._own, npu.rank, who, collective, members)
@@ -124,10 +124,7 @@ class Meetings:
         Raises:
             RunError: the step is another exchange than that of those who are there already; it names both.
         """
-        who, number, members = self._agenda(npu.rank)[npu.tape.steps[index].exchange]
-        task = self.tasks(npu.rank)[index]
-        collective = task.work
-        assert isinstance(collective, Collective)
+        who, number, members, collective = self._agenda(npu.rank)[npu.steps[index].exchange]
         meeting = self._open.get((who, number))
         if meeting is None:
             expected = self._whos[who][1]
@@ -136,13 +133,13 @@ class Meetings:
             meeting = Meeting(who, number, collective, expected, 2 if both_ends else 1, phases, alone)
             self._open[who, number] = meeting
         elif meeting.collective.signature() != collective.signature():
-            raise RunError(_disagreement(meeting, npu.rank, task))
+            raise RunError(_disagreement(meeting, npu.rank, self.tasks(npu.rank)[index]))
         return meeting
 
     def absent(self, npu: Npu, index: int) -> list[int]:
         """Whom a step of `npu` is waiting for; nobody if it has not come itself."""
-        who, number, _ = self._agenda(npu.rank)[npu.tape.steps[index].exchange]
-        if self.tasks(npu.rank)[index].kind in ONE_SIDED:
+        who, number, _, collective = self._agenda(npu.rank)[npu.steps[index].exchange]
+        if collective.kind in ONE_SIDED:
             return self._mailbox(npu, index).absent()
         meeting = self._open.get((who, number))
         here = meeting is not None and (npu, index) in meeting.arrived.get(npu.rank, ())
@@ -150,7 +147,7 @@ class Meetings:
 
     def _mailbox(self, npu: Npu, index: int) -> Mailbox:
         """Where a put or collect belongs."""
-        who, number, members = self._agenda(npu.rank)[npu.tape.steps[index].exchange]
+        who, number, members, _ = self._agenda(npu.rank)[npu.steps[index].exchange]
         known = who if self.roles.folding else (who[0], who[1][0])  # an instance is known by its first rank
         return self.mailboxes.box((known, number), self._whos[who][1], members)
 
@@ -163,12 +160,10 @@ class Meetings:
             return own
         return self.roles.folding.own(as_exchange(who.group, members, rank, collective), rank, own, side)
 
-    def _agenda(self, rank: int) -> list[tuple[Who, int, tuple[int, ...]]]:
-        """(who, sequence number, members) of every exchange of a rank's program, in launch order."""
+    def _agenda(self, rank: int) -> list[Item]:
+        """Every exchange of a rank's program, in launch order."""
         if rank not in self._agendas:
-            agenda = _agenda_of(self.world, self.roles, rank)
-            one = {id(who): self._one_of(who) for who in {id(who): who for who, _, _ in agenda}.values()}
-            self._agendas[rank] = [(one[id(who)], number, members) for who, number, members in agenda]
+            self._agendas[rank] = _agenda_of(self.world, self.roles, rank, self._one_of)
         return self._agendas[rank]
 
     def _one_of(self, who: Who) -> Who:
@@ -201,11 +196,7 @@ class Meetings:
         if folding is not None:
             return alone_ps(phases, ranks, partial(folding.busy_ps, exchange))
         transfers = [transfer for phase in phases for transfer in phase.transfers]
-
-        def busy(before: int, numbers: Sequence[int]) -> int:
-            return busy_ps([transfers[before + number] for number in numbers], self.rate_of)
-
-        return alone_ps(phases, ranks, busy)
+        return alone_ps(phases, ranks, busy_of(transfers, self.rate_of))
 
     def _run(self, meeting: Meeting, number: int) -> None:
         """Start a phase: its latency, then its flows."""
@@ -280,22 +271,22 @@ def _what(collective: Collective) -> Collective:
     return collective.as_send() if collective.kind in ("send", "recv") else collective
 
 
-def _agenda_of(world: World, roles: Roles, rank: int) -> list[tuple[Who, int, tuple[int, ...]]]:
+def _agenda_of(world: World, roles: Roles, rank: int, one_of: Callable[[Who], Who]) -> list[Item]:
     counts: dict[object, int] = {}
     groups = {name: world.instance(name, rank) for name in world.groups}
-    everybody = {name: Who(name, leaders_of(roles, members)) for name, members in groups.items()}
+    everybody = {name: one_of(Who(name, leaders_of(roles, members))) for name, members in groups.items()}
     agenda = []
     for _, collective in world.programs[rank].collectives():
         members, who, side = groups[collective.group], everybody[collective.group], ""
         if collective.kind in ("send", "recv"):
             peer, side = members[collective.peer], collective.kind
             members = (rank, peer) if side == "send" else (peer, rank)
-            who = Who(collective.group, (roles.leader[members[0]], roles.leader[members[1]]), message=True)
+            who = one_of(Who(collective.group, (roles.leader[members[0]], roles.leader[members[1]]), message=True))
         elif collective.kind in ONE_SIDED:
             side = collective.kind
         counted = (who, side) if side in ("send", "recv") else (collective.group, side)
         number = counts[counted] = counts.get(counted, -1) + 1
-        agenda.append((who, number, members))
+        agenda.append((who, number, members, collective))
     return agenda
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache, partial
+
 from simulator.collective.lowering import Key, Lowering
 from simulator.die.cache import Cache
 from simulator.die.npu import Npu
@@ -12,7 +14,7 @@ from simulator.fabric.graph import Fabric
 from simulator.physics.clock import Clock
 from simulator.physics.cores import Cores
 from simulator.physics.flows import Capacity, Network
-from simulator.program.task import Collective, Program, Task
+from simulator.program.task import Collective, Task
 from simulator.program.world import World
 from simulator.replay.meetings import Meetings
 from simulator.replay.tape import slots_of
@@ -41,21 +43,22 @@ class Replay:
         self.env = Clock()
         self.network = Network(self.env)
         self.capacities: dict[Key, Capacity] = {}
+        self._rate_of = cache(partial(rate_of, machine=machine, fabric=fabric))
         self._shapes = Shapes(self._rate_of(("hbm", 0)), self._rate_of(("l2", 0)))
-        self._tapes: dict[int, tuple[Tape, list[Task]]] = {}
+        self._tapes: dict[int, Tape] = {}
+        self._tasks: dict[int, list[Task]] = {}
         self.meetings = Meetings(
             self.env, self.network, world, roles, lowering, self.capacity, self._rate_of, self.tasks
         )
-        self._slots: dict[int, dict[str, dict[str, int]]] = {}  # by template: of each partition
+        self._slots: dict[int, dict[str, dict[str, int]]] = {}  # by recording: of each partition
         compiler = Compiler(machine, generation)
         for rank in roles.leaders:
             program = world.programs[rank]
             if id(program) not in self._tapes:
-                tape, tasks = compiler.tape(program), program.tasks
-                if _alike(program) not in self._slots:
-                    self._slots[_alike(program)] = slots = slots_of(program, machine)
-                    _check_cores(tape, tasks, slots)
-                self._tapes[id(program)] = tape, tasks
+                self._tapes[id(program)] = tape = compiler.tape(program)
+                if id(program.items) not in self._slots:
+                    self._slots[id(program.items)] = slots = slots_of(program, machine)
+                    _check_cores(tape, program.tasks, slots)
         self.npus = {rank: self._npu(rank, watch) for rank in roles.leaders}
         for rank in roles.leaders:
             self.meetings.prepare(rank)
@@ -76,10 +79,10 @@ class Replay:
 
     def tasks(self, rank: int) -> list[Task]:
         """The tasks of a simulated rank, by index."""
-        return self._tapes[id(self.world.programs[rank])][1]
-
-    def _rate_of(self, key: Key) -> float:
-        return rate_of(key, self.machine, self.fabric)
+        program = self.world.programs[rank]
+        if id(program) not in self._tasks:
+            self._tasks[id(program)] = program.tasks
+        return self._tasks[id(program)]
 
     def capacity(self, key: Key) -> Capacity:
         """The capacity of this key, made when it is first asked for."""
@@ -93,12 +96,12 @@ class Replay:
             self.env,
             self.network,
             rank,
-            self._tapes[id(program)][0],
+            self._tapes[id(program)],
             hbm=self.capacity(("hbm", rank)),
             l2=self.capacity(("l2", rank)),
             cache=Cache(chip.l2.capacity.si),
             shapes=self._shapes,
-            cores={partition: Cores(slots) for partition, slots in self._slots[_alike(program)].items()},
+            cores={partition: Cores(slots) for partition, slots in self._slots[id(program.items)].items()},
             meet=self.meetings.arrive,
             watch=watch,
         )
@@ -158,11 +161,6 @@ def _name(key: Key, fabric: Fabric) -> str:
              "pcie out": "nic.pcie: out of rank", "pcie in": "nic.pcie: into rank"}
     card = f", card {key[2]}" if key[0].startswith("nic") else ""
     return f"{words[key[0]]} {key[1]}{card}"
-
-
-def _alike(program: Program) -> int:
-    """The same for all programs of one recording."""
-    return id(program.template or program)
 
 
 def _check_cores(tape: Tape, tasks: list[Task], slots: dict[str, dict[str, int]]) -> None:

@@ -154,7 +154,7 @@ def simulate(
     kept: Timeline | Unrecorded = timeline if record else Unrecorded()
     if record:
         _add_ranks(timeline, ready, roles)
-    total = sum(len(ready.world.programs[rank].tasks) for rank in roles.leaders)
+    total = sum(ready.world.programs[rank].launches for rank in roles.leaders)
     watch = kept if progress is None else _Reporting(kept, total, progress)
     replay = (LiveReplay if live else Replay)(
         ready.world, ready.machine, scenario.kernels, ready.fabric, lowering, roles, watch

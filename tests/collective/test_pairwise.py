@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import pytest
 
-from simulator.collective.lowering import Lowering, busy_ps
+from simulator.collective.lowering import Lowering, busy_of
 from simulator.collective.pairwise import steps_of
 from simulator.collective.transfer import Phase
 from simulator.fabric.graph import Fabric
@@ -37,7 +38,8 @@ def lowered(collective: Collective, nodes: int = 4) -> tuple[Phase, ...]:
 def busy_us(phases: tuple[Phase, ...]) -> list[float]:
     """What the busiest capacity needs for every phase."""
     fabric = Fabric(MACHINE, 32)
-    return [busy_ps(phase.transfers, lambda key: rate_of(key, MACHINE, fabric)) / 1e6 for phase in phases]
+    rate = partial(rate_of, machine=MACHINE, fabric=fabric)
+    return [busy_of(one.transfers, rate)(0, range(len(one.transfers))) / 1e6 for one in phases]
 
 
 def all_to_all(algorithm: str = "pairwise", uneven: bool = False, ranks: int = 32) -> Collective:
