@@ -44,7 +44,6 @@ class Npu:
         self.rank, self.tape, self.steps = rank, tape, tape.steps
         self.costs, self.weights, self.units = tape.costs, tape.weights, tape.units
         self.cache, self.cores, self.meet, self.shapes = cache, cores, meet, shapes
-        self._flows: dict[Stage, Flow] = {}
         self._record, self.found = watch.record, watch.found
         self.pending = [step.waits for step in tape.steps]
         self.ended_ps = array("q", [-1]) * len(tape.steps)
@@ -73,16 +72,6 @@ class Npu:
             self.opened_ps.append(max(free_ps, ended_ps) + following.read_ps)
         for stream in self.streams:
             stream.poke()
-
-    def flow(self, stage: Stage) -> Flow:
-        """A flow for a stage on this die, ready to start."""
-        flow = self._flows.get(stage)
-        if flow is None:
-            flow = self._flows[stage] = stage.on(self.hbm, self.l2)
-        elif flow.serial >= 0:  # in use
-            return flow.again()
-        flow.reset()
-        return flow
 
     def issued_ps(self, index: int) -> int:
         """When the host issued this step, in ps, or -1 if it is not known yet."""
@@ -130,8 +119,8 @@ class Stream:
     """
 
     __slots__ = (
-        "_delayed", "_granted", "_in_company", "_issued", "_moved", "_shape", "_stage", "_start_ps", "_timer_set",
-        "_units", "index", "npu", "order", "position", "running",
+        "_delayed", "_flow", "_granted", "_in_company", "_issued", "_moved", "_shape", "_stage", "_start_ps",
+        "_timer_set", "_units", "index", "npu", "order", "position", "running",
     )  # fmt: skip
 
     def __init__(self, npu: Npu, number: int) -> None:
@@ -142,6 +131,7 @@ class Stream:
         self._units = self._stage = self._start_ps = 0
         self._shape: Shape
         self._delayed = Call(npu.env, self._waited)
+        self._flow = Flow(0.0, ((npu.l2, 1.0),), 0.0)
         self._in_company = len(npu.tape.streams) > 1
         self._issued = Call(npu.env, self._issue)
         self._granted, self._moved = self._start, self._stage_ended  # bound once, for the hot path
@@ -213,9 +203,21 @@ class Stream:
         self._start_ps, self._stage = at_ps, 0
         if shape.stages:
             stage = shape.stages[0]
-            npu.network.start(npu.flow(stage), self._moved, at_ps - npu.env.now_ps + stage.wait_ps)
+            npu.network.start(self._flow_of(stage), self._moved, at_ps - npu.env.now_ps + stage.wait_ps)
         else:
             self._delayed.at(at_ps + shape.delay_ps)
+
+    def _flow_of(self, stage: Stage) -> Flow:
+        """The flow of a stage on this die: the stream's own one, which never moves two at once."""
+        flow, like, npu = self._flow, stage.like, self.npu
+        pulls = ((npu.l2, 1.0), (npu.hbm, stage.hbm)) if stage.hbm > 0 else ((npu.l2, 1.0),)
+        bound = like.solo_bound
+        if bound is npu.shapes.hbm:
+            bound = npu.hbm
+        elif bound is npu.shapes.l2:
+            bound = npu.l2
+        flow.become(like, pulls, bound)
+        return flow
 
     def _waited(self, _: object) -> None:
         """A kernel that moves no bytes has ended."""
@@ -225,12 +227,11 @@ class Stream:
         """The bytes of one stage are moved."""
         self._stage += 1
         stages = self._shape.stages
-        flow.serial = -1  # free for another kernel
         if self._stage == len(stages):
             self._ended(self._shape.bound_by(flow))
         else:
-            stage, npu = stages[self._stage], self.npu
-            npu.network.start(npu.flow(stage), self._moved, stage.wait_ps)
+            stage = stages[self._stage]
+            self.npu.network.start(self._flow_of(stage), self._moved, stage.wait_ps)
 
     def _ended(self, bound_by: str) -> None:
         """The kernel at the head has ended."""

@@ -15,16 +15,12 @@ from simulator.units import to_ps
 
 @dataclass(slots=True, eq=False)
 class Stage:
-    """After `wait_ps` a flow like `flow`, which is never started itself: its capacities are those of `Shapes`."""
+    """After `wait_ps` so many bytes through L2, and `hbm` times as many through HBM; like: a flow of them on no die."""
 
     wait_ps: int
-    flow: Flow
-
-    def on(self, hbm: Capacity, l2: Capacity) -> Flow:
-        """The flow on a die of which these are the capacities."""
-        like = self.flow
-        loads = [(at, load) for at, (_, load) in zip((l2, hbm), like.loads, strict=False)]
-        return Flow(like.size_bytes, loads, like.limit_bytes_per_s)
+    size_bytes: float
+    hbm: float
+    like: Flow
 
 
 @dataclass(slots=True, eq=False)
@@ -89,4 +85,4 @@ class Shapes(dict[tuple[Cost, int, float], Shape]):
 
     def _stage(self, wait_ps: int, size_bytes: float, hbm: float, limit: float) -> Stage:
         loads = ((self.l2, 1.0), (self.hbm, hbm)) if hbm > 0 else ((self.l2, 1.0),)
-        return Stage(wait_ps, Flow(size_bytes, loads, limit))
+        return Stage(wait_ps, size_bytes, hbm, Flow(size_bytes, loads, limit))

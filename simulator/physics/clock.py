@@ -124,10 +124,10 @@ class Call(Event):
         for call in calls:
             call(self)
 
-    def at(self, at_ps: int) -> None:
+    def at(self, at_ps: int, priority: EventPriority = NORMAL) -> None:
         """Call at this time, now or later."""
         env: Any = self.env
-        heappush(env._queue, (at_ps, NORMAL, next(env._eid), self))
+        heappush(env._queue, (at_ps, priority, next(env._eid), self))
 
 
 class Alarm(Event):

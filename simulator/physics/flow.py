@@ -9,6 +9,9 @@ from typing import Any, TypeAlias
 
 from simulator.physics.maxmin import LIMIT
 
+ROOM = 1 - 1e-9
+"""Of a capacity; what is nearer to full is shared out, because ties have rules."""
+
 NEVER, DONE = -1, -2
 """Finish times of a flow that has no rate yet, and of one that has ended."""
 
@@ -22,11 +25,12 @@ class StalledFlowError(ValueError):
 class Capacity:
     """Something that moves at most `rate_bytes_per_s`, shared by the flows that cross it; rate inf never binds.
 
-    batch: what moves all flows in flight here, if not the network one by one. changed: its rate is not the first one.
-    plain: neither of the two, so that a flow alone here goes as fast as it was made to.
+    batch: what moves all flows in flight here, if not the network one by one. crowded: those here, or on their way
+    here, may slow each other; where it is not, all of them go as fast as each would alone.
     """
 
-    __slots__ = ("batch", "changed", "flows", "name", "plain", "rate_bytes_per_s", "serial")
+    __slots__ = ("_booked", "_changed", "_count", "_room", "batch", "crowded", "flows", "name", "rate_bytes_per_s",
+                 "serial")  # fmt: skip
 
     def __init__(self, name: str, rate_bytes_per_s: float) -> None:
         if not rate_bytes_per_s >= 0:
@@ -35,22 +39,48 @@ class Capacity:
         self.rate_bytes_per_s = rate_bytes_per_s
         self.flows: dict[Flow, float] = {}  # those in flight here -> bytes moved here per byte of a member's own
         self.batch: Any = None
-        self.changed = False
-        self.plain = True
+        self.crowded = self._changed = False
+        self._booked, self._count = 0.0, 0  # what they would move here if each went as fast as alone, and how many
+        self._room = rate_bytes_per_s * ROOM
         self.serial = next(_serials)
 
     def __repr__(self) -> str:
         return f"Capacity({self.name!r}, {self.rate_bytes_per_s:g} B/s)"
 
+    def book(self, rate_bytes_per_s: float) -> bool:
+        """One more flow is on its way here, which alone moves so much; whether it makes this crowded."""
+        self._booked += rate_bytes_per_s
+        self._count += 1
+        if self.crowded or self._booked <= self._room or self._count == 1:
+            return False
+        self.crowded = True
+        return True
+
+    def release(self, rate_bytes_per_s: float) -> None:
+        """One flow less."""
+        self._count -= 1
+        self._booked = self._booked - rate_bytes_per_s if self._count else 0.0
+        if self.crowded:
+            self._look()
+
     def enter(self, batch: object) -> None:
         """From now on a batch moves all flows here, or the network again."""
         self.batch = batch
-        self.plain = batch is None and not self.changed
+        self._look()
 
     def change(self, rate_bytes_per_s: float) -> None:
-        """Have another rate."""
+        """Have another rate: from now on no flow here goes as it was made to."""
         self.rate_bytes_per_s = rate_bytes_per_s
-        self.changed, self.plain = True, False
+        self._changed = self.crowded = True
+
+    @property
+    def changed(self) -> bool:
+        """Whether its rate is not the first one."""
+        return self._changed
+
+    def _look(self) -> None:
+        many = self._count > 1 and self._booked > self._room
+        self.crowded = self._changed or self.batch is not None or many
 
     def used_bytes_per_s(self) -> float:
         """How much moves here at this moment."""
@@ -113,6 +143,9 @@ class Flow:
                              "must be positive, and size and weight finite")
         if not loads and limit_bytes_per_s == inf:
             raise ValueError(f"{self!r} loads no capacity and has no finite limit: nothing bounds its rate")
+        self.pulls: Sequence[tuple[Capacity, float]] = ()  # the loads that can bind, for all members
+        self.solo_rate = 0.0  # of the flow alone
+        self.solo_bound: Bound = LIMIT
         self.rate_bytes_per_s = 0.0  # at this moment; in a batch, when it was formed: ask its capacities
         self.bound: Bound = LIMIT  # what sets this rate
         self.chosen = False  # for the solver: among those whose rates are being solved, and the index there
@@ -148,9 +181,15 @@ class Flow:
             flow.solo_rate, flow.solo_bound = flow.alone()
         return flow
 
-    def reset(self) -> None:
-        """Be as it was made, to be started once more."""
-        self.left_bytes = self.size_bytes
+    def become(self, like: Flow, pulls: Sequence[tuple[Capacity, float]], bound: Bound) -> None:
+        """Be another flow, to be started once more: of the size and limit of this one, with the same pulls elsewhere.
+
+        bound: what bounds it alone.
+        """
+        self.size_bytes = self.left_bytes = like.size_bytes
+        self.limit_bytes_per_s = like.limit_bytes_per_s
+        self.solo_rate, self.solo_bound = like.solo_rate, bound
+        self.pulls = self.loads = pulls
         self.finish_ps = self.queued_ps = self.serial = NEVER
         self._bound_ps = None
 
@@ -168,7 +207,7 @@ class Flow:
                 raise ValueError(f"{self!r}: coefficient {coefficient} on {capacity!r}; it must be 0 or more")
             idle |= coefficient == 0.0 or capacity.rate_bytes_per_s == inf
         if members == 1 and not idle:
-            self.pulls: Sequence[tuple[Capacity, float]] = tuple(loads)
+            self.pulls = tuple(loads)
         else:
             self.pulls = [(c, a * members) for c, a in loads if a and c.rate_bytes_per_s < inf]
         self.solo_rate, self.solo_bound = self.alone()

@@ -21,7 +21,7 @@ from simpy.events import Event
 
 from simulator.physics.batch import Reached
 from simulator.physics.batches import Batches
-from simulator.physics.clock import SOLVE, Alarm, Clock, call_later
+from simulator.physics.clock import SOLVE, Alarm, Call, Clock, call_later
 from simulator.physics.ends import Ends
 from simulator.physics.flow import DONE, NEVER, Bound, Capacity, Countdown, Flow, StalledFlowError
 from simulator.physics.maxmin import LIMIT
@@ -30,8 +30,6 @@ from simulator.units import PS_PER_S, to_ps
 
 __all__ = ["LIMIT", "Bound", "Capacity", "Countdown", "Flow", "Network", "StalledFlowError", "Stats"]
 
-_FEW = 8  # flows on a capacity that are worth adding up
-_ROOM = 1 - 1e-9  # of a capacity; what is nearer to full is shared out, because ties have rules
 _SAME = 1e-14  # rates closer than this (relative) are the same rate: solving again must not move a finish time
 _LATEST_PS = 2**62
 
@@ -60,6 +58,7 @@ class Network:
         self._heap = self._ends.heap
         self._batches = Batches(env, self._leave, self._come_back)
         self._alarm = Alarm(env, self._finish)
+        self._solver = Call(env, self._solve)
         self._new: list[Flow] = []  # flows that are not alone and have no rate yet: solved at the end of this instant
         self._touched: dict[Capacity, None] = {}  # where flows came or went: those that they hold back are solved too
         self._solve_due = False
@@ -80,74 +79,51 @@ class Network:
         self.active[flow] = None
         if not flow.size_bytes:
             call_later(self.env, latency_ps, lambda _: self._end_empty(flow))
-        elif not latency_ps:
-            self._begin(flow)
-        elif not self._foresee(flow, latency_ps):
-            call_later(self.env, latency_ps, lambda _: self._begin(flow))
-
-    def _foresee(self, flow: Flow, latency_ps: int) -> bool:
-        """Put down at once when a flow ends that will begin on idle capacities, unless another begins there before."""
-        if self.watchers:
-            return False
-        for capacity, _ in flow.pulls:
-            if capacity.flows or not capacity.plain:
-                return False
+            return
+        crowded, rate = False, flow.solo_rate
         for capacity, pull in flow.pulls:
-            capacity.flows[flow] = pull
-        flow.since_ps = flow.bound_since_ps = begin_ps = self.env.now_ps + latency_ps
-        self._alone(flow, begin_ps)
-        return True
+            if capacity.book(pull * rate):
+                self._displace(capacity)
+            crowded = crowded or capacity.crowded
+        if not latency_ps:
+            self._begin(flow)
+        elif crowded or self.watchers:
+            call_later(self.env, latency_ps, lambda _: self._begin(flow))
+        else:  # nothing will slow it, so that its end is known; unless another one makes one of its capacities crowded
+            for capacity, pull in flow.pulls:
+                capacity.flows[flow] = pull
+            flow.since_ps = flow.bound_since_ps = begin_ps = self.env.now_ps + latency_ps
+            self._alone(flow, begin_ps)
 
-    def _displace(self, flow: Flow) -> None:
-        """A flow that was foreseen is not alone when it begins: it begins then like any other."""
-        for capacity, _ in flow.pulls:
-            del capacity.flows[flow]
-        flow.rate_bytes_per_s, flow.finish_ps = 0.0, NEVER
-        flow.queued_ps = NEVER
-        call_later(self.env, flow.since_ps - self.env.now_ps, lambda _: self._begin(flow))
+    def _displace(self, capacity: Capacity) -> None:
+        """Flows whose ends were known before they began, on a capacity that is crowded now, begin like any other."""
+        now_ps = self.env.now_ps
+        for flow in [one for one in capacity.flows if one.since_ps > now_ps]:
+            for other, _ in flow.pulls:
+                del other.flows[flow]
+            flow.rate_bytes_per_s = 0.0
+            flow.finish_ps = flow.queued_ps = NEVER
+            call_later(self.env, flow.since_ps - now_ps, lambda _, flow=flow: self._begin(flow))  # type: ignore[misc]
 
     def _begin(self, flow: Flow) -> None:
-        now_ps = self.env.now_ps
-        flow.since_ps = flow.bound_since_ps = now_ps
-        alone = True
+        flow.since_ps = flow.bound_since_ps = now_ps = self.env.now_ps
+        crowded = False
         for capacity, pull in flow.pulls:
             flows = capacity.flows
-            if flows:
-                if len(flows) == 1 and (other := next(iter(flows))).since_ps > now_ps:
-                    self._displace(other)
-                else:
-                    alone = False
-            alone = alone and capacity.plain
+            if capacity.crowded:
+                crowded = True
+                if flows:
+                    self._touched[capacity] = None
             flows[flow] = pull
-        if alone or self._fits(flow):
+        if not crowded:
             self._alone(flow, now_ps)
             return
-        for capacity, _ in flow.pulls:
-            if len(capacity.flows) > 1:
-                self._touched[capacity] = None
         flow.chosen = True
         self._new.append(flow)
         self._solve_later()
 
-    @staticmethod
-    def _fits(flow: Flow) -> bool:
-        """Whether it can go as fast as alone and leaves room on all its capacities, so that no other rate changes."""
-        rate = flow.solo_rate
-        for capacity, pull in flow.pulls:
-            flows = capacity.flows
-            if not capacity.plain or len(flows) > _FEW:
-                return False
-            used = pull * rate
-            for other, its_pull in flows.items():
-                if other.chosen:  # its rate is not known yet
-                    return False
-                used += its_pull * other.rate_bytes_per_s
-            if used >= capacity.rate_bytes_per_s * _ROOM and len(flows) > 1:
-                return False
-        return True
-
     def _alone(self, flow: Flow, begin_ps: int) -> None:
-        """Nothing to solve; another one that begins in this instant finds it as one in flight."""
+        """Nothing slows it and it slows no other one: it goes as fast as alone."""
         flow.bound = flow.solo_bound
         flow.rate_bytes_per_s = rate = flow.solo_rate
         at_ps = begin_ps + ceil(flow.left_bytes / rate * 1e12 - 2**-7)  # see to_ps
@@ -168,13 +144,12 @@ class Network:
         if not 0 <= rate_bytes_per_s < inf or capacity.rate_bytes_per_s == inf:
             raise ValueError(f"{capacity!r}: its rate cannot become {rate_bytes_per_s} bytes/s; 0 or more, and finite")
         capacity.change(rate_bytes_per_s)
+        self._displace(capacity)
         now_ps = self.env.now_ps
         if capacity.batch is not None:
             capacity.batch.set_rate(capacity, now_ps)
-        for flow in list(capacity.flows):
-            if flow.since_ps > now_ps:
-                self._displace(flow)
-            elif not flow.chosen:
+        for flow in capacity.flows:
+            if not flow.chosen:
                 flow.chosen = True
                 self._new.append(flow)
         self._solve_later()
@@ -203,7 +178,7 @@ class Network:
     def _solve_later(self) -> None:
         if not self._solve_due:
             self._solve_due = True
-            call_later(self.env, 0, self._solve, SOLVE)
+            self._solver.at(self.env.now_ps, SOLVE)
 
     def _solve(self, _: Event) -> None:
         self._solve_due = False
@@ -297,6 +272,8 @@ class Network:
             self.stats.solves += 1
             for flow in ended:
                 del self.active[flow]
+                for capacity, pull in flow.pulls:
+                    capacity.release(pull * flow.solo_rate)
             moved = at_ps > self.env.now_ps and self.env.skip_to(at_ps)
             self._tell_reached(reached)
             if moved:
@@ -312,13 +289,16 @@ class Network:
         active, touched = self.active, self._touched
         batch = self._ends.take(now_ps)
         for flow in batch:
-            for capacity, _ in flow.pulls:
+            solo_rate = flow.solo_rate
+            for capacity, pull in flow.pulls:
                 flows = capacity.flows
                 del flows[flow]
-                for other in flows:
-                    if other.bound is capacity:
-                        touched[capacity] = None
-                        break
+                if capacity.crowded:
+                    for other in flows:
+                        if other.bound is capacity:
+                            touched[capacity] = None
+                            break
+                capacity.release(pull * solo_rate)
             flow.since_ps = now_ps
             flow.rate_bytes_per_s = 0.0
             del active[flow]
