@@ -36,6 +36,8 @@ class Batch:
         self._counters: dict[Countdown, int] = {}
         self._countdowns: list[Countdown] = []
         self._all: list[Flow] = []  # by number
+        self._limits: dict[Flow, int] = {}  # the capacity that each flow's limit is
+        self._free: list[int] = []  # those whose flows have ended
         self.flows: dict[Flow, int] = {}
         self._state, self._level = (ctypes.c_int64 * 2)(), ctypes.c_double()
         self._spent = ctypes.POINTER(ctypes.c_int64)()
@@ -55,53 +57,52 @@ class Batch:
     def add(self, flows: list[Flow], now_ps: int) -> None:
         """These flows share with those here from now on; they are off the network."""
         self._library.net_advance(self._net, now_ps)
-        for capacity in sorted({at for flow in flows for at, _ in flow.pulls}, key=attrgetter("serial")):
-            self._number(capacity)
-        offsets, capacities = array("i", [0]), array("i")
-        pulls: array[float] = array("d")
-        since_ps, held, told, counters = (array(code) for code in "qiii")
-        work: array[float] = array("d")
-        counts = array("i", [0])
+        known, counters_of = self._numbers, self._counters
+        new = {capacity for flow in flows for capacity, _ in flow.pulls if capacity not in known}
+        for capacity in sorted(new, key=attrgetter("serial")):
+            capacity.enter(self)
+            known[capacity] = self._library.net_capacity(self._net, capacity.rate_bytes_per_s, capacity.serial)
+        numbers: list[int] = []
+        pulls: list[float] = []
+        work: list[float] = []
+        offsets, counts, counters = [0], [0], list[int]()
         for flow in flows:
-            bound = flow.bound if flow.rate_bytes_per_s else None
-            holds = _NONE
-            for place, (capacity, pull) in enumerate(flow.pulls):
-                capacities.append(self._number(capacity))
-                pulls.append(pull * flow.weight)
-                if capacity is bound:
-                    holds = place
+            weight = flow.weight
+            for capacity, pull in flow.pulls:
+                numbers.append(known[capacity])
+                pulls.append(pull * weight)
             if flow.limit_bytes_per_s < inf:
-                capacities.append(self._library.net_capacity(self._net, flow.limit_bytes_per_s, _LIMIT))
-                pulls.append(flow.weight)
-                if bound == LIMIT:
-                    holds = len(flow.pulls)
-            offsets.append(len(capacities))
+                numbers.append(self._limit(flow))
+                pulls.append(weight)
+            offsets.append(len(numbers))
             left = flow.left_bytes - flow.rate_bytes_per_s * ((now_ps - flow.since_ps) * _PS_S)
-            work.append(left / flow.weight)
-            since_ps.append(flow.bound_since_ps)
-            held.append(holds)
-            told.append(flow.done is not None)
-            counters.extend([self._counter(one) for one in flow.countdowns])
+            work.append(left / weight)
+            counters += [counters_of[one] if one in counters_of else self._counter(one) for one in flow.countdowns]
             counts.append(len(counters))
             self.flows[flow] = len(self._all)
             self._all.append(flow)
             flow.finish_ps = flow.queued_ps = NEVER
-        columns = (offsets, capacities, pulls, work, since_ps, held, told, counts, counters)
-        self._library.net_flows(self._net, len(flows), *(column.buffer_info()[0] for column in columns))
+        columns = (
+            array("i", offsets), array("i", numbers), array("d", pulls), array("d", work),
+            array("q", [flow.bound_since_ps for flow in flows]), array("i", [_held(flow) for flow in flows]),
+            array("i", [flow.done is not None for flow in flows]), array("i", counts), array("i", counters),
+        )  # fmt: skip
+        self._library.net_flows(self._net, len(flows), *[column.buffer_info()[0] for column in columns])
 
-    def _number(self, capacity: Capacity) -> int:
-        number = self._numbers.get(capacity)
-        if number is None:
-            capacity.enter(self)
-            number = self._library.net_capacity(self._net, capacity.rate_bytes_per_s, capacity.serial)
-            self._numbers[capacity] = number
+    def _limit(self, flow: Flow) -> int:
+        """A capacity of its own for what limits a flow; one whose flow has ended is used again."""
+        if self._free:
+            number = self._free.pop()
+            self._library.net_rate(self._net, number, flow.limit_bytes_per_s)
+        else:
+            number = self._library.net_capacity(self._net, flow.limit_bytes_per_s, _LIMIT)
+        self._limits[flow] = number
         return number
 
     def _counter(self, countdown: Countdown) -> int:
-        number = self._counters.get(countdown)
-        if number is None:
-            number = self._counters[countdown] = self._library.net_counter(self._net)
-            self._countdowns.append(countdown)
+        """The number of one that is not known yet."""
+        number = self._counters[countdown] = self._library.net_counter(self._net)
+        self._countdowns.append(countdown)
         return number
 
     def set_rate(self, capacity: Capacity, now_ps: int) -> None:
@@ -123,6 +124,8 @@ class Batch:
         ended = [self._all[number] for number in self._what(0)]
         for flow in ended:
             del self.flows[flow]
+            if flow in self._limits:
+                self._free.append(self._limits.pop(flow))
             flow.finish_ps = DONE
             flow.rate_bytes_per_s = 0.0
             for countdown in flow.countdowns:
@@ -174,3 +177,12 @@ class Batch:
             for capacity, pull in flow.pulls:
                 capacity.flows[flow] = pull
         return self.flows
+
+
+def _held(flow: Flow) -> int:
+    """Which of its loads, its limit counted last, holds a flow at present; -1 if it has no rate yet."""
+    if not flow.rate_bytes_per_s:
+        return _NONE
+    if flow.bound == LIMIT:
+        return len(flow.pulls)
+    return next(place for place, (capacity, _) in enumerate(flow.pulls) if capacity is flow.bound)

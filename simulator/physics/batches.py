@@ -66,7 +66,8 @@ class Batches:
                 continue
             for other in others:
                 self._dissolve(other)
-            self._hand_over(_component(flow), first)
+            inside = all(capacity.batch is first for capacity, _ in flow.pulls)
+            self._hand_over([flow] if inside else _component(flow), first)
         return [flow for flow in rest if flow.chosen]
 
     def _dissolve(self, batch: Batch) -> None:

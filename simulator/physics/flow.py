@@ -60,7 +60,7 @@ class Capacity:
         """One flow less."""
         self._count -= 1
         self._booked = self._booked - rate_bytes_per_s if self._count else 0.0
-        if self.crowded:
+        if self.crowded and self.batch is None:
             self._look()
 
     def enter(self, batch: object) -> None:

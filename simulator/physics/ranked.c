@@ -202,7 +202,11 @@ void net_flows(Net *net, int32_t count, const int32_t *offsets, const int32_t *c
     }
 }
 
-void net_rate(Net *net, int32_t capacity, double rate) { net->capacities[capacity].rate = rate; net->from = 0; }
+void net_rate(Net *net, int32_t capacity, double rate)
+{
+    net->capacities[capacity].rate = rate;
+    again_from(net, net->capacities[capacity].rank);
+}
 
 /* Time passes; no flow may end before. */
 void net_advance(Net *net, int64_t now_ps)

@@ -242,6 +242,7 @@ class Meetings:
             size = transfer.size_bytes
             loads = [(self.capacity(key), load / size) for key, load in transfer.loads]
             flow = self._flows[transfer] = Flow(size, loads, weight=transfer.weight, tag=transfer)
+            return flow
         return flow.again()
 
     def _release(self, meeting: Meeting, ranks: list[int], flow: Flow) -> None:
