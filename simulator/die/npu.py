@@ -73,6 +73,12 @@ class Npu:
         for stream in self.streams:
             stream.poke()
 
+    def set_speed(self, shapes: Shapes) -> None:
+        """Compute at the speed of these shapes from now on, kernels that are running included."""
+        self.shapes = shapes
+        for stream in self.streams:
+            stream.change_speed()
+
     def issued_ps(self, index: int) -> int:
         """When the host issued this step, in ps, or -1 if it is not known yet."""
         step = self.steps[index]
@@ -119,8 +125,8 @@ class Stream:
     """
 
     __slots__ = (
-        "_delayed", "_flow", "_granted", "_in_company", "_issued", "_moved", "_shape", "_stage", "_start_ps",
-        "_timer_set", "_units", "index", "npu", "order", "position", "running",
+        "_delayed", "_flow", "_granted", "_in_company", "_issued", "_key", "_moved", "_moving", "_shape", "_stage",
+        "_start_ps", "_timer_set", "_units", "index", "npu", "order", "position", "running",
     )  # fmt: skip
 
     def __init__(self, npu: Npu, number: int) -> None:
@@ -130,6 +136,8 @@ class Stream:
         self.running = self._timer_set = False
         self._units = self._stage = self._start_ps = 0
         self._shape: Shape
+        self._moving = False
+        self._key: tuple[Cost, int, float]
         self._delayed = Call(npu.env, self._waited)
         self._flow = Flow(0.0, ((npu.l2, 1.0),), 0.0)
         self._in_company = len(npu.tape.streams) > 1
@@ -199,13 +207,22 @@ class Stream:
         warm = npu.cache.resident_bytes(weights) if weights else 0.0
         if warm:
             npu.found(npu.rank, self.index, min(warm, cost.weight_bytes))
-        shape = self._shape = npu.shapes[cost, units, warm]
+        self._key = cost, units, warm
+        shape = self._shape = npu.shapes[self._key]
         self._start_ps, self._stage = at_ps, 0
+        self._moving = bool(shape.stages)
         if shape.stages:
             stage = shape.stages[0]
             npu.network.start(self._flow_of(stage), self._moved, at_ps - npu.env.now_ps + stage.wait_ps)
         else:
             self._delayed.at(at_ps + shape.delay_ps)
+
+    def change_speed(self) -> None:
+        """The bytes of the kernel at the head move on at the limit that its NPU's present speed gives."""
+        if not self._moving:
+            return
+        self._shape = self.npu.shapes[self._key]
+        self.npu.network.set_limit(self._flow, self._shape.stages[self._stage].like.limit_bytes_per_s)
 
     def _flow_of(self, stage: Stage) -> Flow:
         """The flow of a stage on this die: the stream's own one, which never moves two at once."""
@@ -228,6 +245,7 @@ class Stream:
         self._stage += 1
         stages = self._shape.stages
         if self._stage == len(stages):
+            self._moving = False
             self._ended(self._shape.bound_by(flow))
         else:
             stage = stages[self._stage]

@@ -5,7 +5,7 @@ A shape says nothing about a die, so that all dies of a chip share it; each die 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from simulator.die.kernels import Cost
@@ -49,11 +49,12 @@ class Shape:
 class Shapes(dict[tuple[Cost, int, float], Shape]):
     """All shapes of kernels on one kind of chip: [cost, units, bytes of its weights that lie in L2].
 
-    hbm, l2: what the chip has of them, in bytes/s.
+    hbm, l2: what the chip has of them, in bytes/s. speed: of its compute, as a share of what costs say.
     """
 
-    def __init__(self, hbm: float, l2: float) -> None:
+    def __init__(self, hbm: float, l2: float, speed: float = 1.0) -> None:
         super().__init__()
+        self.speed = speed
         self.hbm, self.l2 = Capacity("HBM", hbm), Capacity("L2", l2)
 
     def __missing__(self, key: tuple[Cost, int, float]) -> Shape:
@@ -61,20 +62,21 @@ class Shapes(dict[tuple[Cost, int, float], Shape]):
         return shape
 
     def _make(self, cost: Cost, units: int, warm: float) -> Shape:
-        compute_s = cost.compute_s(units)
+        """At this speed; its solo time is that of the chip's own speed."""
+        at_speed = cost if self.speed == 1.0 else replace(cost, tile_s=cost.tile_s / self.speed)
+        compute_s = at_speed.compute_s(units)
         latency_ps = to_ps(cost.latency_s)
         names = cost.limit_name, cost.latency_name
         if not cost.onchip_bytes:
-            solo_ps = to_ps(cost.latency_s + compute_s)
+            solo_ps = to_ps(cost.latency_s + cost.compute_s(units))
             return Shape((), latency_ps, latency_ps + to_ps(compute_s), solo_ps, *names)
         hbm = (cost.hbm_bytes - min(warm, cost.weight_bytes)) / cost.onchip_bytes
-        limit = cost.limit_bytes_per_s(units, hbm)
         memory = min(self.l2.rate_bytes_per_s, self.hbm.rate_bytes_per_s / hbm if hbm > 0 else inf)
-        share, size = cost.unoverlapped, cost.onchip_bytes
-        solo_s = cost.latency_s + size * (1.0 - share) / min(limit, memory)
+        share, size, limit = cost.unoverlapped, cost.onchip_bytes, at_speed.limit_bytes_per_s(units, hbm)
+        solo_s = cost.latency_s + size * (1.0 - share) / min(cost.limit_bytes_per_s(units, hbm), memory)
         if share:  # first bytes, then compute, one after the other; then the rest of both side by side
             ports = cost.memory_limit_bytes_per_s(units, hbm)
-            solo_s += share * (size / min(ports, memory) + compute_s)
+            solo_s += share * (size / min(ports, memory) + cost.compute_s(units))
             stages: tuple[Stage, ...] = (
                 self._stage(latency_ps, size * share, hbm, ports),
                 self._stage(to_ps(compute_s * share), size * (1.0 - share), hbm, limit),

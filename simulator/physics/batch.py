@@ -105,6 +105,11 @@ class Batch:
         self._countdowns.append(countdown)
         return number
 
+    def set_limit(self, flow: Flow, now_ps: int) -> None:
+        """A flow has another limit from now on."""
+        self._library.net_advance(self._net, now_ps)
+        self._library.net_rate(self._net, self._limits[flow], flow.limit_bytes_per_s)
+
     def set_rate(self, capacity: Capacity, now_ps: int) -> None:
         """A capacity has another rate from now on."""
         self._library.net_advance(self._net, now_ps)

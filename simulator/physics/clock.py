@@ -15,7 +15,9 @@ from typing import Any
 
 from simpy import Environment
 from simpy.core import EmptySchedule
-from simpy.events import NORMAL, Event, EventPriority
+from simpy.events import NORMAL, URGENT, Event, EventPriority
+
+__all__ = ["NEVER", "NORMAL", "SOLVE", "URGENT", "Alarm", "Call", "Clock", "call_later", "seldom_collected"]
 
 SOLVE = EventPriority(2)
 """Priority of work that must see everything which happened at NORMAL priority in the same instant."""

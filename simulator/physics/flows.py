@@ -99,11 +99,15 @@ class Network:
         """Flows whose ends were known before they began, on a capacity that is crowded now, begin like any other."""
         now_ps = self.env.now_ps
         for flow in [one for one in capacity.flows if one.since_ps > now_ps]:
-            for other, _ in flow.pulls:
-                del other.flows[flow]
-            flow.rate_bytes_per_s = 0.0
-            flow.finish_ps = flow.queued_ps = NEVER
-            call_later(self.env, flow.since_ps - now_ps, lambda _, flow=flow: self._begin(flow))  # type: ignore[misc]
+            self._put_off(flow)
+
+    def _put_off(self, flow: Flow) -> None:
+        """A flow whose end was known before it began begins at its time."""
+        for capacity, _ in flow.pulls:
+            del capacity.flows[flow]
+        flow.rate_bytes_per_s = 0.0
+        flow.finish_ps = flow.queued_ps = NEVER
+        call_later(self.env, flow.since_ps - self.env.now_ps, lambda _: self._begin(flow))
 
     def _begin(self, flow: Flow) -> None:
         flow.since_ps = flow.bound_since_ps = now_ps = self.env.now_ps
@@ -152,6 +156,28 @@ class Network:
             if not flow.chosen:
                 flow.chosen = True
                 self._new.append(flow)
+        self._solve_later()
+
+    def set_limit(self, flow: Flow, limit_bytes_per_s: float) -> None:
+        """A flow that was started moves at most so much from now on, or from when it begins."""
+        if limit_bytes_per_s == flow.limit_bytes_per_s:
+            return
+        for capacity, pull in flow.pulls:
+            capacity.release(pull * flow.solo_rate)
+        flow.limit_bytes_per_s = limit_bytes_per_s
+        flow.solo_rate, flow.solo_bound = flow.alone()
+        for capacity, pull in flow.pulls:
+            if capacity.book(pull * flow.solo_rate):
+                self._displace(capacity)
+        here = [capacity for capacity, _ in flow.pulls if flow in capacity.flows]
+        if here and flow.since_ps > self.env.now_ps:
+            self._put_off(flow)
+        elif (batch := next((c.batch for c, _ in flow.pulls if c.batch and flow in c.batch.flows), None)) is not None:
+            batch.set_limit(flow, self.env.now_ps)
+        elif here and not flow.chosen:
+            flow.chosen = True
+            self._new.append(flow)
+            self._touched |= dict.fromkeys(here)
         self._solve_later()
 
     def stalled(self) -> list[Flow]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 
 from simulator.collective.lowering import Key, Lowering
@@ -11,12 +12,13 @@ from simulator.die.shape import Shapes
 from simulator.die.step import Tape, Watch
 from simulator.errors import InputError, RunError
 from simulator.fabric.graph import Fabric
-from simulator.physics.clock import Clock
+from simulator.physics.clock import URGENT, Clock, call_later
 from simulator.physics.cores import Cores
 from simulator.physics.flows import Capacity, Network
 from simulator.program.task import Collective, Task
 from simulator.program.world import World
 from simulator.replay.meetings import Meetings
+from simulator.replay.rates import CLOCK, Schedule
 from simulator.replay.tape import slots_of
 from simulator.replay.variants import Compiler
 from simulator.spec.machine import MachineSpec
@@ -26,7 +28,8 @@ from simulator.symmetry.roles import Roles
 class Replay:
     """A world on a machine, ready to run once.
 
-    generation: the software generation of the kernels. roles: which ranks are simulated for which.
+    generation: the software generation of the kernels. roles: which ranks are simulated for which. schedules: of
+    capacities and clocks whose rates change (see `rates`).
     """
 
     def __init__(
@@ -38,6 +41,7 @@ class Replay:
         lowering: Lowering,
         roles: Roles,
         watch: Watch,
+        schedules: Mapping[Key, Schedule] | None = None,
     ) -> None:
         self.world, self.machine, self.fabric = world, machine, fabric
         self.env = Clock()
@@ -62,6 +66,23 @@ class Replay:
         self.npus = {rank: self._npu(rank, watch) for rank in roles.leaders}
         for rank in roles.leaders:
             self.meetings.prepare(rank)
+        self._speeds: dict[float, Shapes] = {1.0: self._shapes}
+        for key, schedule in (schedules or {}).items():
+            for at_ps, share in schedule:
+                call_later(self.env, at_ps, self._change(key, share, roles), URGENT)
+
+    def _change(self, key: Key, share: float, roles: Roles) -> Callable[[object], None]:
+        """What sets a capacity, or a clock, to a share of its rate."""
+        if key[0] == CLOCK:
+            if share not in self._speeds:
+                self._speeds[share] = Shapes(self._shapes.hbm.rate_bytes_per_s, self._shapes.l2.rate_bytes_per_s, share)
+            npu, shapes = self.npus[roles.leader[key[1]]], self._speeds[share]
+            return lambda _: npu.set_speed(shapes)
+        standing = key if roles.folding is None else roles.folding.stands_for(key)
+        if standing is None:
+            return lambda _: None
+        capacity, rate = self.capacity(standing), self._rate_of(standing) * share
+        return lambda _: self.network.set_rate(capacity, rate)
 
     def run(self) -> int:
         """Run to the end; the makespan in ps.
@@ -108,6 +129,9 @@ class Replay:
 
     def _deadlock(self, stuck: list[Npu]) -> str:
         lines = [f"deadlock: {len(stuck)} of {len(self.npus)} simulated ranks can never go on"]
+        still = self.network.stalled()
+        held = dict.fromkeys(repr(flow.bound) for flow in still)
+        lines += [f"  {len(still)} transfers stand still: {', '.join(list(held)[:4])}"] * bool(still)
         for npu in stuck[:4]:
             lines += self._stuck_lines(npu)
         if len(stuck) > 4:

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, SerializeAsAny, 
 from simulator.errors import InputError
 from simulator.model.layout import deal
 from simulator.program.rank import Rank
+from simulator.replay.rates import RateChange
 from simulator.spec.links import LINK_SETTINGS
 from simulator.spec.load import load_machine, override
 from simulator.spec.machine import MachineSpec
@@ -230,6 +231,7 @@ class Scenario(Part):
     workload: Workload = Field(exclude=True)
     expected: tuple[Expected, ...] = Field((), exclude=True)
     studies: tuple[Study, ...] = Field((), exclude=True)
+    rate_changes: tuple[RateChange, ...] = Field((), exclude=True, description="rates that change during the run")
     ladder: tuple[Step, ...] = Field((), exclude=True)
     machine_changes: dict[str, str] = Field({}, exclude=True)
     model_changes: dict[str, str] = Field({}, exclude=True)

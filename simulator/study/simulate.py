@@ -21,6 +21,7 @@ from simulator.physics.clock import seldom_collected
 from simulator.program.rank import Rank
 from simulator.program.task import ProgramError
 from simulator.program.world import World, record_world, sizes_of
+from simulator.replay.rates import schedules
 from simulator.replay.replay import Replay, rate_of
 from simulator.replay.variants import Compiler
 from simulator.spec.machine import MachineSpec
@@ -146,10 +147,11 @@ def simulate(
         raise InputError(f"ranks is one of {', '.join(RANK_MODES)}; exchange is one of {', '.join(EXCHANGE_MODES)}")
     ready = prepare(scenario, seed)
     lowering = Lowering(ready.fabric, ready.machine.collectives, exchange, ready.world.groups)
+    changing = schedules(scenario.rate_changes, ready.fabric)
     roles = unfolded(ready.world)
     live = scenario.workload.live
     if ranks == "roles" and live is None:
-        roles = find_roles(ready.world, lowering, lambda key: rate_of(key, ready.machine, ready.fabric))
+        roles = find_roles(ready.world, lowering, lambda key: rate_of(key, ready.machine, ready.fabric), changing)
     timeline = Timeline(scenario.name)
     kept: Timeline | Unrecorded = timeline if record else Unrecorded()
     if record:
@@ -157,7 +159,7 @@ def simulate(
     total = sum(ready.world.programs[rank].launches for rank in roles.leaders)
     watch = kept if progress is None else _Reporting(kept, total, progress)
     replay = (LiveReplay if live else Replay)(
-        ready.world, ready.machine, scenario.kernels, ready.fabric, lowering, roles, watch
+        ready.world, ready.machine, scenario.kernels, ready.fabric, lowering, roles, watch, changing
     )
     journal = LiveJournal(kept)
     if isinstance(replay, LiveReplay):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from simulator.collective.transfer import Phase, Transfer
+from simulator.collective.transfer import Key, Phase, Transfer
 from simulator.units import to_ps
 
 if TYPE_CHECKING:
@@ -56,6 +56,14 @@ class Folding:
             )
             folded.append(Phase(phase.latency_s, transfers))
         return tuple(folded)
+
+    def stands_for(self, key: Key) -> Key | None:
+        """The capacity that stands for this one's class; None if no rank ever uses it."""
+        place = self._ties.place_of(key)
+        if place is None:
+            return None
+        standing = self._classes.standing[int(self._classes.capacities[place])]
+        return self._ties.numbering.key(int(self._ties.used[standing]))
 
     def own(self, exchange: Exchange, rank: int, transfer: Transfer, side: int) -> Transfer:
         """What leaves a rank or arrives at it in a one-sided exchange, on the capacities that stand."""

@@ -16,7 +16,6 @@ one port's rate and its rank's colour splits off through the transfers that cros
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -26,6 +25,8 @@ from simulator.symmetry.refinement import classes, colours_of, first_of_each, nu
 from simulator.symmetry.ties import WorldTies
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Mapping
+
     from simulator.collective.lowering import Lowering
     from simulator.collective.transfer import Key
     from simulator.program.world import World
@@ -55,19 +56,23 @@ def unfolded(world: World) -> Roles:
     return Roles(tuple(range(world.ranks)))
 
 
-def find_roles(world: World, lowering: Lowering, rate_of: Callable[[Key], float]) -> Roles:
+def find_roles(
+    world: World, lowering: Lowering, rate_of: Callable[[Key], float], schedules: Mapping[Key, Hashable] | None = None
+) -> Roles:
     """The coarsest equitable partition that refines (program, hardware).
 
-    rate_of: of a capacity, which among those of one kind may differ only from link to link.
+    rate_of: of a capacity, which among those of one kind may differ only from link to link. schedules: of capacities,
+    and of clocks ("clock", rank), whose rates change during the run.
     """
-    ranks = numbered(map(id, world.programs))
+    schedules = schedules or {}
+    ranks = numbered((id(one), schedules.get(("clock", rank))) for rank, one in enumerate(world.programs))
     if classes(ranks) == world.ranks:
         return unfolded(world)
     import numpy as np
 
     ties = WorldTies(world, lowering)
     own = np.arange(world.ranks)  # a rank's HBM is the capacity of its number, its L2 that many further
-    rates, capacities = _by_rate(ties, rate_of)
+    rates, capacities = _by_rate(ties, rate_of, schedules)
     owners = np.full(len(capacities), -1)
     transfers = colours_of(ties.kinds)
     count = -1
@@ -88,8 +93,10 @@ def find_roles(world: World, lowering: Lowering, rate_of: Callable[[Key], float]
     return Roles(leader, Folding(ties, leader, Classes(capacities, standing, rates, transfers)))
 
 
-def _by_rate(ties: WorldTies, rate_of: Callable[[Key], float]) -> tuple[Array, Array]:
-    """Rates of capacities, and colours from what they are and their rates."""
+def _by_rate(
+    ties: WorldTies, rate_of: Callable[[Key], float], schedules: Mapping[Key, Hashable]
+) -> tuple[Array, Array]:
+    """Rates of capacities, and colours from what they are, their rates and how these change."""
     import numpy as np
 
     numbering, fabric = ties.numbering, ties.numbering.fabric
@@ -105,6 +112,10 @@ def _by_rate(ties: WorldTies, rate_of: Callable[[Key], float]) -> tuple[Array, A
         known = [names.setdefault((key[0], rate), len(names)) for key, rate in zip(keys, found, strict=True)]
         rates[members] = found[0] if alike else found
         colours[members] = known[0] if alike else known
+    for key, schedule in schedules.items():
+        place = ties.place_of(key)
+        if place is not None:
+            colours[place] = names.setdefault((key[0], rate_of(key), schedule), len(names))
     return rates, colours
 
 

@@ -95,6 +95,16 @@ class WorldTies:
         self.latencies = np.array(self._latencies, dtype=np.int64)
         self._tie(world.ranks)
 
+    def place_of(self, key: Key) -> int | None:
+        """Where a capacity is among those that are used; None if it is not."""
+        import numpy as np
+
+        if key[0] == "clock":
+            return None
+        number = self.numbering.of(key)[0]
+        place = int(np.searchsorted(self.used, number))
+        return place if place < len(self.used) and self.used[place] == number else None
+
     def _add_instance(self, name: str, members: tuple[int, ...], own: Own) -> None:
         relative = tuple([rank - members[0] for rank in members]), *map(partial(_parted, members), self._partitions)
         for exchange in _exchanges(self._world, name, members, own):

@@ -12,6 +12,7 @@ from simulator.live.journal import Label
 from simulator.model import ops
 from simulator.program.flag import set_flag, wait_flag
 from simulator.program.rank import Rank
+from simulator.replay.rates import RateChange
 from simulator.spec.load import load_machine, override
 from simulator.study.library import load_scenario
 from simulator.study.scenario import Case, Workload
@@ -161,8 +162,25 @@ def uneven_ranks() -> Columns:
     return run(program, 4).columns
 
 
+def a_changing_rate() -> Columns:
+    """HBM of rank 0 is throttled to half from 15 us to 60 us, and the link of rank 1 is cut for 500 us in the gather."""
+
+    def program(npu: Rank) -> None:
+        for layer in range(2):
+            with npu.scope(layer):
+                npu.launch(passes_mb(2), "attend")
+                npu.group("world").all_gather("gather", MB // 10, "dma")
+                npu.launch(passes_mb(1), "norm")
+
+    changes = [
+        RateChange(15e-6, "hbm 0", 0.5), RateChange(60e-6, "hbm 0", 1.0),
+        RateChange(100e-6, "die 1 - box 0", 0.0), RateChange(600e-6, "die 1 - box 0", 1.0),
+    ]  # fmt: skip
+    return run(program, 2, changes=changes).columns
+
+
 MECHANISMS: Mapping[str, Callable[[], Columns]] = {
     one.__name__: one
     for one in (two_streams, prefetch_under_a_collective, communication_beside_communication, host_proxy,
-                put_and_collect, chunked_pipeline_over_nodes, uneven_ranks)
+                put_and_collect, chunked_pipeline_over_nodes, uneven_ranks, a_changing_rate)
 }  # fmt: skip

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from simulator.observe.timeline import StaticTasks, Timeline
 from simulator.physics.flows import Network
 from simulator.program.rank import Rank
 from simulator.program.world import Groups, World, record_world
+from simulator.replay.rates import RateChange, schedules
 from simulator.replay.replay import Replay, rate_of
 from simulator.replay.variants import Compiler
 from simulator.spec.load import load_machine, override
@@ -136,18 +137,21 @@ def replay(
     fold: bool = False,
     exchange: str = "auto",
     fabric: Fabric | None = None,
+    changes: Sequence[RateChange] = (),
 ) -> Run:
     """Replay a world with every law checked. fold: by roles. exchange: how collectives are lowered."""
     generation = next(iter(machine.kernels))
     fabric = fabric or Fabric(machine, world.ranks)
     lowering = Lowering(fabric, machine.collectives, exchange, world.groups)
-    roles = find_roles(world, lowering, lambda key: rate_of(key, machine, fabric)) if fold else unfolded(world)
+    changing, roles = schedules(changes, fabric), unfolded(world)
+    if fold:
+        roles = find_roles(world, lowering, lambda key: rate_of(key, machine, fabric), changing)
     timeline = Timeline("small")
     sizes = {name: len(instances[0]) for name, instances in world.groups.items()}
     compiler = Compiler(machine, generation, sizes)
     for rank, count in sorted(roles.multiplicity.items()):
         timeline.add_rank(rank, StaticTasks(**compiler.columns(world.programs[rank])), count)
-    ready = Replay(world, machine, generation, fabric, lowering, roles, timeline)
+    ready = Replay(world, machine, generation, fabric, lowering, roles, timeline, changing)
     watched = Watched(ready)
     makespan_ps = ready.run()
     for npu in ready.npus.values():
