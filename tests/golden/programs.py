@@ -182,5 +182,6 @@ def a_changing_rate() -> Columns:
 MECHANISMS: Mapping[str, Callable[[], Columns]] = {
     one.__name__: one
     for one in (two_streams, prefetch_under_a_collective, communication_beside_communication, host_proxy,
-                put_and_collect, chunked_pipeline_over_nodes, uneven_ranks, a_changing_rate)
+                put_and_collect, chunked_pipeline_over_nodes, uneven_ranks,
+                a_changing_rate)
 }  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -67,31 +67,35 @@ def ends_ps(rates: list[float], jobs: list[Exact], changes: list[Change] | None 
     return ended
 
 
-def agree(seed: int, changing: bool) -> None:
+def agree(seed: int, changing: bool, names: Sequence[str] = SOLVERS) -> None:
+    """What each of these solvers that there is here gives, against exact fractions."""
     rates, jobs = random_network(seed)
     changes = random_changes(seed, len(rates), rates) if changing else []
-    assert ends_ps(rates, jobs, changes) == pytest.approx(exact_ends_ps(rates, jobs, changes), abs=2, rel=0)
+    exact = exact_ends_ps(rates, jobs, changes)
+    for name in names:
+        if name == "plain" or ranked.library() is not None:
+            with solved_by(name):
+                assert ends_ps(rates, jobs, changes) == pytest.approx(exact, abs=2, rel=0), name
 
 
 @pytest.mark.parametrize("changing", [False, True])
 @pytest.mark.parametrize("first", range(0, 50, 10))
-def test_random_networks_end_as_in_exact_fractions(solver: str, first: int, changing: bool) -> None:
+def test_random_networks_end_as_in_exact_fractions(first: int, changing: bool) -> None:
     for seed in range(first, first + 10):
         agree(seed, changing)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 2000, 100))
-def test_two_thousand_networks_end_as_in_exact_fractions(solver: str, first: int) -> None:
+def test_two_thousand_networks_end_as_in_exact_fractions(first: int) -> None:
     for seed in range(first, first + 100):
         agree(seed, changing=seed % 4 == 0)
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.integers(10**6, 10**9), st.booleans(), st.sampled_from(SOLVERS))
-def test_any_network_ends_as_in_exact_fractions(seed: int, changing: bool, name: str) -> None:
-    with solved_by(name):
-        agree(seed, changing)
+@given(st.integers(10**6, 10**9), st.booleans())
+def test_any_network_ends_as_in_exact_fractions(seed: int, changing: bool) -> None:
+    agree(seed, changing)
 
 
 CASES = [json.loads(line) for line in TIES.read_text().splitlines()]
