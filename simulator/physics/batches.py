@@ -57,18 +57,17 @@ class Batches:
 
     def join(self, flows: list[Flow]) -> list[Flow]:
         """Hand over those that begin where a batch is, with all that share with them; the others."""
-        rest = []
         for flow in flows:
-            batches = dict.fromkeys(capacity.batch for capacity, _ in flow.pulls)
-            first, *others = sorted((one for one in batches if one is not None), key=len, reverse=True) or (None,)
-            if first is None or not flow.chosen:  # handed over with one before
-                rest.append(flow)
-                continue
-            for other in others:
-                self._dissolve(other)
-            inside = all(capacity.batch is first for capacity, _ in flow.pulls)
-            self._hand_over([flow] if inside else _component(flow), first)
-        return [flow for flow in rest if flow.chosen]
+            if not flow.chosen:
+                continue  # handed over with one before
+            batch = flow.pulls[0][0].batch if flow.pulls else None
+            if batch is not None and all(capacity.batch is batch for capacity, _ in flow.pulls):
+                self._hand_over([flow], batch)
+            elif met := _batches_of(component := _component(flow)):
+                for other in met[1:]:
+                    self._dissolve(other)
+                self._hand_over(_component(flow) if met[1:] else component, met[0])
+        return [flow for flow in flows if flow.chosen]
 
     def _dissolve(self, batch: Batch) -> None:
         """Have the flows of a batch back."""
@@ -101,6 +100,12 @@ class Batches:
             if batch.next_ps() == now_ps:
                 others_ps = [at_ps for one in self.here if one is not batch and (at_ps := one.next_ps()) != NEVER]
                 yield batch.run(max(now_ps + 1, min([until_ps, *others_ps])))
+
+
+def _batches_of(flows: Iterable[Flow]) -> list[Batch]:
+    """The batches whose capacities these cross, the largest first."""
+    met = dict.fromkeys(capacity.batch for flow in flows for capacity, _ in flow.pulls if capacity.batch is not None)
+    return sorted(met, key=len, reverse=True)
 
 
 def _component(flow: Flow) -> dict[Flow, None]:

@@ -29,8 +29,7 @@ class Capacity:
     here, may slow each other; where it is not, all of them go as fast as each would alone.
     """
 
-    __slots__ = ("_booked", "_changed", "_count", "_room", "batch", "crowded", "flows", "name", "rate_bytes_per_s",
-                 "serial")  # fmt: skip
+    __slots__ = ("_booked", "_count", "_room", "batch", "crowded", "flows", "name", "rate_bytes_per_s", "serial")
 
     def __init__(self, name: str, rate_bytes_per_s: float) -> None:
         if not rate_bytes_per_s >= 0:
@@ -39,7 +38,7 @@ class Capacity:
         self.rate_bytes_per_s = rate_bytes_per_s
         self.flows: dict[Flow, float] = {}  # those in flight here -> bytes moved here per byte of a member's own
         self.batch: Any = None
-        self.crowded = self._changed = False
+        self.crowded = False
         self._booked, self._count = 0.0, 0  # what they would move here if each went as fast as alone, and how many
         self._room = rate_bytes_per_s * ROOM
         self.serial = next(_serials)
@@ -68,19 +67,8 @@ class Capacity:
         self.batch = batch
         self._look()
 
-    def change(self, rate_bytes_per_s: float) -> None:
-        """Have another rate: from now on no flow here goes as it was made to."""
-        self.rate_bytes_per_s = rate_bytes_per_s
-        self._changed = self.crowded = True
-
-    @property
-    def changed(self) -> bool:
-        """Whether its rate is not the first one."""
-        return self._changed
-
     def _look(self) -> None:
-        many = self._count > 1 and self._booked > self._room
-        self.crowded = self._changed or self.batch is not None or many
+        self.crowded = self.batch is not None or (self._count > 1 and self._booked > self._room)
 
     def used_bytes_per_s(self) -> float:
         """How much moves here at this moment."""

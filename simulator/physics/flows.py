@@ -62,6 +62,7 @@ class Network:
         self._new: list[Flow] = []  # flows that are not alone and have no rate yet: solved at the end of this instant
         self._touched: dict[Capacity, None] = {}  # where flows came or went: those that they hold back are solved too
         self._solve_due = False
+        self._changing = False  # rates have changed: what flows would move alone says nothing any more, all are solved
         self._ending = False  # while `done` of several is called: the alarm is set after it
 
     def start(self, flow: Flow, done: Callable[[Flow], object] | None, latency_ps: int = 0) -> None:
@@ -70,7 +71,7 @@ class Network:
         `done` never runs inside `start`; None where only the flow's countdowns matter. Raises StalledFlowError if the
         flow could never end, ValueError if it was started before.
         """
-        if flow.serial >= 0 or not flow.solo_rate:
+        if flow.serial >= 0 or not (flow.solo_rate or self._changing):
             _check(flow)
         stats = self.stats
         flow.serial = stats.started
@@ -80,7 +81,7 @@ class Network:
         if not flow.size_bytes:
             call_later(self.env, latency_ps, lambda _: self._end_empty(flow))
             return
-        crowded, rate = False, flow.solo_rate
+        crowded, rate = self._changing, flow.solo_rate
         for capacity, pull in flow.pulls:
             if capacity.book(pull * rate):
                 self._displace(capacity)
@@ -111,10 +112,10 @@ class Network:
 
     def _begin(self, flow: Flow) -> None:
         flow.since_ps = flow.bound_since_ps = now_ps = self.env.now_ps
-        crowded = False
+        crowded = self._changing
         for capacity, pull in flow.pulls:
             flows = capacity.flows
-            if capacity.crowded:
+            if capacity.crowded or self._changing:
                 crowded = True
                 if flows:
                     self._touched[capacity] = None
@@ -147,9 +148,13 @@ class Network:
         """
         if not 0 <= rate_bytes_per_s < inf or capacity.rate_bytes_per_s == inf:
             raise ValueError(f"{capacity!r}: its rate cannot become {rate_bytes_per_s} bytes/s; 0 or more, and finite")
-        capacity.change(rate_bytes_per_s)
-        self._displace(capacity)
+        capacity.rate_bytes_per_s = rate_bytes_per_s
         now_ps = self.env.now_ps
+        if not self._changing:
+            self._changing = True
+            for flow in list(self.active):
+                if flow.since_ps > now_ps and flow.rate_bytes_per_s:
+                    self._put_off(flow)
         if capacity.batch is not None:
             capacity.batch.set_rate(capacity, now_ps)
         for flow in capacity.flows:
@@ -319,7 +324,7 @@ class Network:
             for capacity, pull in flow.pulls:
                 flows = capacity.flows
                 del flows[flow]
-                if capacity.crowded:
+                if capacity.crowded or self._changing:
                     for other in flows:
                         if other.bound is capacity:
                             touched[capacity] = None
@@ -371,7 +376,6 @@ def _check(flow: Flow) -> None:
     """StalledFlowError if a flow could never end, ValueError if it was started before."""
     if flow.serial >= 0:
         raise ValueError(f"{flow!r} has been started before")
-    cut = any(capacity.changed for capacity, _ in flow.pulls)  # it may move again later
-    if flow.size_bytes and not cut and not flow.solo_rate:
+    if flow.size_bytes and not flow.solo_rate:
         what = "its limit" if flow.solo_bound == LIMIT else repr(flow.solo_bound)
         raise StalledFlowError(f"{flow!r} can never move its bytes: {what} is 0 bytes/s")

@@ -163,7 +163,7 @@ def uneven_ranks() -> Columns:
 
 
 def a_changing_rate() -> Columns:
-    """HBM of rank 0 is throttled to half from 15 us to 60 us, and the link of rank 1 is cut for 500 us in the gather."""
+    """HBM of rank 0 is throttled to half from 15 us to 60 us, the link of rank 1 is cut for 500 us in the gather."""
 
     def program(npu: Rank) -> None:
         for layer in range(2):
