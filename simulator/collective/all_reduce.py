@@ -10,13 +10,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from simulator.collective.messages import Call
+    from simulator.collective.messages import CollectiveCall
     from simulator.collective.transfer import Phase
     from simulator.program.task import Collective
 
 
-def all_reduce(call: Call) -> tuple[Phase, ...]:
-    """Its parts one after the other, at the rates of AllReduce if the engine has a ladder of them."""
+def all_reduce(call: CollectiveCall) -> tuple[Phase, ...]:
+    """Its parts one after the other, at the rates of AllReduce if the engine has a curve of them."""
     own = call.collective.kind if call.engine.ladder.all_reduce else ""
     parts = parts_of(call.collective, len(call.members))
     return tuple(phase for part in parts for phase in call.lower(part, own))

@@ -126,10 +126,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except MemoryError:
         code = _complain("out of memory: this needs more than the computer has", BraidError.exit_code)
     except Exception as error:
-        from simulator.paths import located, own_place
+        from simulator.paths import located, own_location
 
         what = f"{type(error).__name__}: {error}".removesuffix(": ")
-        defect = "" if own_place(error) else "\nThis is a defect; BRAID_DEBUG=1 shows where."
+        defect = "" if own_location(error) else "\nThis is a defect; BRAID_DEBUG=1 shows where."
         code = _complain(located(error, what) + defect, BraidError.exit_code)
     sys.exit(code if isinstance(code, int) else 0)
 

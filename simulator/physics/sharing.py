@@ -28,7 +28,7 @@ _NOISE = 1e-12  # relative; levels and rates that differ by less are equal
 _serial = attrgetter("serial")
 
 
-def share(flows: list[Flow]) -> tuple[list[float], list[Bound]]:
+def max_min_rates(flows: list[Flow]) -> tuple[list[float], list[Bound]]:
     """Rates and bounds, in the order of `flows`, all of which are marked `chosen`.
 
     Appends (and marks) those others whose rates must change as well.

@@ -57,7 +57,7 @@ class Rank:
 
     # who am I -------------------------------------------------------------------------------------------------------
 
-    def where(self, coordinate: str) -> object:
+    def coordinate(self, coordinate: str) -> object:
         """This rank's value of a coordinate ("rank", "role", ...)."""
         if coordinate not in self._coordinates:
             raise ProgramError(f"no coordinate '{coordinate}': there are {', '.join(sorted(self._coordinates))}")
@@ -68,7 +68,7 @@ class Rank:
     @property
     def rank(self) -> int:
         """The global rank. Asking makes this rank's program its own."""
-        value = self.where("rank")
+        value = self.coordinate("rank")
         assert isinstance(value, int)
         return value
 

@@ -18,6 +18,8 @@ class ProgramError(Exception):
 ALGORITHMS: dict[str, list[str]] = {}
 """How each kind of collective may go about it: the names that the table of `simulator.collective` enters here."""
 
+SizeTable = tuple[tuple[int, ...], ...]  # of what each member sends to each
+
 
 @dataclass(frozen=True, slots=True)
 class Collective:
@@ -37,7 +39,7 @@ class Collective:
     group: str
     via: str
     bytes_per_pair: int = 0
-    sizes: tuple[tuple[int, ...], ...] = ()
+    sizes: SizeTable = ()
     peer: int = -1
     algorithm: str = "direct"
     sent_bytes: int = 0

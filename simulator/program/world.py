@@ -49,7 +49,7 @@ def record_world(
     groups: Groups,
     coordinates: Callable[[int], Mapping[str, object]],
 ) -> World:
-    """Record `program` once for every set of answers that it got about its place; ranks with equal numbers share it.
+    """Record `program` once for every set of answers that it got about itself; ranks with equal numbers share it.
 
     coordinates(rank): what a rank may ask about itself; "rank" is always there.
 
@@ -71,10 +71,10 @@ def record_world(
         if len(recorded) == 1 and not recorded[0][0]:  # it asked nothing: it is everybody's
             programs.append(recorded[0][1])
             continue
-        place = {"rank": rank, **coordinates(rank)}
-        known = next((found for asked, found in recorded if _same(asked, place)), None)
+        own = {"rank": rank, **coordinates(rank)}
+        known = next((found for asked, found in recorded if _same(asked, own)), None)
         if known is None:
-            npu = Rank(place, sizes)
+            npu = Rank(own, sizes)
             with watched(npu):
                 program(npu)
             alike = by_length.setdefault(len(npu.program.items), [])
@@ -110,8 +110,8 @@ def _size(name: str, instances: Sequence[tuple[int, ...]], ranks: int) -> int:
     return sizes[0]
 
 
-def _same(asked: Mapping[str, object], place: Mapping[str, object]) -> bool:
-    return all(place[coordinate] == value for coordinate, value in asked.items())
+def _same(asked: Mapping[str, object], coordinates: Mapping[str, object]) -> bool:
+    return all(coordinates[coordinate] == value for coordinate, value in asked.items())
 
 
 def _with_own(programs: list[Program]) -> list[Program]:

@@ -20,7 +20,7 @@ from simulator.symmetry.refinement import Ties
 
 if TYPE_CHECKING:
     from simulator.collective.lowering import Lowering
-    from simulator.collective.transfer import Key, Phase
+    from simulator.collective.transfer import CapacityKey, Phase
     from simulator.program.world import World
     from simulator.symmetry.refinement import Array
 
@@ -33,7 +33,7 @@ class _Vertex:
     """A transfer to be: what it is, what it loads, and who waits for it, under what name."""
 
     kind: tuple
-    loads: Sequence[tuple[Key, int]]
+    loads: Sequence[tuple[CapacityKey, int]]
     called: Sequence[int]
     ranks: Sequence[int]
 
@@ -44,7 +44,7 @@ class _Numbers(dict):
     def __init__(self, numbering: Numbering) -> None:
         self._numbering = numbering
 
-    def __missing__(self, key: Key) -> int:
+    def __missing__(self, key: CapacityKey) -> int:
         number = self[key] = self._numbering.of(key)[0]
         return number
 
@@ -95,7 +95,7 @@ class WorldTies:
         self.latencies = np.array(self._latencies, dtype=np.int64)
         self._tie(world.ranks)
 
-    def place_of(self, key: Key) -> int | None:
+    def place_of(self, key: CapacityKey) -> int | None:
         """Where a capacity is among those that are used; None if it is not."""
         import numpy as np
 
