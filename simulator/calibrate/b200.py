@@ -294,7 +294,7 @@ def prologues_us(folder: Path, machine: MachineSpec, heads: int) -> list[float]:
 
 
 def all_reduce(folder: Path, machine: MachineSpec, name: str, engine: str, steps: int) -> Misfit:
-    """An AllReduce of 8 GPUs up to 1 MiB; steps: 1 where everybody sends its whole buffer, 2 with a scatter first."""
+    """An AllReduce of 8 GPUs up to 1 MiB; steps: 1 where each GPU sends its whole buffer, 2 with a scatter first."""
     only = {"op_name": "all_reduce", "num_gpus": 8}
     spec, errors = machine.collectives[engine], []
     for row in aiconfigurator(folder, name, **only):

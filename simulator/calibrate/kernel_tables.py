@@ -116,7 +116,7 @@ def infersim_grouped(folder: Path, chip: str, phase: str, dtype: str = "fp8") ->
     Times step where experts of 1.3 times the mean fill one more tile, and reach the next step at 0.7 times: the rows of
     experts are uniform between, as in DeepGEMM's own benchmark (deepseek-ai/DeepGEMM, tests, `random.uniform`).
     Rows with less than two tokens per expert are left out: the table rounds them down, so some experts had none; so
-    are those of few experts, whose draw nobody knows.
+    are those of few experts, whose draw is unknown.
     """
     table: KernelTable = []
     for row in rows(folder / "infersim" / f"grouped_gemm.{phase}.{chip}.data.csv"):

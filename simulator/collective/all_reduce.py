@@ -1,4 +1,4 @@
-"""AllReduce: a ReduceScatter and an AllGather of shards, or in one shot everybody's buffer to everybody.
+"""AllReduce: a ReduceScatter and an AllGather of shards, or in one shot every buffer to every rank.
 
 Worked example: 8 ranks sum 1 MB. In shards of 128 kB each rank sends 2 x 7 x 128 kB = 1.8 MB and pays two start-ups; in
 one shot it sends 7 MB and pays one, which is shorter for small buffers.

@@ -1,4 +1,4 @@
-"""Everybody writes straight to everybody, all at once.
+"""Every member writes straight to every other one, all at once.
 
 A balanced exchange is **one transfer for all ranks** (they run in lock-step) for each way through the fabric
 (`crossings`): its size is what one rank puts on the wire there, its loads are the bytes on every link, HBM and L2 of

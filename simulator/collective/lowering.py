@@ -75,7 +75,7 @@ def engine_of(collective: Collective, engines: Mapping[str, CollectiveSpec]) -> 
 def solo_ps_by_rank(
     phases: tuple[Phase, ...], ranks: Iterable[int], busy_ps: Callable[[int, Sequence[int]], int]
 ) -> dict[int, int]:
-    """How long an exchange takes each rank with nobody else there, in ps: every latency, and the busiest capacity.
+    """How long an exchange takes each rank without other load, in ps: every latency, and the busiest capacity.
 
     Of the last phase only the transfers count that a rank waits for. Where messages differ it can take longer.
     busy_ps(before, numbers): what the busiest capacity needs for some transfers of the phase that has so many before.

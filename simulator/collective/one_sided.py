@@ -1,6 +1,6 @@
 """One-sided exchanges: every rank writes into its peers' memory when it is ready, and later collects what was written.
 
-A `put` starts when its rank is ready and ends when its own bytes have left; nobody is waited for. A `collect` ends when
+A `put` starts when its rank is ready and ends when its own bytes have left; it waits for no rank. A `collect` ends when
 the puts of all members have landed and this rank's own arriving bytes have drained through its port and memory: a rank
 with more to do before its put makes the others wait there, and nowhere else. Puts and collects of a group meet by their
 place in the program: the third collect collects the third put.

@@ -5,7 +5,7 @@ leaves a node by another member's link, so what crosses nodes is spread over all
 nodes of k and shards of M bytes, (n-1) M (k-1)/k go to a neighbour in the node and (n-1) M / k to one in the next node.
 
 Worked example: 4 nodes of 8, M = 1 MB: every rank puts 31 MB on the wire, of which 3.9 MB leave its node. Sent straight
-to everybody it would be 24 MB.
+to every rank it would be 24 MB.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def braid() -> None:
 
     A SCENARIO is FILE:FUNCTION from the library (a3_prefill:microbatch) or from a file of your own (my.py:mine).
 
-    Exit codes: 0 done, 1 a run failed, 2 wrong usage or input, 130 interrupted, 141 nobody reads the output.
+    Exit codes: 0 done, 1 a run failed, 2 wrong usage or input, 130 interrupted, 141 the output is not read.
     BRAID_DEBUG=1 shows tracebacks.
 
     \b

@@ -179,7 +179,7 @@ class Stream:
                     self._timer_set = True
                     self._issued.at(issued_ps)
                 return
-            at_ps = issued_ps  # nobody else takes cores or changes L2 until then: the kernel can be sent off now
+            at_ps = issued_ps  # no other task takes cores or changes L2 until then: the kernel can be sent off now
         self.running = True
         self.index = index
         npu.ready_ps[index] = at_ps

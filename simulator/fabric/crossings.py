@@ -1,6 +1,6 @@
 """How often the routes between all members of a group cross each link, from the levels of the fabric.
 
-Two members meet at the innermost level that holds both. Bytes for whoever is met at a level climb from the die through
+Two members meet at the innermost level that holds both. Bytes for a member met at a level climb from the die through
 the switches below that level's own and come down the same way on the other side (`Switch.climb`), so everything below
 one end of a link crosses it together: members below the end x members that each of them meets at the level. That takes
 time in proportion to the members, where counting pair by pair takes their square.

@@ -102,9 +102,9 @@ class Fabric:
 
     @cached_property
     def ways(self) -> tuple[int, ...]:
-        """For each level the innermost one whose links hold back whoever meets there, as far as the machine says.
+        """For each level the innermost one whose links hold back the dies that meet there, as far as the machine says.
 
-        An uplink that carries all ports below it at once holds nobody back.
+        An uplink that carries all ports below it at once holds no die back.
         """
         ways: list[int] = []
         for level in self.by_level.values():

@@ -43,7 +43,7 @@ class LiveReplay(Replay):
         """Run to the end; the makespan in ps.
 
         Raises:
-            RunError: a flag, a count or a transfer for which somebody waits can never come; it names them.
+            RunError: a flag, a count or a transfer for which a process waits can never come; it names them.
         """
         makespan_ps = super().run()
         if any(process.is_alive for process in self.proxies.values()):

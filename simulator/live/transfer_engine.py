@@ -35,7 +35,7 @@ class Command:
 
 @dataclass(slots=True)
 class Expectation:
-    """A counter that somebody waits for: at `count` immediates the GPU's flag is set (if any) and the event happens."""
+    """A counter that is waited for: at `count` immediates the GPU's flag is set (if any) and the event happens."""
 
     count: int
     event: simpy.Event
@@ -122,7 +122,7 @@ class TransferEngine:
         return self.count(label, tag, parts)
 
     def count(self, label: Label, immediate: str, expected: int, gpu_flag: str = "") -> simpy.Event:
-        """An event: so many immediates have been counted; they may come before anybody waits for them."""
+        """An event: so many immediates have been counted; they may come before a process waits for them."""
         wanted = Expectation(expected, self.env.event(), label, gpu_flag)
         self.expected[immediate] = wanted
         if self.counts[immediate] >= expected:

@@ -122,5 +122,5 @@ def in_l2(kernels: Kernels) -> Kernels:
 
 
 def _named(weights: str, part: str) -> str:
-    """A layer's weights of one part, or "" where nobody keeps track of what lies in L2."""
+    """A layer's weights of one part, or "" where what lies in L2 is not tracked."""
     return f"{weights}.{part}" if weights else ""

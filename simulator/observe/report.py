@@ -23,7 +23,7 @@ PS_PER_MS = 10**9
 
 @dataclass(frozen=True)
 class ExpectedRow:
-    """A value that somebody published or measured beside the simulated one; role: fit or predict.
+    """A published or measured value beside the simulated one; role: fit or predict.
 
     band: what was published instead of one value, in words ("above 1"); inside it there is no error.
     """

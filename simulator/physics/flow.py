@@ -215,7 +215,7 @@ class Flow:
         return f"Flow({name}{self.size_bytes:g} B)"
 
     def solo_s(self) -> float:
-        """How long it takes with nobody else there, in seconds, without latency; inf if it can never end."""
+        """How long it takes without other flows, in seconds, without latency; inf if it can never end."""
         if not self.size_bytes:
             return 0.0
         return self.size_bytes / self.solo_rate if self.solo_rate else inf

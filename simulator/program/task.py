@@ -31,7 +31,7 @@ class Collective:
     whose pairs differ. via: the driving engine, by its name in the machine file. peer: index in the group (send, recv).
     algorithm: direct, or hierarchical (all_gather, reduce_scatter, all_reduce): pipelined over nodes; or ring (the same
     three): from each rank to the next; or pairwise (all_to_all): between nodes one peer after the other; or one_shot
-    (all_reduce): everybody sends the whole buffer to everybody and sums what comes.
+    (all_reduce): each member sends the whole buffer to all and sums what comes.
     sent_bytes, received_bytes: of this rank, over all peers (put); other members have their own.
     """
 

@@ -68,7 +68,7 @@ def record_world(
     by_length: dict[int, list[Program]] = {}  # different answers may still lead to the same program
     programs = []
     for rank in range(ranks):
-        if len(recorded) == 1 and not recorded[0][0]:  # it asked nothing: it is everybody's
+        if len(recorded) == 1 and not recorded[0][0]:  # it asked nothing: it is that of all ranks
             programs.append(recorded[0][1])
             continue
         own = {"rank": rank, **coordinates(rank)}
@@ -81,7 +81,7 @@ def record_world(
             known = next((one for one in alike if one == npu.program), npu.program)
             if known is npu.program:
                 alike.append(known)
-            if "rank" not in npu.asked:  # else nobody else can share it
+            if "rank" not in npu.asked:  # else no other rank can share it
                 recorded.append((npu.asked, known))
         programs.append(known)
     check_order(programs, groups, line_of)

@@ -51,13 +51,13 @@ class Meeting:
     expected: frozenset[int]
     steps: int
     phases: tuple[Phase, ...]
-    solo_ps: dict[int, int]  # rank -> how long it takes with nobody else there
+    solo_ps: dict[int, int]  # rank -> how long it takes without other load
     arrived: dict[int, list[tuple[Npu, int]]] = field(default_factory=dict)
     started_ps: int = -1
 
     @property
     def complete(self) -> bool:
-        """Whether everybody is there."""
+        """Whether all members are there."""
         return len(self.arrived) == len(self.expected) and all(len(x) == self.steps for x in self.arrived.values())
 
     @property
@@ -137,7 +137,7 @@ class Meetings:
         return meeting
 
     def absent(self, npu: Npu, index: int) -> list[int]:
-        """Whom a step of `npu` is waiting for; nobody if it has not come itself."""
+        """The ranks that a step of `npu` waits for; none if it has not come itself."""
         who, number, _, collective = self._agenda(npu.rank)[npu.steps[index].exchange]
         if collective.kind in ONE_SIDED:
             return self._mailbox(npu, index).absent()
@@ -191,7 +191,7 @@ class Meetings:
         return known
 
     def _solo_ps(self, exchange: Exchange, ranks: list[int]) -> dict[int, int]:
-        """How long an exchange takes some of its members with nobody else there."""
+        """How long an exchange takes some of its members without other load."""
         phases, folding = self.lowering.lower(exchange[2], exchange[1]), self.roles.folding
         if folding is not None:
             return solo_ps_by_rank(phases, ranks, partial(folding.busy_ps, exchange))
@@ -275,10 +275,10 @@ def _what(collective: Collective) -> Collective:
 def _agenda_of(world: World, roles: Roles, rank: int, one_of: Callable[[Who], Who]) -> list[AgendaItem]:
     counts: dict[object, int] = {}
     groups = {name: world.instance(name, rank) for name in world.groups}
-    everybody = {name: one_of(Who(name, leaders_of(roles, members))) for name, members in groups.items()}
+    whole = {name: one_of(Who(name, leaders_of(roles, members))) for name, members in groups.items()}
     agenda = []
     for _, collective in world.programs[rank].collectives():
-        members, who, side = groups[collective.group], everybody[collective.group], ""
+        members, who, side = groups[collective.group], whole[collective.group], ""
         if collective.kind in ("send", "recv"):
             peer, side = members[collective.peer], collective.kind
             members = (rank, peer) if side == "send" else (peer, rank)

@@ -105,7 +105,7 @@ def _module(path: Path) -> ModuleType:
 
 @contextmanager
 def _siblings(folder: Path) -> Iterator[None]:
-    """Modules of this folder can be imported, and are forgotten afterwards: whoever imported them has them."""
+    """Modules of this folder can be imported, and are forgotten afterwards: the code that imported them keeps them."""
     before = set(sys.modules)
     sys.path.insert(0, str(folder))
     try:

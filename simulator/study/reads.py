@@ -1,4 +1,4 @@
-"""Which settings a run reads: whoever sets one that nothing reads should be told that it changes nothing.
+"""Which settings a run reads: a user who sets one that nothing reads is told that it changes nothing.
 
 Only what was set from outside is watched: the parts that hold it are replaced by twins whose class notes each look at
 those fields, and gives the same values. A run without such settings is not touched at all.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PartT = TypeVar("PartT", bound=BaseModel)
 _NUMBER = ("si", "value", "count")  # how a Quantity is read
-_WHOLE = ("model_dump", "__iter__")  # whoever asks for all fields reads each
+_WHOLE = ("model_dump", "__iter__")  # code that asks for all fields reads each
 
 
 class Reads:

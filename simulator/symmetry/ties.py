@@ -65,7 +65,7 @@ class WorldTies:
     """Every distinct exchange and transfer of the world with their ties to capacities and ranks.
 
     A rank's name for an exchange is what its program says: ranks with the same program have the same names in the same
-    order, so whoever meets others, or waits for something else, under one name is different.
+    order, so a rank that meets others, or waits for something else, under one name is different.
     first: number of an exchange's first transfer, those of all its phases follow. kinds, latencies: small numbers, by
     transfer and by exchange. numbering: of capacities; used: which of them there are, in the order of vertices.
     """
