@@ -6,7 +6,7 @@ NVIDIA B200 GPUs". `base` is where it began, `gtc` and `final` are two published
 
 from __future__ import annotations
 
-from simulator.study.scenario import Expected, Layout, RoutingSpec, Scenario, Step, Study
+from simulator.study.scenario import Expected, LadderStep, Layout, RoutingSpec, Scenario, Study
 from workloads.trt_min_latency import ITERATION, Knobs, Request
 
 SOURCE = "TensorRT-LLM tech blog 1, DeepSeek-R1 at minimum latency on 8 x B200"
@@ -52,24 +52,24 @@ def _split(tensor: int, expert: int) -> dict[str, str]:
 
 
 TO_GTC = (
-    Step(title="shared expert on a stream of its own", changes={"knobs.shared_beside": "true"}),
-    Step(title="top-k in one kernel instead of six", changes={"knobs.fused_top_k": "true"}),
-    Step(title="three MTP draft tokens", changes={"batch.draft_tokens": "3"}),
-    Step(title="AllReduce with add, norm and quantise", changes={"knobs.fused_all_reduce": "true"}),
-    Step(title="programmatic dependent launch", changes={"knobs.programmatic_launch": "true"}),
-    Step(title="two norms on two streams", changes={"knobs.norms": "streams"}),
-    Step(title="KV cache beside the query's GEMMs", changes={"knobs.cache_beside": "true"}),
-    Step(title="SwiGLU, RoPE and last sum in their neighbours", changes={"knobs.fused_kernels": "true"}),
-    Step(title="routed experts as plain GEMMs", changes={"knobs.sparse": "gemms"}),
-    Step(title="experts TP2 x EP4 instead of EP8", changes=_split(2, 4)),
+    LadderStep(title="shared expert on a stream of its own", changes={"knobs.shared_beside": "true"}),
+    LadderStep(title="top-k in one kernel instead of six", changes={"knobs.fused_top_k": "true"}),
+    LadderStep(title="three MTP draft tokens", changes={"batch.draft_tokens": "3"}),
+    LadderStep(title="AllReduce with add, norm and quantise", changes={"knobs.fused_all_reduce": "true"}),
+    LadderStep(title="programmatic dependent launch", changes={"knobs.programmatic_launch": "true"}),
+    LadderStep(title="two norms on two streams", changes={"knobs.norms": "streams"}),
+    LadderStep(title="KV cache beside the query's GEMMs", changes={"knobs.cache_beside": "true"}),
+    LadderStep(title="SwiGLU, RoPE and last sum in their neighbours", changes={"knobs.fused_kernels": "true"}),
+    LadderStep(title="routed experts as plain GEMMs", changes={"knobs.sparse": "gemms"}),
+    LadderStep(title="experts TP2 x EP4 instead of EP8", changes=_split(2, 4)),
 )
 TO_FINAL = (
-    Step(title="TensorRT-LLM MoE backend, TP4 x EP2",
+    LadderStep(title="TensorRT-LLM MoE backend, TP4 x EP2",
          changes={"knobs.sparse": "grouped", "knobs.moe_backend": "trtllm", **_split(4, 2)}),
-    Step(title="two norms in one grouped kernel", changes={"knobs.norms": "grouped"}),
-    Step(title="Fuse_A kernel, weights prefetched", changes={"knobs.fuse_a_kernel": "true"}),
-    Step(title="router kernel", changes={"knobs.router_kernel": "true"}),
-    Step(title="relaxed acceptance", changes={"knobs.relaxed_acceptance": "true"}),
+    LadderStep(title="two norms in one grouped kernel", changes={"knobs.norms": "grouped"}),
+    LadderStep(title="Fuse_A kernel, weights prefetched", changes={"knobs.fuse_a_kernel": "true"}),
+    LadderStep(title="router kernel", changes={"knobs.router_kernel": "true"}),
+    LadderStep(title="relaxed acceptance", changes={"knobs.relaxed_acceptance": "true"}),
 )  # fmt: skip
 
 
@@ -78,7 +78,7 @@ def _with(scenario: Scenario, title: str, changes: dict[str, str], *expected: Ex
     return scenario.replace(changes).variant(title=title, changes={}, expected=expected, studies=(), ladder=())
 
 
-def _climbed(steps: tuple[Step, ...]) -> dict[str, str]:
+def _climbed(steps: tuple[LadderStep, ...]) -> dict[str, str]:
     return {key: text for step in steps for key, text in step.changes.items()}
 
 

@@ -21,7 +21,7 @@ class InputError(BraidError):
 
 
 class NoSuchName(InputError):  # noqa: N818
-    """A machine has nothing of that name; whoever knows which setting says `name` adds that."""
+    """A machine has nothing of that name; the caller that knows which setting says `name` adds that."""
 
     def __init__(self, name: str, text: str) -> None:
         super().__init__(text)

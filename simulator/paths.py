@@ -82,7 +82,7 @@ def _own_file(kind: str, path: Path, library: list[str]) -> Path:
     raise NotFound(f"{kind}: '{path}' {what}{hint}; the library has: {', '.join(library) or 'none'}")
 
 
-def own_place(error: BaseException) -> str:
+def own_location(error: BaseException) -> str:
     """FILE:LINE of the user's own file that led to an error, the innermost; "" if none did."""
     cause: BaseException | None = error
     while cause is not None:
@@ -95,7 +95,7 @@ def own_place(error: BaseException) -> str:
 
 def located(error: BaseException, text: str = "") -> str:
     """What is wrong, after the line of the user's own file that led to it, if there is one. text: else the error's."""
-    place, what = own_place(error), text or str(error)
+    place, what = own_location(error), text or str(error)
     return f"{place}: {what}" if place and place not in what else what
 
 

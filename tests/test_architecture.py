@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,7 @@ FLOORS = (
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in ([names] if isinstance(names, str) else names)}
 BESIDE = "observe"  # imports units alone; whoever runs something may import it
 OBSERVED_FROM = FLOOR["study"]
+VAGUE = re.compile(r"\b(?:(?:no|some|every|any)body|whoever)\b", re.IGNORECASE)
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 400, 60
 TOP = {".ci", ".gitignore", "CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml",
        "results", "scenarios", "simulator", "tests", "topologies", "workloads"}  # fmt: skip
@@ -130,6 +132,14 @@ def test_public_things_say_what_they_mean(file: Path) -> None:
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
             assert ast.get_docstring(node), f"{file.name}: {node.name} has no docstring"
+
+
+@pytest.mark.parametrize("file", FILES, ids=_module)
+def test_docstrings_name_what_they_speak_of(file: Path) -> None:
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            vague = VAGUE.findall(ast.get_docstring(node) or "")
+            assert not vague, f"{file.name}: {getattr(node, 'name', 'the file')} speaks of {', '.join(vague)}"
 
 
 def test_the_command_line_imports_nothing_heavy() -> None:

@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from simulator.errors import InputError
 from simulator.model import decode, lengths, ops
 from simulator.model.expert_load import ExpertLoad
-from simulator.model.layout import share
+from simulator.model.layout import shard_size
 from simulator.model.mla import Kernels
 from simulator.model.routing import routing_of
 from simulator.program.rank import DEFAULT_STREAM, Event, Rank
@@ -115,7 +115,7 @@ def dense(npu: Rank, case: Case) -> None:
     launch(npu, decode.in_l2([("dense.norm", ops.add_rms_norm(tokens, s.hidden)),
                               ("dense.quantise", ops.quantise(tokens, s.hidden))]))  # fmt: skip
     node.all_gather("dense.gather", tokens * s.hidden, case.knobs.engine)
-    width = share(s.dense_intermediate, node.size, "columns of the dense FFN")
+    width = shard_size(s.dense_intermediate, node.size, "columns of the dense FFN")
     launch(npu, decode.ffn(s, "dense", tokens * node.size, width, quantise=False))
     node.reduce_scatter("dense.reduce_scatter", 2 * tokens * s.hidden, case.knobs.engine)
 
@@ -249,7 +249,7 @@ def shared_expert(npu: Rank, case: Case) -> None:
     if case.knobs.shared == "dp":
         launch(npu, decode.ffn(s, "shared", tokens, width, quantise=False))
         return
-    own = share(width, node.size, "columns of the shared expert")
+    own = shard_size(width, node.size, "columns of the shared expert")
     node.all_gather("shared.gather", tokens * s.hidden, case.knobs.engine)
     launch(npu, decode.ffn(s, "shared", tokens * node.size, own, quantise=False))
     node.reduce_scatter("shared.reduce_scatter", 2 * tokens * s.hidden, case.knobs.engine)
@@ -353,7 +353,7 @@ def _contexts(npu: Rank, case: Case) -> Held:
     if _uneven(case):
         held = lengths_of(case)
         return cache(lambda rank: tuple((case.batch.queries, length) for length in held[rank]))
-    own = npu.where("lengths")
+    own = npu.coordinate("lengths")
     assert isinstance(own, tuple)
     contexts = tuple((case.batch.queries, length) for length in own)
     return lambda _: contexts

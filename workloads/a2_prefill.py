@@ -20,11 +20,11 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from simulator.model import mla, moe, ops
-from simulator.model.layout import blocks, deal, share, strides
+from simulator.model.layout import blocks, deal, shard_size, strides
 from simulator.model.mla import Kernels
 from simulator.model.routing import routing_of
 from simulator.program.rank import Event, Rank
-from simulator.spec.model import Shapes
+from simulator.spec.model import ModelShapes
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Workload
 
@@ -110,7 +110,7 @@ def converted_attention(npu: Rank, case: Case) -> None:
     launch(npu, [("attention.norm", ops.add_rms_norm(own, s.hidden)), *mla.down_projections(s, own)])
     _gather(npu, case, "attention.gather_latents", 2 * own * (s.q_lora + s.kv_values))
     heads_attention(npu, case)
-    heads = share(s.heads, npu.group("world").size, "heads")
+    heads = shard_size(s.heads, npu.group("world").size, "heads")
     tokens = own * nodes  # those that a pair of counterparts projects together
     algorithm = "pairwise" if case.knobs.algorithm == "hierarchical" else "direct"
     node.all_to_all("attention.heads_to_tokens", 2 * tokens * heads * s.v_dim, case.knobs.engine, algorithm)
@@ -122,7 +122,7 @@ def converted_attention(npu: Rank, case: Case) -> None:
 
 def heads_attention(npu: Rank, case: Case) -> None:
     """Up-projections and attention of this rank's heads, all tokens."""
-    s, heads = case.shapes, share(case.shapes.heads, npu.group("world").size, "heads")
+    s, heads = case.shapes, shard_size(case.shapes.heads, npu.group("world").size, "heads")
     launch(npu, mla.up_projections(s, _total(case), heads))
     launch(npu, mla.attention(s, mla.causal(case.batch.lengths), heads, f"flash_attention_{case.knobs.attention}"))
 
@@ -130,7 +130,7 @@ def heads_attention(npu: Rank, case: Case) -> None:
 def _o_shard(case: Case) -> Kernels:
     """o_proj of this rank's heads, partial sums of all tokens."""
     s, total = case.shapes, _total(case)
-    width = share(s.heads, case.ranks, "heads") * s.v_dim
+    width = shard_size(s.heads, case.ranks, "heads") * s.v_dim
     return [("attention.o.quantise", ops.quantise(total, width)), ("attention.o", ops.gemm(total, s.hidden, width))]
 
 
@@ -209,7 +209,7 @@ class Half:
 
     def __init__(self, npu: Rank, case: Case, number: int) -> None:
         dealt = [deal(prompts, 2)[number] for prompts in deal(case.batch.lengths, case.ranks)]
-        own = npu.where("prompts")
+        own = npu.coordinate("prompts")
         assert isinstance(own, tuple)
         self.npu, self.number = npu, number
         self.prompts = deal(own, 2)[number]
@@ -251,7 +251,7 @@ def _finish(npu: Rank, case: Case, layer: int, given: Event | None, own: int) ->
             launch(npu, _add_shared(case.shapes, own))
 
 
-def _add_shared(s: Shapes, own: int) -> Kernels:
+def _add_shared(s: ModelShapes, own: int) -> Kernels:
     """The shared expert's results to the routed ones', if there is one."""
     size = 2.0 * own * s.hidden
     return [("finalize.add_shared", ops.passes(2.0 * size, size))] if s.shared_experts else []
@@ -317,7 +317,7 @@ def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     }
 
 
-def place(case: Case, rank: int) -> Mapping[str, object]:
+def coordinates(case: Case, rank: int) -> Mapping[str, object]:
     """The prompts of a rank where MLA is data parallel; otherwise all ranks are alike."""
     return {"prompts": deal(case.batch.lengths, case.ranks)[rank]} if case.knobs.split == "micro_batch" else {}
 
@@ -356,4 +356,4 @@ def measures(case: Case, seconds: float) -> Mapping[str, float]:
     }
 
 
-PREFILL = Workload(prefill, groups, place, memory, measures)
+PREFILL = Workload(prefill, groups, coordinates, memory, measures)

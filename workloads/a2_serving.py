@@ -18,7 +18,7 @@ def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     }
 
 
-def place(case: Case, rank: int) -> Mapping[str, object]:
+def coordinates(case: Case, rank: int) -> Mapping[str, object]:
     """Cached tokens of a rank's requests."""
     return {"lengths": lengths_of(case)[rank]}
 
@@ -50,4 +50,4 @@ def measures(case: Case, seconds: float) -> Mapping[str, float]:
     return decode_measures(case.batch, seconds)
 
 
-ITERATION = Workload(iteration, groups, place, memory, measures)
+ITERATION = Workload(iteration, groups, coordinates, memory, measures)

@@ -182,7 +182,7 @@ def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     return {"ep": ep, "world": blocks(case.ranks, case.ranks)}
 
 
-def place(case: Case, rank: int) -> Mapping[str, object]:
+def coordinates(case: Case, rank: int) -> Mapping[str, object]:
     """The prompts that fall on a data-parallel rank."""
     return {"prompts": deal(case.batch.lengths, case.ranks)[rank]}
 

@@ -10,7 +10,20 @@ from simulator.model import moe
 from simulator.model.layout import deal
 from simulator.program.rank import Event, Rank
 from simulator.study.scenario import Workload
-from workloads.a3_parts import COMM, Case, Exchange, attend, embed, end_of, groups, head, launch, measures, place, route
+from workloads.a3_parts import (
+    COMM,
+    Case,
+    Exchange,
+    attend,
+    coordinates,
+    embed,
+    end_of,
+    groups,
+    head,
+    launch,
+    measures,
+    route,
+)
 from workloads.a3_prefill_memory import data_parallel_memory
 
 # --- one stream -------------------------------------------------------------------------------------------------------
@@ -132,10 +145,10 @@ def finalize(npu: Rank, case: Case, layer: int, number: int, tokens: int, combin
 
 def _prompts(npu: Rank) -> tuple[int, ...]:
     """Those of this rank."""
-    prompts = npu.where("prompts")
+    prompts = npu.coordinate("prompts")
     assert isinstance(prompts, tuple)
     return prompts
 
 
-DATA_PARALLEL = Workload(data_parallel, groups, place, data_parallel_memory, measures)
-MICRO_BATCH = Workload(micro_batch, groups, place, data_parallel_memory, measures)
+DATA_PARALLEL = Workload(data_parallel, groups, coordinates, data_parallel_memory, measures)
+MICRO_BATCH = Workload(micro_batch, groups, coordinates, data_parallel_memory, measures)

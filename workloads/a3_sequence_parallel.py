@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from simulator.model import mla, moe, ops
-from simulator.model.layout import share, split
+from simulator.model.layout import shard_size, split
 from simulator.program.rank import Rank
 from simulator.study.scenario import Workload
-from workloads.a3_parts import Case, Exchange, embed, end_of, groups, head, launch, measures, place, route
+from workloads.a3_parts import Case, Exchange, coordinates, embed, end_of, groups, head, launch, measures, route
 from workloads.a3_prefill_memory import sequence_parallel_memory
 
 
@@ -62,7 +62,7 @@ def _sp_layer(npu: Rank, case: Case, layer: int, number: int) -> Iterator[str]:
 def sp_attention(npu: Rank, case: Case, batch: tuple[int, ...], own: int) -> None:
     """Down projections of own tokens, AllGather of the latents, attention of 1/ranks of the heads, All2All back."""
     s, world = case.shapes, npu.group("world")
-    heads = share(s.heads, world.size, "heads")
+    heads = shard_size(s.heads, world.size, "heads")
     launch(npu, [("attention.norm", ops.add_rms_norm(own, s.hidden)), *mla.down_projections(s, own)])
     world.all_gather("attention.gather_q", 2 * own * s.q_lora, case.knobs.engine)
     world.all_gather("attention.gather_kv", 2 * own * (s.kv_lora + s.rope_dim), case.knobs.engine)
@@ -79,4 +79,4 @@ def _inside(npu: Rank, layer: int, number: int) -> Iterator[None]:
         yield
 
 
-SP_TP_SP = Workload(sp_tp_sp, groups, place, sequence_parallel_memory, measures)
+SP_TP_SP = Workload(sp_tp_sp, groups, coordinates, sequence_parallel_memory, measures)

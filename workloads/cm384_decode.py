@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 from simulator.die.kernels import Work
 from simulator.model import decode, lengths, ops
 from simulator.model.expert_load import ExpertLoad
-from simulator.model.layout import share
+from simulator.model.layout import shard_size
 from simulator.model.mla import Kernels
 from simulator.program.rank import Event, Rank
 from simulator.program.task import Collective
@@ -189,7 +189,7 @@ def dense(npu: Rank, case: Case, layer: int, half: Half, queries: int) -> None:
     launch(npu, decode.in_l2([("dense.norm", ops.add_rms_norm(tokens, s.hidden)),
                               ("dense.quantise", ops.quantise(tokens, s.hidden))]))  # fmt: skip
     package.all_gather("dense.gather", tokens * s.hidden, case.knobs.engine)
-    width = share(s.dense_intermediate, package.size, "columns of the dense FFN")
+    width = shard_size(s.dense_intermediate, package.size, "columns of the dense FFN")
     launch(npu, decode.ffn(s, "dense", tokens * package.size, width, f"layer{layer}", quantise=False))
     package.reduce_scatter("dense.reduce_scatter", 2 * tokens * s.hidden, case.knobs.engine)
 
@@ -232,7 +232,7 @@ def own_rows(
     """Rows that come for each expert slot of a die by its rank, and whether ranks of one role differ in them."""
     load, ep = ExpertLoad.of(case.shapes, case.layout, case.routing.skew, case.seed), case.layout.expert_parallel
     tokens = half.padded * queries * ep
-    if npu.where("role") == "shared":
+    if npu.coordinate("role") == "shared":
         return (lambda _: (load.shared_rows(tokens),)), False
     if case.routing.skew is None:
         return (lambda _: load.even_rows(tokens)), False

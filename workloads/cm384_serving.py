@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from simulator.model import decode
-from simulator.model.layout import blocks, share
+from simulator.model.layout import blocks, shard_size
 from simulator.program.rank import Rank
 from simulator.study.scenario import MemoryItem, Workload, decode_measures
 from workloads.cm384_decode import (
@@ -67,7 +67,7 @@ def attention_only(npu: Rank, case: Case) -> None:
 def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     """Expert-parallel groups, packages, and the groups that share the LM head."""
     case.shapes.check_drafts(case.batch.draft_tokens)
-    share(case.shapes.heads, case.layout.tensor_parallel, "heads")
+    shard_size(case.shapes.heads, case.layout.tensor_parallel, "heads")
     return {
         "ep": blocks(case.ranks, case.layout.expert_parallel, "layout.expert_parallel"),
         "package": blocks(case.ranks, case.layout.tensor_parallel, "layout.tensor_parallel"),
@@ -75,7 +75,7 @@ def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     }
 
 
-def place(case: Case, rank: int) -> Mapping[str, object]:
+def coordinates(case: Case, rank: int) -> Mapping[str, object]:
     """The role of a die's expert slots: the last dies have the shared expert."""
     ep = case.layout.expert_parallel
     role = "shared" if rank % ep >= ep - case.layout.shared else "routed"
@@ -127,6 +127,6 @@ def exchange_measures(_: Case, seconds: float) -> Mapping[str, float]:
     return {"dispatch_combine_us": seconds / EXCHANGES * 1e6}
 
 
-ITERATION = Workload(iteration, groups, place, memory, measures)
-EXCHANGE = Workload(exchange_only, groups, place, exchange_memory, exchange_measures, readings=exchange_readings)
-BOUND = Workload(attention_only, groups, place, memory, measures)
+ITERATION = Workload(iteration, groups, coordinates, memory, measures)
+EXCHANGE = Workload(exchange_only, groups, coordinates, exchange_memory, exchange_measures, readings=exchange_readings)
+BOUND = Workload(attention_only, groups, coordinates, memory, measures)

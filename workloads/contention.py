@@ -50,7 +50,7 @@ def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     return {"world": blocks(case.ranks, case.ranks)}
 
 
-def place(case: Case, rank: int) -> Mapping[str, object]:
+def coordinates(case: Case, rank: int) -> Mapping[str, object]:
     """All ranks are alike."""
     return {}
 
@@ -69,4 +69,4 @@ def measures(case: Case, seconds: float) -> Mapping[str, float]:
     return {"latency_ms": seconds * 1e3}
 
 
-GEMM_BESIDE_ALL_GATHER = Workload(gemm_beside_all_gather, groups, place, memory, measures)
+GEMM_BESIDE_ALL_GATHER = Workload(gemm_beside_all_gather, groups, coordinates, memory, measures)

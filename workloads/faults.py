@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from simulator.live.host import Host
-from simulator.live.host_thread import Steps
+from simulator.live.host_thread import HostProcess
 from simulator.study.scenario import Part
 
 
@@ -28,7 +28,7 @@ def strike(host: Host, fault: Fault) -> None:
         host.env.process(_strike(host, fault))
 
 
-def _strike(host: Host, fault: Fault) -> Steps:
+def _strike(host: Host, fault: Fault) -> HostProcess:
     yield host.env.timeout(int(fault.at_us * 1e6))
     card = host.engine.nics[fault.card % len(host.engine.nics)]
     if fault.kind == "card_dies":

@@ -24,13 +24,13 @@ from simulator.errors import InputError
 from simulator.model import gqa, ops, serving
 from simulator.model.choices import blocks_of, chosen_rows, even_rows
 from simulator.model.decode import in_l2
-from simulator.model.layout import blocks, share
+from simulator.model.layout import blocks, shard_size
 from simulator.model.mla import Kernels
 from simulator.program.rank import Event, Rank
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Part, Workload
 from workloads.flow_mla_memory import items, requests, sharded_bytes
-from workloads.flow_mla_run import GATHER, LAST, Iteration, plan, readings
+from workloads.flow_mla_run import GATHER, LAST, Iteration, iterations_of, readings
 
 RING = "ring"  # NCCL's algorithm for AllGather, ReduceScatter and AllReduce over nodes
 SAMPLE = 2048  # tokens of which each draws its experts; of more, chance moves no expert's share by much
@@ -76,7 +76,7 @@ Case = scenario.Case[Batch, scenario.Layout, Knobs]
 def run(npu: Rank, case: Case) -> None:
     """The iterations that stand for the whole run: one captured graph each, or launched kernel by kernel throughout
     where the fullest batch is larger than the largest graph."""
-    iterations = plan(case)
+    iterations = iterations_of(case)
     npu.program.captured = requests(case) <= case.knobs.captured
     shards = Shards(npu, case, len(iterations) * case.shapes.layers)
     for iteration in iterations:
@@ -312,12 +312,12 @@ def check_split(case: Case) -> None:
     for what, size in ((f"{case.ranks} ranks", case.ranks), (f"{experts} routed experts", experts)):
         if size % ep:
             raise InputError(f"layout.expert_parallel is {ep}: it must divide the {what}")
-    share(case.shapes.expert_intermediate, case.ranks // ep, "columns of an expert (layout.expert_parallel)")
+    shard_size(case.shapes.expert_intermediate, case.ranks // ep, "columns of an expert (layout.expert_parallel)")
     if case.knobs.attention == "tp":
-        share(case.shapes.heads, case.ranks, "heads (knobs.attention tp)")
+        shard_size(case.shapes.heads, case.ranks, "heads (knobs.attention tp)")
 
 
-def place(case: Case, rank: int) -> Mapping[str, object]:
+def coordinates(case: Case, rank: int) -> Mapping[str, object]:
     """All ranks are alike."""
     return {}
 
@@ -332,4 +332,4 @@ def measures(case: Case, seconds: float) -> Mapping[str, float]:
     return {"latency_ms": seconds * 1e3}
 
 
-FLOW_MLA = Workload(run, groups, place, memory, measures, readings=readings)
+FLOW_MLA = Workload(run, groups, coordinates, memory, measures, readings=readings)

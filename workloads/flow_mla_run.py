@@ -44,7 +44,7 @@ class Iteration:
         return min(size, case.knobs.captured)
 
 
-def plan(case: Case) -> list[Iteration]:
+def iterations_of(case: Case) -> list[Iteration]:
     """The iterations that are simulated; the last one of full decode is labelled."""
     steps = _steps(case)
     shown = max(number for number, step in enumerate(steps) if step.phase == "decode")
@@ -87,7 +87,7 @@ def durations_s(columns: Mapping[str, Any]) -> list[float]:
 
 def readings(case: Case, columns: Mapping[str, Any]) -> dict[str, float]:
     """The run's throughput, iteration times by phase, memory, and how long attention waits for gathered weights."""
-    steps, each_s = plan(case), durations_s(columns)
+    steps, each_s = iterations_of(case), durations_s(columns)
     unsharded = replace(case, knobs=case.knobs.model_copy(update={"sharded": ()}))
     held, groups = requests(case), 1 if case.knobs.attention == "tp" else case.ranks
     phases = {name: [(step.steps, s) for step, s in zip(steps, each_s, strict=True) if step.phase == name]

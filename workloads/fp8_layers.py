@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from simulator.model import ops
 from simulator.model.mla import Kernels
 from simulator.program.rank import Rank
-from simulator.spec.model import Shapes
+from simulator.spec.model import ModelShapes
 
 
 def launch(npu: Rank, kernels: Kernels) -> None:
@@ -19,7 +19,7 @@ def launch(npu: Rank, kernels: Kernels) -> None:
         npu.launch(work, name)
 
 
-def decode_attention(s: Shapes, requests: int, queries: int, cached_tokens: int) -> Kernels:
+def decode_attention(s: ModelShapes, requests: int, queries: int, cached_tokens: int) -> Kernels:
     """All heads of this rank's requests (data parallel)."""
     tokens, contexts = requests * queries, ((queries, cached_tokens),) * requests
     return _in_l2([
@@ -34,7 +34,7 @@ def decode_attention(s: Shapes, requests: int, queries: int, cached_tokens: int)
     ])  # fmt: skip
 
 
-def prefill_attention(s: Shapes, tokens: int) -> Kernels:
+def prefill_attention(s: ModelShapes, tokens: int) -> Kernels:
     """One prompt of so many tokens, all heads."""
     heads = s.heads * (s.nope_dim + s.v_dim)
     return [
@@ -49,17 +49,17 @@ def prefill_attention(s: Shapes, tokens: int) -> Kernels:
     ]  # fmt: skip
 
 
-def shared_expert(s: Shapes, tokens: int) -> Kernels:
+def shared_expert(s: ModelShapes, tokens: int) -> Kernels:
     """The expert that every token visits, if there is one."""
     return _ffn(s, "shared", (tokens,), s.shared_experts * s.expert_intermediate) if s.shared_experts else []
 
 
-def experts(s: Shapes, rows: Sequence[int]) -> Kernels:
+def experts(s: ModelShapes, rows: Sequence[int]) -> Kernels:
     """The local experts on the rows that came for each of them."""
     return _ffn(s, "experts", tuple(rows), s.expert_intermediate)
 
 
-def _gate(s: Shapes, tokens: int) -> Kernels:
+def _gate(s: ModelShapes, tokens: int) -> Kernels:
     return [
         ("gate.norm", ops.add_rms_norm(tokens, s.hidden)),
         ("gate.router", ops.gemm(tokens, s.routed_experts, s.hidden, dtype="bf16")),
@@ -67,7 +67,7 @@ def _gate(s: Shapes, tokens: int) -> Kernels:
     ]
 
 
-def _ffn(s: Shapes, block: str, rows: tuple[int, ...], width: int) -> Kernels:
+def _ffn(s: ModelShapes, block: str, rows: tuple[int, ...], width: int) -> Kernels:
     total = sum(rows)
     return _in_l2([
         (f"{block}.gate_up", ops.grouped_gemm(rows, 2 * width, s.hidden, dtype="fp8")),

@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from simulator.errors import InputError
 from simulator.live.host import Host
-from simulator.live.host_thread import Steps
+from simulator.live.host_thread import HostProcess
 from simulator.live.journal import Label
-from simulator.model.layout import blocks, share, split
+from simulator.model.layout import blocks, shard_size, split
 from simulator.program.flag import set_flag
 from simulator.program.rank import Rank
 from simulator.study import scenario
@@ -50,7 +50,7 @@ def prefill(npu: Rank, case: Case) -> None:
     if not _prefills(npu.rank):
         return
     s, tokens, node = case.shapes, case.batch.prompt_tokens, npu.group("node")
-    local = share(s.routed_experts, GROUP, "routed experts")
+    local = shard_size(s.routed_experts, GROUP, "routed experts")
     for layer in range(case.knobs.layers):
         with npu.scope(layer=layer):
             layers.launch(npu, layers.prefill_attention(s, tokens))
@@ -67,7 +67,7 @@ def _prefills(rank: Any) -> Any:
     return rank // GROUP % 2 == 0
 
 
-def proxy(host: Host, case: Case) -> Steps:
+def proxy(host: Host, case: Case) -> HostProcess:
     """Prefill ranks write pages, decode ranks count them."""
     pages = -(-case.batch.prompt_tokens // case.batch.page_tokens)
     if not _prefills(host.rank):
@@ -114,7 +114,7 @@ def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     return {"node": blocks(case.ranks, GROUP)}
 
 
-def place(case: Case, rank: int) -> Mapping[str, object]:
+def coordinates(case: Case, rank: int) -> Mapping[str, object]:
     """Nothing beside its number."""
     return {}
 
@@ -135,4 +135,4 @@ def measures(case: Case, seconds: float) -> Mapping[str, float]:
     return {"latency_ms": seconds * 1e3}
 
 
-KV_TRANSFER = Workload(prefill, groups, place, memory, measures, proxy, readings)
+KV_TRANSFER = Workload(prefill, groups, coordinates, memory, measures, proxy, readings)

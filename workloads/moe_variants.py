@@ -12,8 +12,8 @@ from random import Random
 from pydantic import Field
 
 from simulator.live.host import Host
-from simulator.live.host_thread import HostThread, Steps
-from simulator.live.journal import Key, Label
+from simulator.live.host_thread import HostProcess, HostThread
+from simulator.live.journal import JournalRow, Label
 from simulator.live.nic import Write
 from simulator.study import scenario
 from simulator.study.scenario import Workload
@@ -21,11 +21,11 @@ from workloads.pplx_moe import (
     Knobs,
     Step,
     Tokens,
+    coordinates,
     dispatch_and_combine,
     groups,
     measures,
     memory,
-    place,
     readings,
     step_of,
 )
@@ -62,7 +62,7 @@ def tokens_in_turn(parts: list[tuple[int, int]], seed: str) -> list[int]:
 # --- generic proxies: one FIFO command and one write per token copy ---------------------------------------------------
 
 
-def generic_proxies(host: Host, case: Case) -> Steps:
+def generic_proxies(host: Host, case: Case) -> HostProcess:
     """Threads that each take a command of the GPU and post its write, one after the other."""
     threads = [HostThread(host.env, host.rank, f"proxy {number}", host.costs.poll.si, host.journal)
                for number in range(case.knobs.threads)]
@@ -81,7 +81,7 @@ def generic_proxies(host: Host, case: Case) -> Steps:
 
 
 def _serve(host: Host, thread: HostThread, label: Label, peers: list[int], size: int, counter: str,
-           seen: Key) -> Steps:
+           seen: JournalRow) -> HostProcess:
     cards = host.engine.nics
     each_s = host.costs.command.si + host.engine.spec.post.si
     for turn, peer in enumerate(peers):
@@ -103,9 +103,9 @@ class Counters:
         """The GPU sees `flag` as soon as so much has arrived."""
         self._wanted[counter] = amount, flag
         if self._arrived[counter] == amount:
-            self._host.seen_by_gpu(flag, Key(-1, -1))
+            self._host.seen_by_gpu(flag, JournalRow(-1, -1))
 
-    def _received(self, write: Write, row: Key) -> None:
+    def _received(self, write: Write, row: JournalRow) -> None:
         self._arrived[write.immediate] += self._amount_of(write)
         amount, flag = self._wanted.get(write.immediate, (-1, ""))
         if self._arrived[write.immediate] == amount:
@@ -115,7 +115,7 @@ class Counters:
 # --- GPU-initiated writes (IBGDA): no host thread takes part ----------------------------------------------------------
 
 
-def gpu_initiated(host: Host, case: Case) -> Steps:
+def gpu_initiated(host: Host, case: Case) -> HostProcess:
     """Warps ring the card's doorbell for every token copy; receivers spin on counters in their own memory."""
     counters = Counters(host, lambda write: 1)
     for number in range(case.batch.steps):
@@ -129,9 +129,9 @@ def gpu_initiated(host: Host, case: Case) -> Steps:
                 nic.post(Write(label, host.rank, peer, size, counter, posted=row))
 
 
-def posted_by(live: Callable[[Host, Case], Steps]) -> Workload:
+def posted_by(live: Callable[[Host, Case], HostProcess]) -> Workload:
     """The exchange with others who post its writes."""
-    return Workload(dispatch_and_combine, groups, place, memory, measures, live, readings)
+    return Workload(dispatch_and_combine, groups, coordinates, memory, measures, live, readings)
 
 
 GENERIC = posted_by(generic_proxies)

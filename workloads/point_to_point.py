@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from simulator.errors import InputError
 from simulator.live.host import Host
-from simulator.live.host_thread import Steps
+from simulator.live.host_thread import HostProcess
 from simulator.live.journal import Label
 from simulator.program.rank import Rank
 from simulator.study import scenario
@@ -44,7 +44,7 @@ def nothing(npu: Rank, case: Case) -> None:
     """No GPU takes part."""
 
 
-def sender(host: Host, case: Case) -> Steps:
+def sender(host: Host, case: Case) -> HostProcess:
     """Rank 0 writes to rank 1, and waits for each transfer to be acknowledged."""
     if host.rank:
         return
@@ -79,7 +79,7 @@ def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     return {}
 
 
-def place(case: Case, rank: int) -> Mapping[str, object]:
+def coordinates(case: Case, rank: int) -> Mapping[str, object]:
     """Nothing to ask."""
     return {}
 
@@ -95,4 +95,4 @@ def measures(case: Case, seconds: float) -> Mapping[str, float]:
     return {"latency_ms": seconds * 1e3}
 
 
-POINT_TO_POINT = Workload(nothing, groups, place, memory, measures, sender, readings)
+POINT_TO_POINT = Workload(nothing, groups, coordinates, memory, measures, sender, readings)

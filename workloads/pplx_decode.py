@@ -13,8 +13,8 @@ from typing import Any
 from pydantic import Field
 
 from simulator.live.host import Host
-from simulator.live.host_thread import Steps
-from simulator.model.layout import share
+from simulator.live.host_thread import HostProcess
+from simulator.model.layout import shard_size
 from simulator.model.routing import Drawn
 from simulator.program.rank import Rank
 from simulator.study import scenario
@@ -27,12 +27,12 @@ from workloads.pplx_moe import (
     combine_proxy,
     combine_receive,
     combine_send,
+    coordinates,
     dispatch_proxy,
     dispatch_receive,
     dispatch_send,
     groups,
     measures,
-    place,
     step_of,
 )
 from workloads.pplx_moe import memory as buffers
@@ -118,7 +118,7 @@ def _two(npu: Rank, case: Case) -> None:
             combine_receive(npu, _step(case, npu.rank, case.knobs.layers - 1, number), combined[number], tokens)
 
 
-def proxy(host: Host, case: Case) -> Steps:
+def proxy(host: Host, case: Case) -> HostProcess:
     """Dispatch and combine of every micro-batch in the order in which the GPU launches them."""
     barriers: dict[int, Any] = {}
     for what, layer, number in _order(case):
@@ -164,7 +164,7 @@ def _drawn(ranks: int, tokens: int, experts: int, per_token: int, skew: float, s
 
 def memory(case: Case) -> list[MemoryItem]:
     """FP8 weights, attention on every rank, experts spread; BF16 cache of the rank's requests; buffers."""
-    s, experts = case.shapes, share(case.shapes.routed_experts, case.ranks, "experts")
+    s, experts = case.shapes, shard_size(case.shapes.routed_experts, case.ranks, "experts")
     cached = case.batch.per_rank * (case.batch.cached_tokens + case.batch.queries) * s.kv_values * 2 * s.layers
     return [
         ("attention", "weights", s.layers * s.mla_parameters),
@@ -195,4 +195,4 @@ def readings(case: Case, columns: Mapping[str, Any]) -> Mapping[str, float]:
     }
 
 
-DECODE = Workload(decode, groups, place, memory, measures, proxy, readings)
+DECODE = Workload(decode, groups, coordinates, memory, measures, proxy, readings)

@@ -14,13 +14,14 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from simulator.live.host import Host
-from simulator.live.host_thread import Steps
+from simulator.live.host_thread import HostProcess
 from simulator.live.journal import Label
 from simulator.model import ops
 from simulator.model.layout import blocks
-from simulator.model.routing import Sizes, routing_of
+from simulator.model.routing import routing_of
 from simulator.program.flag import set_flag, wait_flag
 from simulator.program.rank import Event, Rank
+from simulator.program.task import SizeTable
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Part, Workload
 from workloads.faults import Fault, strike
@@ -83,7 +84,7 @@ class Step:
     layer: int
     micro_batch: int
     rank: int
-    rows: Sizes
+    rows: SizeTable
     token: Token
     knobs: Any
 
@@ -108,7 +109,7 @@ class Step:
         """Whether a peer is reached over NVLink."""
         return self.knobs.nvlink and peer // NODE == self.rank // NODE
 
-    def node_bytes(self, row_bytes: int, back: bool = False) -> Sizes:
+    def node_bytes(self, row_bytes: int, back: bool = False) -> SizeTable:
         """Bytes between the ranks of this node."""
         ranks = range(self.rank // NODE * NODE, min(self.rank // NODE * NODE + NODE, len(self.rows)))
         return tuple(tuple((self.rows[b][a] if back else self.rows[a][b]) * row_bytes for b in ranks) for a in ranks)
@@ -140,7 +141,9 @@ def step_of(case: AnyCase, rank: int, layer: int, micro_batch: int = -1, tokens:
 
 
 @cache
-def _rows(ranks: int, tokens: int, experts: int, per_token: int, skew: float | None, seed: tuple[int, ...]) -> Sizes:
+def _rows(
+    ranks: int, tokens: int, experts: int, per_token: int, skew: float | None, seed: tuple[int, ...]
+) -> SizeTable:
     return routing_of((tokens,) * ranks, experts, per_token, skew, seed).sizes(1)
 
 
@@ -190,7 +193,7 @@ def phase(read_bytes: float, write_bytes: float) -> Any:
     return replace(ops.passes(read_bytes, write_bytes), family="phase")
 
 
-def _over_nvlink(npu: Rank, step: Step, after: Event, name: str, sizes: Sizes) -> Event:
+def _over_nvlink(npu: Rank, step: Step, after: Event, name: str, sizes: SizeTable) -> Event:
     with npu.stream("nvlink"):
         npu.wait(after)
         if step.knobs.nvlink and len(sizes) > 1:
@@ -211,7 +214,7 @@ def dispatch_and_combine(npu: Rank, case: Case) -> None:
 # --- what the host does -----------------------------------------------------------------------------------------------
 
 
-def proxy(host: Host, case: Case) -> Steps:
+def proxy(host: Host, case: Case) -> HostProcess:
     """The proxy thread of one rank."""
     strike(host, case.knobs.fault)
     host.engine.templates = case.knobs.templates
@@ -224,7 +227,7 @@ def proxy(host: Host, case: Case) -> Steps:
         yield from host.until(barrier, "the last barrier")
 
 
-def dispatch_proxy(host: Host, step: Step, barrier: Any) -> Steps:
+def dispatch_proxy(host: Host, step: Step, barrier: Any) -> HostProcess:
     """Routes to everybody, tokens into private buffers, and what those cannot take once all routes are known."""
     engine, knobs = host.engine, step.knobs
     routes, tokens = step.label("dispatch.routes"), step.label("dispatch.tokens")
@@ -248,7 +251,7 @@ def dispatch_proxy(host: Host, step: Step, barrier: Any) -> Steps:
         yield from engine.scatter(host.proxy, step.label("dispatch.overflow"), rest, step.on("tokens"), known)
 
 
-def combine_proxy(host: Host, step: Step) -> Steps:
+def combine_proxy(host: Host, step: Step) -> HostProcess:
     """Everything back in one write per peer (offsets are known), then a barrier; returns what it ends with."""
     engine, tokens, barrier = host.engine, step.label("combine.tokens"), step.label("barrier")
     engine.count(tokens, step.on("combine"), len(step.remote), gpu_flag=step.on("combined"))
@@ -269,7 +272,7 @@ def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     return {"node": blocks(case.ranks, min(NODE, case.ranks), "cards: GPUs of whole nodes")}
 
 
-def place(case: Case, rank: int) -> Mapping[str, object]:
+def coordinates(case: Case, rank: int) -> Mapping[str, object]:
     """Nothing beside its number."""
     return {}
 
@@ -307,4 +310,4 @@ def readings(case: Case, columns: Mapping[str, Any]) -> Mapping[str, float]:
     }  # fmt: skip
 
 
-DISPATCH_COMBINE = Workload(dispatch_and_combine, groups, place, memory, measures, proxy, readings)
+DISPATCH_COMBINE = Workload(dispatch_and_combine, groups, coordinates, memory, measures, proxy, readings)

@@ -23,8 +23,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from simulator.live.host import Host
-from simulator.live.host_thread import Steps
-from simulator.live.journal import Key, Label
+from simulator.live.host_thread import HostProcess
+from simulator.live.journal import JournalRow, Label
 from simulator.live.nic import Write
 from simulator.model import ops
 from simulator.model.layout import split
@@ -33,7 +33,7 @@ from simulator.program.rank import Event, Rank
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Workload
 from workloads.moe_variants import Counters
-from workloads.pplx_moe import NODE, ROUTE_BYTES, Token, Tokens, groups, measures, phase, place
+from workloads.pplx_moe import NODE, ROUTE_BYTES, Token, Tokens, coordinates, groups, measures, phase
 from workloads.readings import between_us
 
 WRITE_TOKENS = 32  # of a write; those of a channel's chunk in DeepEP's configuration for 32 ranks (remembered)
@@ -153,7 +153,7 @@ def spread(npu: Rank, name: str, total_bytes: float) -> Event:
 # --- who writes to other nodes ----------------------------------------------------------------------------------------
 
 
-def writes(host: Host, case: Case) -> Steps:
+def writes(host: Host, case: Case) -> HostProcess:
     """The kernel's warps post writes chunk by chunk; receivers spin on counters in their own memory."""
     counters, copies = Counters(host, lambda write: write.size_bytes), copies_of(case)
     others = [(host.rank + far * NODE) % case.ranks for far in range(1, copies.nodes)]
@@ -173,7 +173,9 @@ def writes(host: Host, case: Case) -> Steps:
             post(host, Label("combine.tokens", number), others, tokens, copies.token.combine_bytes, arrived, seen)
 
 
-def post(host: Host, label: Label, peers: list[int], tokens: int, token_bytes: int, counter: str, seen: Key) -> None:
+def post(
+    host: Host, label: Label, peers: list[int], tokens: int, token_bytes: int, counter: str, seen: JournalRow
+) -> None:
     """Some tokens for each peer, in writes of a few to all peers in turn."""
     pieces = [(peer, min(WRITE_TOKENS, tokens - first)) for first in range(0, tokens, WRITE_TOKENS) for peer in peers]
     for turn, (peer, piece) in enumerate(pieces):
@@ -206,4 +208,4 @@ def readings(case: Case, columns: Mapping[str, Any]) -> Mapping[str, float]:
     }  # fmt: skip
 
 
-REDUCING = Workload(reducing, groups, place, memory, measures, writes, readings)
+REDUCING = Workload(reducing, groups, coordinates, memory, measures, writes, readings)

@@ -189,7 +189,7 @@ def local_rows(npu: Rank, case: Case, tokens: int, number: int) -> tuple[int, ..
         seed = (case.seed, number)
         limit = s.expert_groups, s.groups_per_token
         rows = choices.power_law_rows(tokens, s.routed_experts, s.experts_per_token, case.routing.skew, seed, *limit)
-    group, copy = npu.where("expert_group"), npu.where("copy")
+    group, copy = npu.coordinate("expert_group"), npu.coordinate("copy")
     assert isinstance(group, int)
     own = choices.blocks_of(rows, ep)[group]
     if not case.knobs.smart_router:

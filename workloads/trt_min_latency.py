@@ -131,7 +131,7 @@ def check_split(case: Case) -> None:
             raise ValueError(f"{size} {what} cannot be split over {over} ranks")
 
 
-def place(case: Case, rank: int) -> Mapping[str, object]:
+def coordinates(case: Case, rank: int) -> Mapping[str, object]:
     """Which experts a rank holds, and of which copy."""
     held = case.layout.expert_parallel * case.layout.tensor_parallel
     return {"expert_group": rank % held // case.layout.tensor_parallel, "copy": rank // held}
@@ -169,4 +169,4 @@ def measures(case: Case, seconds: float) -> Mapping[str, float]:
     }
 
 
-ITERATION = Workload(iteration, groups, place, memory, measures)
+ITERATION = Workload(iteration, groups, coordinates, memory, measures)

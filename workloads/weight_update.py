@@ -15,7 +15,7 @@ import simpy
 from pydantic import BaseModel, ConfigDict, Field
 
 from simulator.live.host import Host
-from simulator.live.host_thread import HostThread, Steps
+from simulator.live.host_thread import HostProcess, HostThread
 from simulator.live.journal import Label
 from simulator.program.rank import Rank
 from simulator.study import scenario
@@ -60,7 +60,7 @@ def nothing(npu: Rank, case: Case) -> None:
     """GPU work is a stage of the live pipeline: its times are inputs."""
 
 
-def proxy(host: Host, case: Case) -> Steps:
+def proxy(host: Host, case: Case) -> HostProcess:
     """A training rank pushes its share; inference ranks take no part (writes are one-sided)."""
     trainers = _trainers(case)
     if host.rank >= trainers:
@@ -80,20 +80,20 @@ def proxy(host: Host, case: Case) -> Steps:
         yield from host.until(passed, f"the barrier of mesh group {group}")
 
 
-def _pipeline(host: Host, case: Case, copier: HostThread, gpu: HostThread, mine: range, group: int) -> Steps:
+def _pipeline(host: Host, case: Case, copier: HostThread, gpu: HostThread, mine: range, group: int) -> HostProcess:
     """Copy, GPU stages and submission of some parameters, each stage on a thread of its own."""
     knobs, env = case.knobs, host.env
     ahead = 1 if not knobs.overlap else knobs.ahead
     copied, prepared, room = simpy.Store(env), simpy.Store(env), simpy.Store(env)
     room.items.extend(range(ahead))
 
-    def copy() -> Steps:
+    def copy() -> HostProcess:
         for number in mine:
             yield room.get()
             row = yield from copier.work("copy", _us(knobs, "copy", number), Label("weights.copy", group), "copy")
             copied.put((number, row))
 
-    def compute() -> Steps:
+    def compute() -> HostProcess:
         for _ in mine:
             number, row = yield copied.get()
             for stage in ("unshard", "fuse", "quantise"):
@@ -118,7 +118,7 @@ def _pipeline(host: Host, case: Case, copier: HostThread, gpu: HostThread, mine:
         yield from host.until(event, "the weights of a mesh group")
 
 
-def _submit(host: Host, case: Case, number: int, group: int, row: Any) -> Steps:
+def _submit(host: Host, case: Case, number: int, group: int, row: Any) -> HostProcess:
     """The writes of one parameter, each to another inference rank."""
     trainers, label = _trainers(case), Label("weights.write", group)
     writes = _calls(case.knobs, "submit", number)
@@ -153,7 +153,7 @@ def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     return {}
 
 
-def place(case: Case, rank: int) -> Mapping[str, object]:
+def coordinates(case: Case, rank: int) -> Mapping[str, object]:
     """Nothing to ask."""
     return {}
 
@@ -168,4 +168,4 @@ def measures(case: Case, seconds: float) -> Mapping[str, float]:
     return {"latency_ms": seconds * 1e3, "update_s": seconds}
 
 
-WEIGHT_UPDATE = Workload(nothing, groups, place, memory, measures, proxy)
+WEIGHT_UPDATE = Workload(nothing, groups, coordinates, memory, measures, proxy)

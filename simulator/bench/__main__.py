@@ -1,4 +1,4 @@
-"""`python -m simulator.bench NAME` measures one case in this process and prints it as one line of JSON."""
+"""`python -m simulator.bench NAME` measures one benchmark in this process and prints it as one line of JSON."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import importlib
 import json
 import sys
 
-from simulator.bench.case import peak_mib
-from simulator.bench.suite import CASES
+from simulator.bench.benchmark import peak_mib
+from simulator.bench.suite import BENCHMARKS
 
 
 def main(name: str) -> None:
-    """Measures the case of that name."""
-    module, function = next(case.where for case in CASES if case.name == name).split(":")
+    """Measures the benchmark of that name."""
+    module, function = next(benchmark.function for benchmark in BENCHMARKS if benchmark.name == name).split(":")
     done = getattr(importlib.import_module(module), function)()
     print(json.dumps({"value": done.value, "cpu_s": done.cpu_s, "counts": done.counts, "peak_mib": peak_mib()}))
 

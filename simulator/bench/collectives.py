@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from simulator.bench.case import Measurement, cpu_s_of
+from simulator.bench.benchmark import Measurement, cpu_s_of
 
 if TYPE_CHECKING:
     from simulator.program.rank import Rank

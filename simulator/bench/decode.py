@@ -10,14 +10,14 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from simulator.bench.case import Measurement, cpu_s_of
+from simulator.bench.benchmark import Measurement, cpu_s_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from simulator.model.mla import Kernels
     from simulator.program.rank import Rank
-    from simulator.spec.model import Shapes
+    from simulator.spec.model import ModelShapes
     from simulator.study.scenario import Case, Scenario
     from simulator.study.simulate import Result
 
@@ -38,7 +38,7 @@ def _rows(layer: int, half: int) -> Sequence[int]:
 
 
 @cache
-def _experts(shapes: Shapes, rows: int, weights: str) -> Kernels:
+def _experts(shapes: ModelShapes, rows: int, weights: str) -> Kernels:
     """What a die computes for so many rows of its expert."""
     from simulator.model import decode
 
@@ -121,7 +121,7 @@ def scenario(dies: int, layers: int = LAYERS, kinds: int = 0) -> Scenario:
         groups=lambda case: {"ep": [
             tuple(range(first, first + EXPERT_PARALLEL)) for first in range(0, case.ranks, EXPERT_PARALLEL)
         ]},
-        place=lambda case, rank: {},
+        coordinates=lambda case, rank: {},
         memory=lambda case: [],
         measures=lambda case, seconds: {},
     )  # fmt: skip

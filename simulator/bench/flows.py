@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from simulator.bench.case import Measurement, best_of, cpu_s_of
+from simulator.bench.benchmark import Measurement, best_of, cpu_s_of
 
 if TYPE_CHECKING:
     from simulator.physics.flows import Flow

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from simulator.bench.case import cpu_s_of
+from simulator.bench.benchmark import cpu_s_of
 
 if TYPE_CHECKING:
-    from simulator.bench.case import Measurement
+    from simulator.bench.benchmark import Measurement
 
-Step = tuple[str, int, float]  # what grows, how much of it there is, CPU seconds
+GrowthPoint = tuple[str, int, float]  # what grows, how much of it there is, CPU seconds
 WIDTH = 40
 
 
-def steps() -> list[Step]:
+def steps() -> list[GrowthPoint]:
     """Every series in ascending order; about half a minute in all."""
     from simulator.bench import collectives, decode, flows
 
@@ -22,7 +22,7 @@ def steps() -> list[Step]:
         return measure().cpu_s
 
     seconds(lambda: decode.run(288, "roles", 1))  # imports
-    series: list[Step] = []
+    series: list[GrowthPoint] = []
     series += [("ranks, each by itself (one layer of skewed decode, 288 a group)", n,
                 seconds(lambda n=n: decode.run(n, "all", 1, kinds=288))) for n in (288, 576, 1152)]  # type: ignore[misc]
     series += [("ranks by roles (preparing four collectives of all)", n,
@@ -38,7 +38,7 @@ def steps() -> list[Step]:
     return series
 
 
-def growth_lines(series: list[Step]) -> list[str]:
+def growth_lines(series: list[GrowthPoint]) -> list[str]:
     """Markdown: per series a row a step, with the factor over the step before and a bar on a common scale."""
     lines = ["", "## How cost grows", "", "CPU seconds; factors are over the row before; a bar is in proportion within "
              "its series.", "", "```text"]

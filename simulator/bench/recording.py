@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simulator.bench.case import Measurement, cpu_s_of, peak_mib
+from simulator.bench.benchmark import Measurement, cpu_s_of, peak_mib
 
 if TYPE_CHECKING:
     from simulator.observe.timeline import Timeline

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 
-from simulator.bench.case import Measurement, cpu_s_of, environment
+from simulator.bench.benchmark import Measurement, cpu_s_of, environment
 
 REPEATS = 3
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from simulator.bench.case import Measurement, best_of, cpu_s_of
+from simulator.bench.benchmark import Measurement, best_of, cpu_s_of
 
 if TYPE_CHECKING:
-    from simulator.die.step import Watch
+    from simulator.die.tape import TaskObserver
     from simulator.program.rank import Rank
     from simulator.replay.replay import Replay
     from simulator.study.scenario import Case, Scenario
@@ -46,7 +46,7 @@ def _scenario(contended: bool) -> Scenario:
     workload = Workload(
         program=_contended if contended else _alone,
         groups=lambda case: {"world": [tuple(range(case.ranks))]},
-        place=lambda case, rank: {},
+        coordinates=lambda case, rank: {},
         memory=lambda case: [],
         measures=lambda case, seconds: {},
     )
@@ -67,7 +67,7 @@ def _tasks_per_s(contended: bool, record: bool = True) -> Measurement:
     return best_of(once)
 
 
-def replay_alone(watch: Watch) -> Replay:
+def replay_alone(watch: TaskObserver) -> Replay:
     """The first of the two, ready to run and watched by this."""
     from simulator.collective.lowering import Lowering
     from simulator.replay.replay import Replay

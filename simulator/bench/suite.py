@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import click
 
-from simulator.bench.case import Case, Measurement, Row, environment
-from simulator.bench.growth import Step, growth_lines
+from simulator.bench.benchmark import Benchmark, BenchmarkRow, Measurement, environment
+from simulator.bench.growth import GrowthPoint, growth_lines
 from simulator.observe.markdown import number, table
 from simulator.observe.tables import Titled, console, show
 from simulator.patterns import choose
@@ -20,85 +20,85 @@ from simulator.patterns import choose
 TIMEOUT_S = 300
 ONE_CORE = {"OPENBLAS_NUM_THREADS": "1"}  # its other threads spin for some milliseconds once numpy is imported
 
-CASES = (
-    Case("flows_independent", "20,000 flows that share nothing, CPU time a flow, best of three",
+BENCHMARKS = (
+    Benchmark("flows_independent", "20,000 flows that share nothing, CPU time a flow, best of three",
          "simulator.bench.flows:independent", "us/flow", 2.0,
          limit="a start, an end and a callback are about twenty Python calls a flow"),
-    Case("flows_coupled", "All-to-all of 144 hosts on a star, 20,592 sizes all different, CPU time a flow",
+    Benchmark("flows_coupled", "All-to-all of 144 hosts on a star, 20,592 sizes all different, CPU time a flow",
          "simulator.bench.flows:coupled", "us/flow", 10.0,
          limit="each end moves about a hundred levels and makes six other flows look for what holds them back (26 with "
                "ties, for the ports are nearly alike at first, and half of the time goes into the first eighth of the "
                "ends): two updates of a solution of 289 numbers, 444 calls of Python and numpy. An end that makes "
                "nobody look takes 65 us in numpy; the arithmetic alone, in a compiled loop, would take 10 to 15 us"),
-    Case("streams_alone", "144 ranks x 61 layers x 2 x 25 kernels, nothing shared, whole run, best of three",
+    Benchmark("streams_alone", "144 ranks x 61 layers x 2 x 25 kernels, nothing shared, whole run, best of three",
          "simulator.bench.streams:alone", "tasks/s", 200_000, more_is_better=True,
          limit="columns and metrics of the finished run are a good part of it"),
-    Case("streams_unrecorded", "the same without recording",
+    Benchmark("streams_unrecorded", "the same without recording",
          "simulator.bench.streams:unrecorded", "tasks/s", 200_000, more_is_better=True),
-    Case("streams_contended", "streams_alone on two streams that contend, a collective per half layer, whole run",
+    Benchmark("streams_contended", "streams_alone on two streams that contend, a collective per half layer, whole run",
          "simulator.bench.streams:contended", "tasks/s", 100_000, more_is_better=True),
-    Case("collective_8", "A symmetric collective on 8 ranks by roles, mean of four kinds",
+    Benchmark("collective_8", "A symmetric collective on 8 ranks by roles, mean of four kinds",
          "simulator.bench.collectives:on_8", "us", 100),
-    Case("collective_144", "the same on 144 ranks", "simulator.bench.collectives:on_144", "us", 100),
-    Case("collective_384", "the same on 384 ranks", "simulator.bench.collectives:on_384", "us", 100),
-    Case("collective_4096", "the same on 4,096 ranks", "simulator.bench.collectives:on_4096", "us", 100),
-    Case("collective_65536", "the same on 65,536 ranks", "simulator.bench.collectives:on_65536", "us", 100),
-    Case("collective_prepare", "What is prepared before for these collectives on 65,536 ranks, a rank",
+    Benchmark("collective_144", "the same on 144 ranks", "simulator.bench.collectives:on_144", "us", 100),
+    Benchmark("collective_384", "the same on 384 ranks", "simulator.bench.collectives:on_384", "us", 100),
+    Benchmark("collective_4096", "the same on 4,096 ranks", "simulator.bench.collectives:on_4096", "us", 100),
+    Benchmark("collective_65536", "the same on 65,536 ranks", "simulator.bench.collectives:on_65536", "us", 100),
+    Benchmark("collective_prepare", "What is prepared before for these collectives on 65,536 ranks, a rank",
          "simulator.bench.collectives:prepare_65536", "us/rank", 150),
-    Case("decode_roles", "Decode iteration, 61 layers, two micro-batches, 288 dies by roles",
+    Benchmark("decode_roles", "Decode iteration, 61 layers, two micro-batches, 288 dies by roles",
          "simulator.bench.decode:by_roles", "s", 0.5),
-    Case("decode_kinds", "the same with two kinds of experts, one hotter than the other",
+    Benchmark("decode_kinds", "the same with two kinds of experts, one hotter than the other",
          "simulator.bench.decode:two_kinds", "s", 1.0),
-    Case("decode_skewed", "decode_roles with skewed routing, every die by itself",
+    Benchmark("decode_skewed", "decode_roles with skewed routing, every die by itself",
          "simulator.bench.decode:skewed", "s", 10.0,
          limit="a task is a start and an end at best, about 12 us; a put is two, and where the halves of a die slow "
                "each other its memory is shared out anew whenever bytes begin or end; the memory of 288 dies is more "
                "than the caches of a core hold"),
-    Case("decode_100k", "decode_roles on 100,224 dies",
+    Benchmark("decode_100k", "decode_roles on 100,224 dies",
          "simulator.bench.decode:hundred_thousand", "s", 5.0),
-    Case("recording", "10,000,000 task rows recorded: memory a row",
+    Benchmark("recording", "10,000,000 task rows recorded: memory a row",
          "simulator.bench.recording:rows", "B/row", 100),
-    Case("recording_written", "the same, then written to Parquet in row groups: peak memory a row of both",
+    Benchmark("recording_written", "the same, then written to Parquet in row groups: peak memory a row of both",
          "simulator.bench.recording:written", "B/row", 100),
-    Case("recording_cost", "What recording adds to a task, over a run without it",
+    Benchmark("recording_cost", "What recording adds to a task, over a run without it",
          "simulator.bench.recording:cost", "us/task", 0.5),
-    Case("run_all", "a3_prefill:microbatch, 32 dies, 61 layers, every rank by itself",
+    Benchmark("run_all", "a3_prefill:microbatch, 32 dies, 61 layers, every rank by itself",
          "simulator.bench.runs:microbatch_all", "s", 10.0),
-    Case("run_roles", "a3_prefill:microbatch by roles",
+    Benchmark("run_roles", "a3_prefill:microbatch by roles",
          "simulator.bench.runs:microbatch_roles", "s", 1.0),
-    Case("cold_help", "`braid --help` from a cold start",
+    Benchmark("cold_help", "`braid --help` from a cold start",
          "simulator.bench.runs:cold_help", "s", 0.3),
-    Case("cold_run", "`braid run a3_prefill:dp --ranks roles` from a cold start",
+    Benchmark("cold_run", "`braid run a3_prefill:dp --ranks roles` from a cold start",
          "simulator.bench.runs:cold_run", "s", 2.0),
 )
 
 
-def measure(pattern: str | None, announce: bool = True) -> list[Row]:
-    """Measures the cases that match, one after the other; InputError if none does. `announce` names them on stderr."""
+def measure(pattern: str | None, announce: bool = True) -> list[BenchmarkRow]:
+    """Measures the benchmarks that match, in turn; InputError if none does. `announce` names them on stderr."""
     rows = []
-    for name in choose(pattern, [case.name for case in CASES], "benchmark"):
-        case = next(case for case in CASES if case.name == name)
+    for name in choose(pattern, [benchmark.name for benchmark in BENCHMARKS], "benchmark"):
+        benchmark = next(benchmark for benchmark in BENCHMARKS if benchmark.name == name)
         if announce:
-            click.echo(f"{case.name}: {case.what}", err=True)
-        rows.append(_measure(case))
+            click.echo(f"{benchmark.name}: {benchmark.what}", err=True)
+        rows.append(_measure(benchmark))
     return rows
 
 
-def _measure(case: Case) -> Row:
+def _measure(benchmark: Benchmark) -> BenchmarkRow:
     try:
-        done = subprocess.run([sys.executable, "-m", "simulator.bench", case.name], stdin=subprocess.DEVNULL,
+        done = subprocess.run([sys.executable, "-m", "simulator.bench", benchmark.name], stdin=subprocess.DEVNULL,
                               env=environment() | ONE_CORE, capture_output=True, encoding="utf-8", timeout=TIMEOUT_S,
                               check=False)
     except subprocess.TimeoutExpired:
-        return Row(case, reason=f"took more than {TIMEOUT_S} s")
+        return BenchmarkRow(benchmark, reason=f"took more than {TIMEOUT_S} s")
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines()
-        return Row(case, reason=lines[-1] if lines else f"ended with exit code {done.returncode}")
+        return BenchmarkRow(benchmark, reason=lines[-1] if lines else f"ended with exit code {done.returncode}")
     got = json.loads(done.stdout.strip().splitlines()[-1])
-    return Row(case, Measurement(got["value"], got["cpu_s"], got["counts"]), got["peak_mib"])
+    return BenchmarkRow(benchmark, Measurement(got["value"], got["cpu_s"], got["counts"]), got["peak_mib"])
 
 
-def print_rows(rows: Sequence[Row]) -> None:
+def print_rows(rows: Sequence[BenchmarkRow]) -> None:
     """The rows as a table in the terminal, reasons of failures below it."""
     shown = Titled("", ("<name", ">value", "<unit", ">target", "<met", ">cpu_s", ">peak_mib", "~counts"))
     for row in rows:
@@ -106,23 +106,24 @@ def print_rows(rows: Sequence[Row]) -> None:
     show(console(), shown)
     for row in rows:
         if row.failed:
-            click.echo(f"{row.case.name}: not measured: {row.reason}")
+            click.echo(f"{row.benchmark.name}: not measured: {row.reason}")
 
 
 _HEAD = ("name", "value", "unit", "target", "met", "cpu_s", "peak_mib", "counts")
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: BenchmarkRow) -> list[str]:
     done = row.measurement
-    target = f"{'>=' if row.case.more_is_better else '<='} {number(row.case.target)}"
+    target = f"{'>=' if row.benchmark.more_is_better else '<='} {number(row.benchmark.target)}"
     if done is None:
-        return [row.case.name, "-", row.case.unit, target, "not measured", "-", "-", ""]
+        return [row.benchmark.name, "-", row.benchmark.unit, target, "not measured", "-", "-", ""]
     counts = ", ".join(f"{value:,} {key}" for key, value in done.counts.items())
-    return [row.case.name, number(done.value), row.case.unit, target, "yes" if row.case.met(done.value) else "no",
+    met = "yes" if row.benchmark.met(done.value) else "no"
+    return [row.benchmark.name, number(done.value), row.benchmark.unit, target, met,
             f"{done.cpu_s:.3f}", number(row.peak_mib), counts]
 
 
-def markdown(rows: Sequence[Row], series: list[Step]) -> str:
+def markdown(rows: Sequence[BenchmarkRow], series: list[GrowthPoint]) -> str:
     """results/benchmarks.md. series: how cost grows."""
     computer = f"Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} CPUs"
     lines = [
@@ -130,11 +131,12 @@ def markdown(rows: Sequence[Row], series: list[Step]) -> str:
         f"Written by `braid bench` on one computer ({computer}); each row is a process of its own on one core.",
         "`cpu_s` is the CPU time of the measured part, `peak_mib` the peak memory of the whole process.", "",
         table(_HEAD, [_cells(row) for row in rows]),
-        *[f"* `{case.name}`: {case.what}" for case in CASES],
+        *[f"* `{benchmark.name}`: {benchmark.what}" for benchmark in BENCHMARKS],
     ]
     lines += growth_lines(series)
-    missed = [row for row in rows if row.case.limit and row.measurement and not row.case.met(row.measurement.value)]
+    missed = [row for row in rows
+              if row.benchmark.limit and row.measurement and not row.benchmark.met(row.measurement.value)]
     lines += ["", "## Targets that are missed, and why", ""] if missed else []
-    lines += [f"* `{row.case.name}`: {row.case.limit}." for row in missed]
-    missing = [f"* `{row.case.name}` was not measured: {row.reason}" for row in rows if row.failed]
+    lines += [f"* `{row.benchmark.name}`: {row.benchmark.limit}." for row in missed]
+    missing = [f"* `{row.benchmark.name}` was not measured: {row.reason}" for row in rows if row.failed]
     return "\n".join(lines + missing) + "\n"

@@ -13,13 +13,13 @@ from itertools import islice
 from pathlib import Path
 from statistics import quantiles
 
-from simulator.calibrate.kernel_tables import Finding, Misfit, Part, aiconfigurator, alone_s
+from simulator.calibrate.kernel_tables import Finding, Fit, Misfit, aiconfigurator, solo_s
 from simulator.die.kernels import Work, cost_of
 from simulator.model import choices, ops, sparse
 from simulator.spec.kernels import KernelSpec
 from simulator.spec.load import load_machine
 from simulator.spec.machine import MachineSpec
-from simulator.spec.model import Shapes, load_model, shapes_of
+from simulator.spec.model import ModelShapes, load_model, shapes_of
 from simulator.units import Quantity
 
 MACHINE, GENERATION = "dgx_b200", "trtllm_1_3"
@@ -147,7 +147,7 @@ def limited_rows(tokens: int) -> tuple[int, ...]:
     return tuple(rows)
 
 
-def operator(family: str, s: Shapes, tokens: int, rows: tuple[int, ...], shards: int) -> tuple[Work, ...]:
+def operator(family: str, s: ModelShapes, tokens: int, rows: tuple[int, ...], shards: int) -> tuple[Work, ...]:
     """The kernels of the table's operator, which takes logits and BF16: choose, quantise, sort, products, sum up."""
     small = ops.cached(ops.copy(tokens * s.hidden))
     if family == "experts_bf16":
@@ -190,7 +190,7 @@ FITTED: dict[str, tuple[Callable[[Path], Chains], tuple[str, ...]]] = {
 def off(machine: MachineSpec, family: str, kernel: KernelSpec, table: Chains) -> Misfit:
     """How far chains of kernels are from a table with this kernel as the family's."""
     families = {**machine.kernels[GENERATION], family: kernel}
-    return Misfit(tuple(sum(alone_s(cost_of(work, machine.chip, families), machine.chip) for work in chain) / seconds
+    return Misfit(tuple(sum(solo_s(cost_of(work, machine.chip, families), machine.chip) for work in chain) / seconds
                         - 1.0 for chain, seconds in table))  # fmt: skip
 
 
@@ -262,7 +262,7 @@ def module_kernels(requests: int, keys: int, heads: int) -> list[Work]:
 def launched_s(work: Work, machine: MachineSpec) -> float:
     """How long this kernel takes alone, its prologue beside the kernel before it, in seconds."""
     cost = cost_of(work, machine.chip, machine.kernels_of(GENERATION))
-    return alone_s(cost, machine.chip) - cost.prologue_s
+    return solo_s(cost, machine.chip) - cost.prologue_s
 
 
 def prologues_us(folder: Path, machine: MachineSpec, heads: int) -> list[float]:
@@ -287,14 +287,14 @@ def prologues_us(folder: Path, machine: MachineSpec, heads: int) -> list[float]:
             products[requests, heads * SHAPES.qk_dim, SHAPES.q_lora], absorbed["mla_gen_pre", heads, requests],
             attended[heads, requests, step - 1], absorbed["mla_gen_post", heads, requests],
             products[requests, SHAPES.hidden, heads * SHAPES.v_dim])  # fmt: skip
-        alone_us = 1e6 * alone_s(cost_of(norm, machine.chip, machine.kernels_of(GENERATION)), machine.chip)
-        total = 1e6 * launched_s(down, machine) + alone_us + sum(measured)
+        solo_us = 1e6 * solo_s(cost_of(norm, machine.chip, machine.kernels_of(GENERATION)), machine.chip)
+        total = 1e6 * launched_s(down, machine) + solo_us + sum(measured)
         found.append((total - 1e3 * row["latency"]) / 2)
     return found
 
 
 def all_reduce(folder: Path, machine: MachineSpec, name: str, engine: str, steps: int) -> Misfit:
-    """An AllReduce of 8 GPUs up to 1 MiB; steps: 1 where everybody sends its whole buffer, 2 with a scatter first."""
+    """An AllReduce of 8 GPUs up to 1 MiB; steps: 1 where each GPU sends its whole buffer, 2 with a scatter first."""
     only = {"op_name": "all_reduce", "num_gpus": 8}
     spec, errors = machine.collectives[engine], []
     for row in aiconfigurator(folder, name, **only):
@@ -345,6 +345,6 @@ def _all_reduce(folder: Path, fits: bool) -> Iterator[Finding]:
     yield Finding("AllReduce nccl", str(all_reduce(folder, machine, nccl, "nccl", 2)))
 
 
-PARTS = (*(Part(MACHINE, family, partial(_family, family)) for family in FITTED),
-         Part(MACHINE, "mla_module", _module), Part(MACHINE, "all_reduce", _all_reduce))  # fmt: skip
+PARTS = (*(Fit(MACHINE, family, partial(_family, family)) for family in FITTED),
+         Fit(MACHINE, "mla_module", _module), Fit(MACHINE, "all_reduce", _all_reduce))  # fmt: skip
 """In the order of the machine's file."""

@@ -1,4 +1,4 @@
-"""Fits the kernel families and NCCL ladders of H20 and H800 on public tables.
+"""Fits the kernel families and NCCL bandwidth curves of H20 and H800 on public tables.
 
 They are read as infersim/KIND.CHIP.*.csv (alibaba/InferSim at f2293da, bench_data) and aiconfigurator/CHIP.KIND.*
 .parquet (ai-dynamo/aiconfigurator at 095f58a, systems/data). A family is fitted by coordinate descent on the mean of
@@ -19,16 +19,16 @@ from typing import Any
 
 from simulator.calibrate.kernel_tables import (
     Finding,
+    Fit,
+    KernelTable,
     Misfit,
-    Part,
-    Table,
     aiconfigurator,
-    alone_s,
     infersim_gemm,
     infersim_grouped,
     infersim_mla_decode,
     infersim_mla_prefill,
     misfit,
+    solo_s,
 )
 from simulator.die.kernels import Work, cost_of
 from simulator.model import ops, serving
@@ -48,13 +48,13 @@ TILES = ((64, 32, None), (64, 64, None), (64, 128, None), (128, 128, 64), (64, 1
 
 
 @dataclass(frozen=True)
-class Family:
+class KernelFamily:
     """A kernel family to fit: how its table is read, its law, where to start, which numbers are free and which tiles to
     try."""
 
     name: str
     chip: Any
-    read: Callable[[Path], Table]
+    read: Callable[[Path], KernelTable]
     law: str
     start: Numbers
     free: tuple[str, ...]
@@ -98,13 +98,13 @@ def kernel(law: str, p: Numbers) -> Any:
     )  # fmt: skip
 
 
-def fit(family: Family, table: Table) -> tuple[Numbers, Misfit]:
+def fit(family: KernelFamily, table: KernelTable) -> tuple[Numbers, Misfit]:
     """The best numbers over all tiles."""
     starts = [{**family.start, "tm": m, "tn": n, "gr": granule} for m, n, granule in family.tiles] or [family.start]
     return min((_descend(family, table, start) for start in starts), key=lambda found: found[1].loss)
 
 
-def _descend(family: Family, table: Table, best: Numbers) -> tuple[Numbers, Misfit]:
+def _descend(family: KernelFamily, table: KernelTable, best: Numbers) -> tuple[Numbers, Misfit]:
     found = misfit(family.chip, kernel(family.law, best), table)
     for _ in range(8):
         before = found.loss
@@ -125,12 +125,12 @@ def _around(name: str, value: float) -> list[float]:
     return [min(each, 1.0) for each in near] if name in ("cs", "hs") else near
 
 
-def grouped(folder: Path, chip: str) -> Table:
+def grouped(folder: Path, chip: str) -> KernelTable:
     """Products of many experts, in decode and in prefill."""
     return infersim_grouped(folder, chip, "decode") + infersim_grouped(folder, chip, "prefill")
 
 
-def families() -> tuple[tuple[str, Family], ...]:
+def families() -> tuple[tuple[str, KernelFamily], ...]:
     """All that is fitted, by machine."""
     gemm = {"floor": 3e-6, "sk": 2e-10, "cs": 0.8, "hs": 0.8, "un": 0.0, "ramp": 256}
     free = ("floor", "sk", "cs", "hs", "ramp")
@@ -141,26 +141,26 @@ def families() -> tuple[tuple[str, Family], ...]:
     decode, prefill = (partial(infersim_mla_decode, family="m"), partial(infersim_mla_prefill, family="f"))
     small, large = "h20_node", "h800_cluster"
     return (
-        (small, Family("gemm_fp8", H20, partial(infersim_gemm, chip="h20"), "gemm", gemm, bound, TILES[:3])),
-        (small, Family("grouped_gemm_fp8", H20, partial(grouped, chip="h20"), "gemm", gemm, bound, TILES[:3])),
-        (small, Family("mla_decode", H20, partial(decode, chip="h20"), "attention", planned, bare)),
-        (large, Family("gemm_fp8", H800, partial(infersim_gemm, chip="h800"), "gemm", gemm, free, TILES[2:])),
-        (large, Family("gemm_bf16", H800, dense_bf16, "gemm", gemm, free, TILES[2:])),
-        (large, Family("batched_gemm_bf16", H800, absorbed, "gemm", gemm, free, TILES[1:])),
-        (large, Family("grouped_gemm_fp8", H800, partial(grouped, chip="h800"), "gemm", gemm, free, TILES[2:])),
-        (large, Family("mla_decode", H800, partial(decode, chip="h800"), "attention", planned, attention)),
-        (large, Family("flash_attention", H800, partial(prefill, chip="h800"), "attention", flash, bare)),
+        (small, KernelFamily("gemm_fp8", H20, partial(infersim_gemm, chip="h20"), "gemm", gemm, bound, TILES[:3])),
+        (small, KernelFamily("grouped_gemm_fp8", H20, partial(grouped, chip="h20"), "gemm", gemm, bound, TILES[:3])),
+        (small, KernelFamily("mla_decode", H20, partial(decode, chip="h20"), "attention", planned, bare)),
+        (large, KernelFamily("gemm_fp8", H800, partial(infersim_gemm, chip="h800"), "gemm", gemm, free, TILES[2:])),
+        (large, KernelFamily("gemm_bf16", H800, dense_bf16, "gemm", gemm, free, TILES[2:])),
+        (large, KernelFamily("batched_gemm_bf16", H800, absorbed, "gemm", gemm, free, TILES[1:])),
+        (large, KernelFamily("grouped_gemm_fp8", H800, partial(grouped, chip="h800"), "gemm", gemm, free, TILES[2:])),
+        (large, KernelFamily("mla_decode", H800, partial(decode, chip="h800"), "attention", planned, attention)),
+        (large, KernelFamily("flash_attention", H800, partial(prefill, chip="h800"), "attention", flash, bare)),
     )
 
 
-def dense_bf16(folder: Path) -> Table:
+def dense_bf16(folder: Path) -> KernelTable:
     """BF16 GEMMs on H100, the H800's chip: sizes from 512 on, every seventh row (as many as tell the same)."""
     every = aiconfigurator(folder, "h100_sxm.gemm.trtllm.1.3.0rc20.gemm_perf.parquet", gemm_dtype="bfloat16")
     large = [row for row in every if min(row["n"], row["k"]) >= 512 and row["m"] <= 4096]
     return [(ops.gemm(row["m"], row["n"], row["k"], "bf16"), row["latency"] / 1e3) for row in large[::67]]
 
 
-def absorbed(folder: Path) -> Table:
+def absorbed(folder: Path) -> KernelTable:
     """The two absorbed up-projections of MLA, 128 heads, BF16, on H100.
 
     The table runs a product again and again: what fits L2 lies there (16.8 MB of weights take less than HBM's time).
@@ -181,28 +181,28 @@ def left_in_l2(work: Work) -> Work:
     return replace(ops.cached(work), weight_bytes=0.0, cached_bytes=work.hbm_bytes)
 
 
-def ladder(points: dict[int, float], startup_s: float) -> list[tuple[float, float]]:
+def bandwidth_curve(points: dict[int, float], startup_s: float) -> list[tuple[float, float]]:
     """(bytes per peer, bytes/s) from whole-message bytes and seconds on 8 GPUs; sizes within the start-up left out."""
-    rungs: list[tuple[float, float]] = []
+    curve: list[tuple[float, float]] = []
     for size, seconds in sorted(points.items()):
         if seconds > 1.3 * startup_s:
             rate = 7 / 8 * size / (seconds - startup_s)
-            rungs.append((size / 8, max(rate, rungs[-1][1] if rungs else 0.0)))
-    return rungs
+            curve.append((size / 8, max(rate, curve[-1][1] if curve else 0.0)))
+    return curve
 
 
 def nccl(folder: Path, kind: str, startup_s: float) -> list[tuple[float, float]]:
     """NCCL on 8 H200, FP16: the table counts elements of the whole message, 2 bytes each."""
     table = "h200_sxm.comm.nccl.2.26.2.nccl_perf.parquet"
     found = aiconfigurator(folder, table, op_name=kind, num_gpus=8, nccl_dtype="half")
-    return ladder({2 * row["message_size"]: row["latency"] / 1e3 for row in found}, startup_s)
+    return bandwidth_curve({2 * row["message_size"]: row["latency"] / 1e3 for row in found}, startup_s)
 
 
 def custom_all_reduce(folder: Path, startup_s: float) -> list[tuple[float, float]]:
     """AllReduce kernels on 8 H200, as two halves that take the same time."""
     table = "h200_sxm.comm.trtllm.1.3.0rc20.custom_allreduce_perf.parquet"
     found = aiconfigurator(folder, table, num_gpus=8)
-    return ladder({2 * row["message_size"]: row["latency"] / 2e3 for row in found}, startup_s)
+    return bandwidth_curve({2 * row["message_size"]: row["latency"] / 2e3 for row in found}, startup_s)
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,7 @@ def moe_layers(folder: Path, splits: tuple[tuple[int, int], ...]) -> list[Layer]
         rows = tuple(split(8 * tokens // ep, 256 // ep))
         works = serving.experts(shapes, tokens, rows, 2048 // tp, "fp8")
         works = in_l2(works) if 2 * sum(rows) * shapes.hidden < L2_BYTES else works
-        parts_s = sum(alone_s(cost_of(work, machine.chip, kernels), machine.chip) for _, work in works)
+        parts_s = sum(solo_s(cost_of(work, machine.chip, kernels), machine.chip) for _, work in works)
         layers.append(Layer(row["latency"] / 1e3, parts_s, len(rows), sum(rows)))
     return layers
 
@@ -273,7 +273,7 @@ def popularity_skew(touched: dict[int, float]) -> float:
     return min((step / 20 for step in range(30)), key=off)
 
 
-def _family(machine: str, family: Family, folder: Path, fits: bool) -> Iterator[Finding]:
+def _family(machine: str, family: KernelFamily, folder: Path, fits: bool) -> Iterator[Finding]:
     """How far the machine's file is from the table; with a fit, how far what it finds is."""
     table, spec = family.read(folder), load_machine(machine)
     yield Finding(family.name, str(misfit(spec.chip, spec.kernels[GENERATION][family.name], table)))
@@ -283,7 +283,7 @@ def _family(machine: str, family: Family, folder: Path, fits: bool) -> Iterator[
         yield Finding(f"{family.name}, fitted", f"{error}: {shown}", numbers)
 
 
-def _ladders(folder: Path, fits: bool) -> Iterator[Finding]:
+def _bandwidth_curves(folder: Path, fits: bool) -> Iterator[Finding]:
     """What NCCL and the AllReduce kernels achieve on eight GPUs, by size."""
     for name, found in (
         ("nccl all_gather", nccl(folder, "all_gather", 11.4e-6)),
@@ -313,7 +313,7 @@ def _skew(folder: Path, fits: bool) -> Iterator[Finding]:
     yield Finding("experts touched", f"by so many tokens: {shown}; as many as with skew {skew:.2f}", {"skew": skew})
 
 
-PARTS = (*(Part(machine, family.name, partial(_family, machine, family)) for machine, family in families()),
-         Part("h800_cluster", "ladders", _ladders), Part("h800_cluster", "experts_sort", _sorting),
-         Part("h800_cluster", "routing", _skew))  # fmt: skip
+PARTS = (*(Fit(machine, family.name, partial(_family, machine, family)) for machine, family in families()),
+         Fit("h800_cluster", "ladders", _bandwidth_curves), Fit("h800_cluster", "experts_sort", _sorting),
+         Fit("h800_cluster", "routing", _skew))  # fmt: skip
 """In the order of the machines' files."""

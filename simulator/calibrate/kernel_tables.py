@@ -20,7 +20,7 @@ from simulator.model import ops
 from simulator.spec.kernels import KernelSpec
 from simulator.spec.machine import ChipSpec
 
-Table = list[tuple[Work, float]]
+KernelTable = list[tuple[Work, float]]
 FEW_EXPERTS = 16
 
 
@@ -37,7 +37,7 @@ class Finding:
     numbers: dict[str, Any] = field(default_factory=dict)
 
 
-class Part(NamedTuple):
+class Fit(NamedTuple):
     """What is found about one kernel family, or engine, of a machine in a folder; whether to fit, or only compare."""
 
     machine: str
@@ -70,13 +70,13 @@ class Misfit:
         return f"{len(self.errors)} rows, median {self.median:.1%}, 90% within {self.ninth_decile:.1%}"
 
 
-def misfit(chip: ChipSpec, kernel: KernelSpec, table: Table) -> Misfit:
+def misfit(chip: ChipSpec, kernel: KernelSpec, table: KernelTable) -> Misfit:
     """How far a kernel family is from a table."""
     families = {work.family: kernel for work, _ in table}
-    return Misfit(tuple(alone_s(cost_of(work, chip, families), chip) / seconds - 1.0 for work, seconds in table))
+    return Misfit(tuple(solo_s(cost_of(work, chip, families), chip) / seconds - 1.0 for work, seconds in table))
 
 
-def alone_s(cost: Cost, chip: ChipSpec) -> float:
+def solo_s(cost: Cost, chip: ChipSpec) -> float:
     """How long a kernel takes with the chip to itself and nothing in L2, in seconds."""
     units = cost.want
     if not cost.onchip_bytes:
@@ -84,8 +84,8 @@ def alone_s(cost: Cost, chip: ChipSpec) -> float:
     hbm = cost.hbm_bytes / cost.onchip_bytes
     memory = min(chip.l2.rate.si, chip.hbm.peak.si * chip.hbm.efficiency.si / hbm if hbm else chip.l2.rate.si)
     together = cost.onchip_bytes * (1.0 - cost.unoverlapped) / min(cost.limit_bytes_per_s(units, hbm), memory)
-    ports = cost.memory_limit_bytes_per_s(units, hbm)
-    apart = cost.onchip_bytes / min(ports, memory) + cost.compute_s(units)
+    core_rate = cost.memory_limit_bytes_per_s(units, hbm)
+    apart = cost.onchip_bytes / min(core_rate, memory) + cost.compute_s(units)
     return cost.latency_s + together + cost.unoverlapped * apart
 
 
@@ -102,7 +102,7 @@ def rows(path: Path) -> Iterator[dict[str, str]]:
         yield from csv.DictReader(file)
 
 
-def infersim_gemm(folder: Path, chip: str, dtype: str = "fp8") -> Table:
+def infersim_gemm(folder: Path, chip: str, dtype: str = "fp8") -> KernelTable:
     """bench_data/gemm/CHIP/data.csv: dense GEMMs."""
     return [
         (ops.gemm(int(row["m"]), int(row["n"]), int(row["k"]), dtype), float(row["latency_us"]) / 1e6)
@@ -110,15 +110,15 @@ def infersim_gemm(folder: Path, chip: str, dtype: str = "fp8") -> Table:
     ]
 
 
-def infersim_grouped(folder: Path, chip: str, phase: str, dtype: str = "fp8") -> Table:
+def infersim_grouped(folder: Path, chip: str, phase: str, dtype: str = "fp8") -> KernelTable:
     """bench_data/grouped_gemm/PHASE/CHIP/data.csv: both products of many experts, as many rows each in the mean.
 
     Times step where experts of 1.3 times the mean fill one more tile, and reach the next step at 0.7 times: the rows of
     experts are uniform between, as in DeepGEMM's own benchmark (deepseek-ai/DeepGEMM, tests, `random.uniform`).
     Rows with less than two tokens per expert are left out: the table rounds them down, so some experts had none; so
-    are those of few experts, whose draw nobody knows.
+    are those of few experts, whose draw is unknown.
     """
-    table: Table = []
+    table: KernelTable = []
     for row in rows(folder / "infersim" / f"grouped_gemm.{phase}.{chip}.data.csv"):
         each, experts = int(row["tokens_per_expert"]), int(row["num_local_experts"])
         hidden, inner = int(row["hidden_size"]), int(row["intermediate_size"])
@@ -131,7 +131,7 @@ def infersim_grouped(folder: Path, chip: str, phase: str, dtype: str = "fp8") ->
     return table
 
 
-def infersim_mla_decode(folder: Path, chip: str, family: str) -> Table:
+def infersim_mla_decode(folder: Path, chip: str, family: str) -> KernelTable:
     """bench_data/mla/decode/CHIP/128-512-64.csv: absorbed MLA with 128 heads, BF16."""
     return [
         (ops.latent_attention(((1, int(row["kv_len"])),) * int(row["batch_size"]), 128, 512, 64, family),
@@ -140,7 +140,7 @@ def infersim_mla_decode(folder: Path, chip: str, family: str) -> Table:
     ]  # fmt: skip
 
 
-def infersim_mla_prefill(folder: Path, chip: str, family: str) -> Table:
+def infersim_mla_prefill(folder: Path, chip: str, family: str) -> KernelTable:
     """bench_data/mla/prefill/CHIP/128-128-64.csv: causal attention of one prompt, 128 heads of 192 and 128, BF16."""
     return [
         (ops.flash_attention(((int(row["seq_len"]), int(row["seq_len"]), True),), 128, 192, 128, family),

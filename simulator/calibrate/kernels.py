@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from simulator.calibrate import b200, hopper
-from simulator.calibrate.kernel_tables import Finding, Part, TableMissing
+from simulator.calibrate.kernel_tables import Finding, Fit, TableMissing
 from simulator.errors import InputError
 from simulator.patterns import choose
 
@@ -44,7 +44,7 @@ def calibrate(
     yield from missing
 
 
-def _found(part: Part, folder: Path, fits: bool) -> Iterator[Finding]:
+def _found(part: Fit, folder: Path, fits: bool) -> Iterator[Finding]:
     try:
         yield from part.find(folder, fits)
     except KeyError as error:

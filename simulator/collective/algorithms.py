@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from simulator.collective import direct, hierarchical, one_sided, pairwise
 from simulator.collective.all_reduce import all_reduce, parts_of
-from simulator.collective.messages import Call
+from simulator.collective.messages import CollectiveCall
 from simulator.collective.ring import ring
 from simulator.collective.transfer import memory_per_byte
 from simulator.errors import NoSuchName
@@ -25,7 +25,7 @@ Amounts = tuple[float, float]
 class Algorithm(NamedTuple):
     """One way to go about a kind of collective: its phases, and the `amounts` of a rank."""
 
-    lower: Callable[[Call], tuple[Phase, ...]]
+    lower: Callable[[CollectiveCall], tuple[Phase, ...]]
     amounts: Callable[[Collective, int, CollectiveSpec], Amounts]
 
 
@@ -81,7 +81,7 @@ TABLE = {
     ("all_reduce", "hierarchical"): Algorithm(all_reduce, _reduced),
     ("all_reduce", "ring"): Algorithm(all_reduce, _reduced),
     ("all_reduce", "one_shot"): Algorithm(all_reduce, _reduced),
-    ("barrier", "direct"): Algorithm(Call.waited, _none),
+    ("barrier", "direct"): Algorithm(CollectiveCall.waited, _none),
     ("send", "direct"): Algorithm(direct.message, _sent),
     ("recv", "direct"): Algorithm(direct.message, _received),
     ("put", "direct"): Algorithm(one_sided.put, _put),

@@ -1,4 +1,4 @@
-"""AllReduce: a ReduceScatter and an AllGather of shards, or in one shot everybody's buffer to everybody.
+"""AllReduce: a ReduceScatter and an AllGather of shards, or in one shot every buffer to every rank.
 
 Worked example: 8 ranks sum 1 MB. In shards of 128 kB each rank sends 2 x 7 x 128 kB = 1.8 MB and pays two start-ups; in
 one shot it sends 7 MB and pays one, which is shorter for small buffers.
@@ -10,13 +10,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from simulator.collective.messages import Call
+    from simulator.collective.messages import CollectiveCall
     from simulator.collective.transfer import Phase
     from simulator.program.task import Collective
 
 
-def all_reduce(call: Call) -> tuple[Phase, ...]:
-    """Its parts one after the other, at the rates of AllReduce if the engine has a ladder of them."""
+def all_reduce(call: CollectiveCall) -> tuple[Phase, ...]:
+    """Its parts one after the other, at the rates of AllReduce if the engine has a curve of them."""
     own = call.collective.kind if call.engine.ladder.all_reduce else ""
     parts = parts_of(call.collective, len(call.members))
     return tuple(phase for part in parts for phase in call.lower(part, own))

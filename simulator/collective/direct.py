@@ -1,4 +1,4 @@
-"""Everybody writes straight to everybody, all at once.
+"""Every member writes straight to every other one, all at once.
 
 A balanced exchange is **one transfer for all ranks** (they run in lock-step) for each way through the fabric
 (`crossings`): its size is what one rank puts on the wire there, its loads are the bytes on every link, HBM and L2 of
@@ -24,29 +24,29 @@ from typing import TYPE_CHECKING
 from simulator.collective.transfer import Phase
 
 if TYPE_CHECKING:
-    from simulator.collective.messages import Call
+    from simulator.collective.messages import CollectiveCall
+    from simulator.program.task import SizeTable
 
-Sizes = tuple[tuple[int, ...], ...]
 
 
-def all_to_all(call: Call) -> tuple[Phase, ...]:
+def all_to_all(call: CollectiveCall) -> tuple[Phase, ...]:
     """As many bytes from each to each, or those of a table."""
     return _uneven(call) if call.collective.sizes else _balanced(call, copied_to_peers(len(call.members)))
 
 
-def shards(call: Call) -> tuple[Phase, ...]:
+def shards(call: CollectiveCall) -> tuple[Phase, ...]:
     """An AllGather or a ReduceScatter."""
     return _balanced(call, copied_shards(len(call.members)))
 
 
-def message(call: Call) -> tuple[Phase, ...]:
+def message(call: CollectiveCall) -> tuple[Phase, ...]:
     """A send and its recv."""
     engine, size, (source, target) = call.engine, call.collective.bytes_per_pair, call.members
     sized = [(source, target, size)] if size else []
     return (Phase(call.latency_s, call.messages.each(sized, "send", engine, engine.weight.si)),)
 
 
-def _balanced(call: Call, copies: int) -> tuple[Phase, ...]:
+def _balanced(call: CollectiveCall, copies: int) -> tuple[Phase, ...]:
     """copies: how often its size is copied into and out of buffers."""
     if call.empty:
         return call.waited()
@@ -54,11 +54,11 @@ def _balanced(call: Call, copies: int) -> tuple[Phase, ...]:
     # whole bytes at each end of each message, so that one class and its messages agree to the byte
     peers = len(call.members) - 1
     ends = round((size * engine.transfer_bytes.si + copies * size / peers * engine.copy_bytes.si) / 2.0)
-    rate = engine.rate_bytes_per_s(call.ladder, size)
+    rate = engine.rate_bytes_per_s(call.curve, size)
     return (Phase(call.latency_s, call.messages.all_pairs(call.members, size, ends, rate, engine.weight.si)),)
 
 
-def _uneven(call: Call) -> tuple[Phase, ...]:
+def _uneven(call: CollectiveCall) -> tuple[Phase, ...]:
     """An All2All whose pairs differ; where the messages of each sender, or receiver, are alike, a class each."""
     collective, members, messages, engine = call.collective, call.members, call.messages, call.engine
     sizes, n = collective.sizes, len(members)
@@ -79,7 +79,7 @@ def _uneven(call: Call) -> tuple[Phase, ...]:
     return (Phase(call.latency_s, tuple(transfers)),)
 
 
-def _alike(sizes: Sizes) -> bool:
+def _alike(sizes: SizeTable) -> bool:
     """Whether every row has one size, whatever the diagonal says."""
     return all(len({size for j, size in enumerate(row) if j != i}) <= 1 for i, row in enumerate(sizes))
 

@@ -19,11 +19,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from simulator.collective.transfer import Key, Phase, Transfer
+from simulator.collective.transfer import CapacityKey, Phase, Transfer
 from simulator.errors import InputError
 
 if TYPE_CHECKING:
-    from simulator.collective.messages import Call
+    from simulator.collective.messages import CollectiveCall
     from simulator.fabric.graph import Fabric
     from simulator.spec.machine import CollectiveSpec
 
@@ -43,7 +43,7 @@ def nodes_of(fabric: Fabric, members: tuple[int, ...]) -> list[tuple[int, ...]]:
     return [tuple(node) for node in nodes.values()]
 
 
-def all_gather(call: Call) -> tuple[Phase, ...]:
+def all_gather(call: CollectiveCall) -> tuple[Phase, ...]:
     """The steps, each of them a phase; the first bears the start-up."""
     if call.empty:
         return call.waited()
@@ -56,7 +56,7 @@ def all_gather(call: Call) -> tuple[Phase, ...]:
         transfers = []
         if inside:
             copied = shard * (k + (1 if step == 0 else 0))
-            rate = engine.rate_bytes_per_s(call.ladder, n * shard)  # of the whole collective, as for other algorithms
+            rate = engine.rate_bytes_per_s(call.curve, n * shard)  # of the whole collective, as for other algorithms
             transfers.append(together(fabric, engine, inside, shard, rate, copied))
         if step < n - 1:
             across = _counterparts(nodes, step + 1)
@@ -76,7 +76,7 @@ def _counterparts(nodes: list[tuple[int, ...]], distance: int) -> Pairs:
     ]
 
 
-def reduce_scatter(call: Call) -> tuple[Phase, ...]:
+def reduce_scatter(call: CollectiveCall) -> tuple[Phase, ...]:
     """The transfers of the AllGather in the opposite order; the start-up stays in front."""
     steps = all_gather(call)
     latencies = [phase.latency_s for phase in steps]
@@ -88,7 +88,7 @@ def together(fabric: Fabric, engine: CollectiveSpec, pairs: Pairs, size: int, ra
     sends = Counter(source for source, _ in pairs)
     each = sends[pairs[0][0]]
     moved = round(each * size * engine.transfer_bytes.si + copied * engine.copy_bytes.si)
-    loads: list[tuple[Key, int]] = []
+    loads: list[tuple[CapacityKey, int]] = []
     for rank in sends:
         loads += [(("out", rank, rate), each * size), (("hbm", rank), moved), (("l2", rank), moved)]
     links: Counter = Counter()

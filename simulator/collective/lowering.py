@@ -6,8 +6,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from simulator.collective.algorithms import algorithm_of
-from simulator.collective.messages import Call, Messages
-from simulator.collective.transfer import Key, Phase, Transfer
+from simulator.collective.messages import CollectiveCall, Messages
+from simulator.collective.transfer import CapacityKey, Phase, Transfer
 from simulator.errors import InputError, NoSuchName
 from simulator.paths import did_you_mean
 from simulator.units import to_ps
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from simulator.program.world import Groups
     from simulator.spec.machine import CollectiveSpec
 
-__all__ = ["Key", "Lowering", "Phase", "Transfer"]
+__all__ = ["CapacityKey", "Lowering", "Phase", "Transfer"]
 
 
 class Lowering:
@@ -38,20 +38,20 @@ class Lowering:
         self.partitions = self._messages.partitions
         self.lower = cache(self._lower)
 
-    def _lower(self, collective: Collective, members: tuple[int, ...], ladder: str = "") -> tuple[Phase, ...]:
+    def _lower(self, collective: Collective, members: tuple[int, ...], curve: str = "") -> tuple[Phase, ...]:
         """The phases of `collective` among `members` (global ranks, in group order).
 
-        ladder: the kind whose rates they have, if it is another one than that of `collective`.
+        curve: the kind whose rates they have, if it is another one than that of `collective`.
         """
         engine = engine_of(collective, self.engines)
         if len(members) == 1:
             return (Phase(0.0, ()),)
         _check_reach(self.fabric, collective, engine, members)
 
-        def part(collective: Collective, ladder: str) -> tuple[Phase, ...]:
-            return self.lower(collective, members, ladder)
+        def part(collective: Collective, curve: str) -> tuple[Phase, ...]:
+            return self.lower(collective, members, curve)
 
-        call = Call(self._messages, engine, collective, members, ladder or collective.kind, part)
+        call = CollectiveCall(self._messages, engine, collective, members, curve or collective.kind, part)
         return algorithm_of(collective).lower(call)
 
 
@@ -72,19 +72,19 @@ def engine_of(collective: Collective, engines: Mapping[str, CollectiveSpec]) -> 
     return engines[collective.via]
 
 
-def alone_ps(
+def solo_ps_by_rank(
     phases: tuple[Phase, ...], ranks: Iterable[int], busy_ps: Callable[[int, Sequence[int]], int]
 ) -> dict[int, int]:
-    """How long an exchange takes each rank with nobody else there, in ps: every latency, and the busiest capacity.
+    """How long an exchange takes each rank without other load, in ps: every latency, and the busiest capacity.
 
     Of the last phase only the transfers count that a rank waits for. Where messages differ it can take longer.
     busy_ps(before, numbers): what the busiest capacity needs for some transfers of the phase that has so many before.
     """
-    before, alone_ps = 0, 0
+    before, solo_ps = 0, 0
     for phase in phases[:-1]:
-        alone_ps += busy_ps(before, range(len(phase.transfers)))
+        solo_ps += busy_ps(before, range(len(phase.transfers)))
         before += len(phase.transfers)
-    alone_ps += sum(to_ps(phase.latency_s) for phase in phases)
+    solo_ps += sum(to_ps(phase.latency_s) for phase in phases)
     waits_for: dict[int, list[int]] = {rank: [] for rank in ranks}
     for number, transfer in enumerate(phases[-1].transfers):
         for rank in dict.fromkeys(transfer.ranks):
@@ -94,14 +94,16 @@ def alone_ps(
     for numbers in map(tuple, waits_for.values()):
         if numbers not in known:
             known[numbers] = busy_ps(before, numbers)
-    return {rank: alone_ps + known[tuple(numbers)] for rank, numbers in waits_for.items()}
+    return {rank: solo_ps + known[tuple(numbers)] for rank, numbers in waits_for.items()}
 
 
-def busy_of(transfers: Sequence[Transfer], rate_of: Callable[[Key], float]) -> Callable[[int, Sequence[int]], int]:
+def busy_of(
+    transfers: Sequence[Transfer], rate_of: Callable[[CapacityKey], float]
+) -> Callable[[int, Sequence[int]], int]:
     """busy(before, numbers), in ps: what the busiest capacity needs for transfers before + number of these."""
     import numpy as np
 
-    places: dict[Key, int] = {}
+    places: dict[CapacityKey, int] = {}
     place = np.array([places.setdefault(key, len(places)) for one in transfers for key, _ in one.loads], dtype=np.int64)
     loads = np.array([load for one in transfers for _, load in one.loads], dtype=float)
     rates = np.array([rate_of(key) for key in places])

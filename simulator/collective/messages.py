@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from simulator.collective.transfer import Key, Phase, Transfer, memory_per_byte
+from simulator.collective.transfer import CapacityKey, Phase, Transfer, memory_per_byte
 from simulator.fabric.crossings import Way, crossings, way_of
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ class Messages:
             if len(instances) > 1
         ]
         self._crossings = cache(partial(crossings, fabric, sharers=self._sharers))
-        self._pools: dict[tuple, list[Key]] = {}
-        self._links: dict[Edge, Key] = {}
+        self._pools: dict[tuple, list[CapacityKey]] = {}
+        self._links: dict[Edge, CapacityKey] = {}
         self.all_pairs = cache(self._all_pairs)
         self._crossed = cache(self._crossing)
 
@@ -48,20 +48,20 @@ class Messages:
         """One message; `memory`: bytes through HBM and L2 at each end."""
         moved = round(memory)
         pools, links = self._crossed(source, target)
-        ports: tuple[Key, Key] = ("out", source, rate), ("in", target, rate)
+        ports: tuple[CapacityKey, CapacityKey] = ("out", source, rate), ("in", target, rate)
         loads = *[(key, size) for key in ports], *[(key, moved) for key in pools], *[(key, size) for key in links]
         return Transfer(size, loads, (source, target), weight)
 
-    def _crossing(self, source: int, target: int) -> tuple[tuple[Key, ...], tuple[Key, ...]]:
+    def _crossing(self, source: int, target: int) -> tuple[tuple[CapacityKey, ...], tuple[CapacityKey, ...]]:
         """HBM and L2 of both ends, and the links between them."""
         pools = tuple((pool, rank) for rank in (source, target) for pool in ("hbm", "l2"))
         return pools, tuple(("link", *edge) for edge in self.fabric.route(source, target).edges)
 
     def each(
-        self, sized: list[tuple[int, int, int]], ladder: str, engine: CollectiveSpec, weight: float
+        self, sized: list[tuple[int, int, int]], curve: str, engine: CollectiveSpec, weight: float
     ) -> tuple[Transfer, ...]:
         """One transfer for each (sender, receiver, bytes), at the rate of their mean size."""
-        rate = engine.rate_bytes_per_s(ladder, sum(size for _, _, size in sized) / max(len(sized), 1))
+        rate = engine.rate_bytes_per_s(curve, sum(size for _, _, size in sized) / max(len(sized), 1))
         ends = memory_per_byte(engine)
         return tuple(self.pair(a, b, size, size * ends, rate, weight) for a, b, size in sized)
 
@@ -78,7 +78,7 @@ class Messages:
         self, members: tuple[int, ...], way: Way, size: int, ends: int, rate: float, weight: float
     ) -> Transfer:
         """All messages of one way, in lock-step. ends: bytes through memory at each end of each."""
-        loads: list[tuple[Key, int]] = []
+        loads: list[tuple[CapacityKey, int]] = []
         ranks = [rank for rank in members if way.peers[rank]]
         out, hbm, l2 = self._pool("out", rate), self._pool("hbm"), self._pool("l2")
         sizes = {count: size * count for count in {*way.peers.values(), *way.links.values()}}
@@ -107,7 +107,7 @@ class Messages:
             whole[pair.ranks[end]] += pair.size_bytes
         merged = []
         for (rank, _), messages in classes.items():
-            loads: Counter[Key] = Counter()
+            loads: Counter[CapacityKey] = Counter()
             for message in messages:
                 loads.update(dict(message.loads))
             size = sum(message.size_bytes for message in messages)
@@ -119,7 +119,7 @@ class Messages:
         """The partitions of the ranks into groups that leave both together."""
         return tuple(number for number, of in enumerate(self.partitions) if of[source] == of[target])
 
-    def _pool(self, kind: str, *rate: float) -> list[Key]:
+    def _pool(self, kind: str, *rate: float) -> list[CapacityKey]:
         """The capacity of this kind of every rank: one object for all that are equal, of whom there may be millions."""
         if (kind, *rate) not in self._pools:
             self._pools[kind, *rate] = [(kind, rank, *rate) for rank in range(self.fabric.ranks)]
@@ -127,18 +127,18 @@ class Messages:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CollectiveCall:
     """One collective to lower: who exchanges what, and which engine drives it.
 
-    ladder: the kind of collective whose rates it has. lower: the phases of another one among the same members, at the
-    rates of a ladder ("": its own).
+    curve: the kind of collective whose rates it has. lower: the phases of another one among the same members, at the
+    rates of a curve ("": its own).
     """
 
     messages: Messages
     engine: CollectiveSpec
     collective: Collective
     members: tuple[int, ...]
-    ladder: str
+    curve: str
     lower: Callable[[Collective, str], tuple[Phase, ...]]
 
     @property

@@ -1,6 +1,6 @@
 """One-sided exchanges: every rank writes into its peers' memory when it is ready, and later collects what was written.
 
-A `put` starts when its rank is ready and ends when its own bytes have left; nobody is waited for. A `collect` ends when
+A `put` starts when its rank is ready and ends when its own bytes have left; it waits for no rank. A `collect` ends when
 the puts of all members have landed and this rank's own arriving bytes have drained through its port and memory: a rank
 with more to do before its put makes the others wait there, and nowhere else. Puts and collects of a group meet by their
 place in the program: the third collect collects the third put.
@@ -21,20 +21,20 @@ from functools import lru_cache, partial, wraps
 from itertools import permutations
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
-from simulator.collective.transfer import Key, Phase, Transfer, memory_per_byte
+from simulator.collective.transfer import CapacityKey, Phase, Transfer, memory_per_byte
 from simulator.errors import InputError
 from simulator.fabric.level import DIE, Edge, parts
 from simulator.fabric.switch import Switch
 
 if TYPE_CHECKING:
-    from simulator.collective.messages import Call
+    from simulator.collective.messages import CollectiveCall
     from simulator.fabric.graph import Fabric, Route
     from simulator.spec.machine import CollectiveSpec
 
 PUT, COLLECT = "put", "collect"
 ONE_SIDED = (PUT, COLLECT)
 OUT, IN = 0, 1  # the two sides of a put at a die
-Keys = tuple[tuple[Key, int], ...]  # capacities, and the peers behind each of them
+CapacityPeers = tuple[tuple[CapacityKey, int], ...]  # capacities, and the peers behind each of them
 Port = tuple[Edge, Edge, int]  # edge out, edge in, peers behind it
 _NARROW = "{} is narrower than the ports below it: one-sided exchanges across it are not modelled; use an All2All"
 P = ParamSpec("P")
@@ -58,12 +58,12 @@ def _once(most: int) -> Callable[[Asked[P, R]], Asked[P, R]]:
     return once
 
 
-def collect(call: Call) -> tuple[Phase, ...]:
+def collect(call: CollectiveCall) -> tuple[Phase, ...]:
     """The latency of the last message."""
     return (Phase(latency_s(call.messages.fabric, call.members), ()),)
 
 
-def put(call: Call) -> tuple[Phase, ...]:
+def put(call: CollectiveCall) -> tuple[Phase, ...]:
     """What leaves every member, then what arrives at it."""
     fabric, engine, collective, members = call.messages.fabric, call.engine, call.collective, call.members
     costs = costs_of(engine)
@@ -84,7 +84,7 @@ def costs_of(engine: CollectiveSpec) -> tuple[float, float]:
     return memory_per_byte(engine), engine.weight.si
 
 
-def own_transfer(keys: Keys, costs: tuple[float, float], peers: int, rank: int, size: int) -> Transfer | None:
+def own_transfer(keys: CapacityPeers, costs: tuple[float, float], peers: int, rank: int, size: int) -> Transfer | None:
     """What leaves a member or arrives at it, on nothing but its own memory and ports: `keys`, from `keys_of`."""
     if not size or not keys:
         return None
@@ -95,9 +95,9 @@ def own_transfer(keys: Keys, costs: tuple[float, float], peers: int, rank: int, 
 
 
 @_once(4096)
-def keys_of(fabric: Fabric, members: tuple[int, ...], rank: int) -> tuple[Keys, Keys]:
+def keys_of(fabric: Fabric, members: tuple[int, ...], rank: int) -> tuple[CapacityPeers, CapacityPeers]:
     """The capacities of a rank that its outgoing and its arriving bytes cross, with the peers behind every port."""
-    memory: list[tuple[Key, int]] = [(("hbm", rank), 0), (("l2", rank), 0)]
+    memory: list[tuple[CapacityKey, int]] = [(("hbm", rank), 0), (("l2", rank), 0)]
     ports = ports_of(fabric, members, rank)
     if not ports:
         return (), ()

@@ -18,12 +18,12 @@ from simulator.collective.transfer import Phase
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from simulator.collective.messages import Call
+    from simulator.collective.messages import CollectiveCall
     from simulator.collective.transfer import Transfer
     from simulator.fabric.graph import Fabric
 
     Pairs = list[tuple[int, int]]
-    Lowered = Callable[[Pairs, str], tuple[Transfer, ...]]  # of these pairs, at the rates of a ladder
+    Lowered = Callable[[Pairs, str], tuple[Transfer, ...]]  # of these pairs, at the rates of a curve
 
 
 def steps_of(fabric: Fabric, members: tuple[int, ...]) -> tuple[Pairs, list[Pairs]]:
@@ -39,7 +39,7 @@ def steps_of(fabric: Fabric, members: tuple[int, ...]) -> tuple[Pairs, list[Pair
     return inside, across
 
 
-def all_to_all(call: Call) -> tuple[Phase, ...]:
+def all_to_all(call: CollectiveCall) -> tuple[Phase, ...]:
     """The steps, each of them a phase; the first one bears the start-up."""
     if call.empty:
         return call.waited()
@@ -56,27 +56,27 @@ def all_to_all(call: Call) -> tuple[Phase, ...]:
     return Phase(call.latency_s, start), *(Phase(step_s(pairs), lowered(pairs, "send")) for pairs in others)
 
 
-def _even(call: Call) -> Lowered:
+def _even(call: CollectiveCall) -> Lowered:
     """Messages of one size, copied into buffers and out of them, in lock-step."""
     fabric, engine, size = call.messages.fabric, call.engine, call.collective.bytes_per_pair
 
-    def lowered(pairs: Pairs, ladder: str) -> tuple[Transfer, ...]:
+    def lowered(pairs: Pairs, curve: str) -> tuple[Transfer, ...]:
         if not pairs:
             return ()
         each = sum(source == pairs[0][0] for source, _ in pairs)
-        return (together(fabric, engine, pairs, size, engine.rate_bytes_per_s(ladder, size), 2 * each * size),)
+        return (together(fabric, engine, pairs, size, engine.rate_bytes_per_s(curve, size), 2 * each * size),)
 
     return lowered
 
 
-def _uneven(call: Call) -> Lowered:
+def _uneven(call: CollectiveCall) -> Lowered:
     """Messages of the sizes of a table, one by one."""
     sizes, engine = call.collective.sizes, call.engine
     place = {rank: number for number, rank in enumerate(call.members)}
 
-    def lowered(pairs: Pairs, ladder: str) -> tuple[Transfer, ...]:
+    def lowered(pairs: Pairs, curve: str) -> tuple[Transfer, ...]:
         sized = [(a, b, sizes[place[a]][place[b]]) for a, b in pairs]
         each = sum(a == pairs[0][0] for a, _ in pairs) if pairs else 1  # messages of a sender in this step
-        return call.messages.each([one for one in sized if one[2]], ladder, engine, engine.weight.si / each)
+        return call.messages.each([one for one in sized if one[2]], curve, engine, engine.weight.si / each)
 
     return lowered

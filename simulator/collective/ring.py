@@ -5,7 +5,7 @@ leaves a node by another member's link, so what crosses nodes is spread over all
 nodes of k and shards of M bytes, (n-1) M (k-1)/k go to a neighbour in the node and (n-1) M / k to one in the next node.
 
 Worked example: 4 nodes of 8, M = 1 MB: every rank puts 31 MB on the wire, of which 3.9 MB leave its node. Sent straight
-to everybody it would be 24 MB.
+to every rank it would be 24 MB.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from simulator.collective.hierarchical import nodes_of
-from simulator.collective.transfer import Key, Phase, Transfer
+from simulator.collective.transfer import CapacityKey, Phase, Transfer
 
 if TYPE_CHECKING:
-    from simulator.collective.messages import Call
+    from simulator.collective.messages import CollectiveCall
     from simulator.fabric.graph import Fabric
 
 
-def ring(call: Call) -> tuple[Phase, ...]:
-    """All ranks in lock-step at the rate of the ladder for a shard."""
+def ring(call: CollectiveCall) -> tuple[Phase, ...]:
+    """All ranks in lock-step at the rate of the curve for a shard."""
     if call.empty:
         return call.waited()
     fabric, engine, members, shard = call.messages.fabric, call.engine, call.members, call.collective.bytes_per_pair
@@ -31,9 +31,9 @@ def ring(call: Call) -> tuple[Phase, ...]:
     sent = (n - 1) * shard
     inside = sent if n == k else sent * (k - 1) // k
     moved = round(sent * engine.transfer_bytes.si + (n + 1) * shard * engine.copy_bytes.si)
-    rate = engine.rate_bytes_per_s(call.ladder, shard)
-    loads: list[tuple[Key, int]] = []
-    links: Counter[Key] = Counter()
+    rate = engine.rate_bytes_per_s(call.curve, shard)
+    loads: list[tuple[CapacityKey, int]] = []
+    links: Counter[CapacityKey] = Counter()
     for number, node in enumerate(nodes):
         for place, rank in enumerate(node):
             loads += [(("out", rank, rate), sent), (("hbm", rank), moved), (("l2", rank), moved)]
@@ -44,6 +44,6 @@ def ring(call: Call) -> tuple[Phase, ...]:
     return (Phase(call.latency_s, (Transfer(sent, (*loads, *links.items()), members, engine.weight.si),)),)
 
 
-def _load(links: Counter[Key], fabric: Fabric, source: int, target: int, size: int) -> None:
+def _load(links: Counter[CapacityKey], fabric: Fabric, source: int, target: int, size: int) -> None:
     for edge in fabric.route(source, target).edges:
         links["link", *edge] += size

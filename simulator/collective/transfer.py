@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from simulator.spec.machine import CollectiveSpec
 
-Key = tuple  # of a capacity: ("hbm", rank), ("l2", rank), ("link", u, v), ("out" or "in", rank, engine's rate)
+CapacityKey = tuple  # of a capacity: ("hbm", rank), ("l2", rank), ("link", u, v), ("out" or "in", rank, engine's rate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Transfer:
     """One flow of a lowered collective. loads: bytes on each capacity in all. ranks: the members that wait for it."""
 
     size_bytes: int
-    loads: tuple[tuple[Key, int], ...]
+    loads: tuple[tuple[CapacityKey, int], ...]
     ranks: tuple[int, ...]
     weight: float = 1.0
 

@@ -37,7 +37,7 @@ def bench(ctx: click.Context, pattern: str | None, as_json: bool) -> None:
         OutputFolder(target.parent)
     rows = suite.measure(pattern, announce=not as_json)
     if target is not None:
-        write_text(target, suite.markdown(rows, growth.steps()))  # before anything is printed: nobody may read that
+        write_text(target, suite.markdown(rows, growth.steps()))  # before anything is printed: it may have no reader
     if as_json:
         click.echo(to_json([row.as_object() for row in rows]))
     else:

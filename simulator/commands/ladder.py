@@ -12,7 +12,7 @@ import rich_click as click
 from simulator.commands import options
 
 if TYPE_CHECKING:
-    from simulator.study.ladder import Rung
+    from simulator.study.ladder import LadderRow
 
 DEFAULT_METRICS = "throughput_tok_s,iteration_ms"
 
@@ -46,25 +46,25 @@ def ladder(scenario: str, metrics: str, settings: dict[str, str], seed: int, as_
     wanted = tuple(metric.strip() for metric in metrics.split(",") if metric.strip())
     chosen = scenario_of(scenario, settings)
     with ProgressBar(f"{chosen.name}: ladder") as bar, redirect_stdout(sys.stderr):
-        rungs = run_ladder(chosen, seed, bar if bar.wanted else None)
-    unknown = [metric for metric in wanted if metric not in rungs[0].metrics]
+        rows = run_ladder(chosen, seed, bar if bar.wanted else None)
+    unknown = [metric for metric in wanted if metric not in rows[0].metrics]
     if unknown or not wanted:
         which = ", ".join(unknown)
         raise InputError(f"{chosen.name} has no metric {which}; `braid run {chosen.name} --json` lists them")
-    warn_unread(chosen.name, [key for key in in_all([one.unread for one in rungs]) if key in settings])
+    warn_unread(chosen.name, [key for key in in_all([one.unread for one in rows]) if key in settings])
     if as_json:
-        click.echo(to_json([{"step": one.title, **{name: one.metrics[name] for name in wanted}} for one in rungs]))
+        click.echo(to_json([{"step": one.title, **{name: one.metrics[name] for name in wanted}} for one in rows]))
         return
-    _print(rungs, wanted)
+    _print(rows, wanted)
 
 
-def _print(rungs: Sequence[Rung], metrics: tuple[str, ...]) -> None:
+def _print(rows: Sequence[LadderRow], metrics: tuple[str, ...]) -> None:
     from simulator.observe.markdown import number
     from simulator.observe.tables import Titled, console, show
 
     shown = Titled("", ("<step", *(f">{metric}" for metric in metrics), ">gain of this step", ">of all"))
-    first = rungs[0].metrics[metrics[0]]
-    for before, one in zip((rungs[0], *rungs), rungs, strict=False):
+    first = rows[0].metrics[metrics[0]]
+    for before, one in zip((rows[0], *rows), rows, strict=False):
         value = one.metrics[metrics[0]]
         gains = (f"x {value / before.metrics[metrics[0]]:.3f}", f"x {value / first:.2f}")
         shown.add(one.title, *(number(one.metrics[name]) for name in metrics), *gains)

@@ -70,7 +70,7 @@ def braid() -> None:
 
     A SCENARIO is FILE:FUNCTION from the library (a3_prefill:microbatch) or from a file of your own (my.py:mine).
 
-    Exit codes: 0 done, 1 a run failed, 2 wrong usage or input, 130 interrupted, 141 nobody reads the output.
+    Exit codes: 0 done, 1 a run failed, 2 wrong usage or input, 130 interrupted, 141 the output is not read.
     BRAID_DEBUG=1 shows tracebacks.
 
     \b
@@ -126,10 +126,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except MemoryError:
         code = _complain("out of memory: this needs more than the computer has", BraidError.exit_code)
     except Exception as error:
-        from simulator.paths import located, own_place
+        from simulator.paths import located, own_location
 
         what = f"{type(error).__name__}: {error}".removesuffix(": ")
-        defect = "" if own_place(error) else "\nThis is a defect; BRAID_DEBUG=1 shows where."
+        defect = "" if own_location(error) else "\nThis is a defect; BRAID_DEBUG=1 shows where."
         code = _complain(located(error, what) + defect, BraidError.exit_code)
     sys.exit(code if isinstance(code, int) else 0)
 

@@ -57,7 +57,7 @@ def simulate(scenario: Scenario, ranks: str, seed: int, record: bool = True) -> 
 
 
 def _text_of(error: Exception) -> str:
-    """What is wrong in the words of whoever raised it; pydantic's errors with their places and without its links."""
+    """What is wrong in the words of what raised it; pydantic's errors with their places and without its links."""
     from pydantic import ValidationError
 
     from simulator.spec.typed_toml import plain

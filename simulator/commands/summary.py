@@ -63,7 +63,7 @@ def missing(result: Result) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Row(ExpectedRow):
+class KnownErrorRow(ExpectedRow):
     """A published value whose error is known already: none inside a band, outside it to the nearer end."""
 
     known_error: float | None = None
@@ -79,7 +79,8 @@ def expected_rows(result: Result) -> list[ExpectedRow]:
     rows: list[ExpectedRow] = []
     for one in compared(result):
         band = band_text(one["band"]) if one["band"] else ""
-        rows.append(Row(one["id"], one["metric"], one["value"], one["simulated"], one["role"], band, one["error"]))
+        known = one["id"], one["metric"], one["value"], one["simulated"], one["role"], band, one["error"]
+        rows.append(KnownErrorRow(*known))
     return rows
 
 

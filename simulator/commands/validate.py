@@ -46,7 +46,7 @@ def validate(ctx: click.Context, pattern: str | None, jobs: int, as_json: bool) 
     if target is not None:
         with ProgressBar("studies") as bar:
             studies = validation.studies(jobs, bar if bar.wanted else None)
-        write_text(target, validation.markdown(rows, studies))  # before anything is printed: nobody may read that
+        write_text(target, validation.markdown(rows, studies))  # before anything is printed: it may have no reader
     if as_json:
         click.echo(to_json([row.as_object() for row in rows]))
     else:

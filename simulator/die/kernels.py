@@ -134,8 +134,8 @@ class Cost:
 
     def memory_limit_bytes_per_s(self, units: int, hbm_load: float) -> float:
         """The same without compute: what the ports of its cores and its way of reading HBM allow."""
-        ports = units * self.unit_rate_bytes_per_s
-        return min(ports, self.hbm_rate_bytes_per_s / hbm_load) if hbm_load else ports
+        core_rate = units * self.unit_rate_bytes_per_s
+        return min(core_rate, self.hbm_rate_bytes_per_s / hbm_load) if hbm_load else core_rate
 
 
 def cost_of(work: Work, chip: ChipSpec, kernels: dict[str, KernelSpec]) -> Cost:
@@ -263,13 +263,13 @@ def _fused(work: Work, chip: ChipSpec, kernel: FusedKernel, parts: list[Cost]) -
 
 def _common(work: Work, chip: ChipSpec, kernel: KernelSpec, want: int, tiles: int) -> dict:
     need = tuple((pool, int(count.si)) for pool, count in kernel.cores.items())
-    ports = max(chip.l2.port_rate[pool].si * count for pool, count in need)
+    core_rate = max(chip.l2.port_rate[pool].si * count for pool, count in need)
     want = max(want, 1)
     return {
         "need": need,
         "want": want,
         "hbm_bytes": work.hbm_bytes,
-        "unit_rate_bytes_per_s": ports,
+        "unit_rate_bytes_per_s": core_rate,
         "hbm_rate_bytes_per_s": chip.hbm.peak.si * kernel.hbm_share.si if kernel.hbm_share else inf,
         "unoverlapped": kernel.unoverlapped.si / max(ceil(tiles / want), 1),
         "weight_bytes": work.weight_bytes + sum(part.weight_bytes for part in work.parts),

@@ -15,7 +15,7 @@ CATEGORIES: tuple[Category, ...] = get_args(Category)
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class LedgerItem:
     """One thing that a rank keeps in HBM, in bytes on that rank."""
 
     name: str
@@ -44,7 +44,9 @@ class Ledger:
     Adding never fails, so that a refusal shows every item: call `check` when all are in. Sizes in bytes.
     """
 
-    def __init__(self, title: str, capacity_bytes: float, usable: float = 1.0, items: Iterable[Item] = ()) -> None:
+    def __init__(
+        self, title: str, capacity_bytes: float, usable: float = 1.0, items: Iterable[LedgerItem] = ()
+    ) -> None:
         self.title, self.capacity_bytes, self.usable = title, capacity_bytes, usable
         self.items = list(items)
 
@@ -55,7 +57,7 @@ class Ledger:
 
     def add(self, name: str, category: Category, size_bytes: float) -> None:
         """One more item; ValueError for a wrong category or a negative size. Equal names are separate items."""
-        self.items.append(Item(name, category, size_bytes))
+        self.items.append(LedgerItem(name, category, size_bytes))
 
     @property
     def used_bytes(self) -> float:

@@ -1,7 +1,7 @@
 """One NPU at run time: in-order streams, a host thread that launches, exclusive cores, shared HBM and L2.
 
 The NPU replays a `Tape`. The host never costs an event of its own: between two blocking reads its launches follow each
-other at fixed offsets, so the issue time of every step of such a *segment* is known as soon as the segment opens.
+other at fixed offsets, so the issue time of every step of such a *window* is known as soon as the window opens.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from simulator.die.cache import Cache
 from simulator.die.kernels import Cost
-from simulator.die.shape import Shape, Shapes, Stage
-from simulator.die.step import Tape, Watch
+from simulator.die.tape import Tape, TaskObserver
+from simulator.die.timing import KernelTiming, KernelTimings, Stage
 from simulator.physics.clock import Call, Clock
 from simulator.physics.cores import Cores, Need
 from simulator.physics.flows import Capacity, Flow, Network
@@ -35,56 +35,56 @@ class Npu:
         hbm: Capacity,
         l2: Capacity,
         cache: Cache,
-        shapes: Shapes,
+        timings: KernelTimings,
         cores: dict[str, Cores],
         meet: Callable[[Npu, int], None],
-        watch: Watch,
+        watch: TaskObserver,
     ) -> None:
         self.env, self.network, self.hbm, self.l2 = env, network, hbm, l2
         self.rank, self.tape, self.steps = rank, tape, tape.steps
         self.costs, self.weights, self.units = tape.costs, tape.weights, tape.units
-        self.cache, self.cores, self.meet, self.shapes = cache, cores, meet, shapes
+        self.cache, self.cores, self.meet, self.timings = cache, cores, meet, timings
         self._record, self.found = watch.record, watch.found
         self.pending = [step.waits for step in tape.steps]
         self.ended_ps = array("q", [-1]) * len(tape.steps)
         self.ready_ps = array("q", [-1]) * len(tape.steps)
-        self.opened_ps: list[int] = []  # start of every open host segment
+        self.opened_ps: list[int] = []  # start of every open host window
         self.blocked_on = -1  # the step that the host waits for
         self.left = len(tape.steps)
         self.streams = [Stream(self, number) for number in range(len(tape.streams))]
 
     def begin(self) -> None:
         """Let the host start launching at the present time."""
-        self._open_segments(self.env.now_ps)
+        self._open_windows(self.env.now_ps)
 
-    def _open_segments(self, opens_ps: int) -> None:
-        """Open the next segment, and those behind it whose blocking reads are already answered."""
-        segments = self.tape.segments
+    def _open_windows(self, opens_ps: int) -> None:
+        """Open the next window, and those behind it whose blocking reads are already answered."""
+        windows = self.tape.windows
         self.opened_ps.append(opens_ps)
         self.blocked_on = -1
-        while len(self.opened_ps) < len(segments):
-            following = segments[len(self.opened_ps)]
+        while len(self.opened_ps) < len(windows):
+            following = windows[len(self.opened_ps)]
             ended_ps = self.ended_ps[following.after]
             if following.after >= 0 and ended_ps < 0:
                 self.blocked_on = following.after
                 break
-            free_ps = self.opened_ps[-1] + segments[len(self.opened_ps) - 1].length_ps
+            free_ps = self.opened_ps[-1] + windows[len(self.opened_ps) - 1].length_ps
             self.opened_ps.append(max(free_ps, ended_ps) + following.read_ps)
         for stream in self.streams:
             stream.poke()
 
-    def set_speed(self, shapes: Shapes) -> None:
-        """Compute at the speed of these shapes from now on, kernels that are running included."""
-        self.shapes = shapes
+    def set_speed(self, timings: KernelTimings) -> None:
+        """Compute at the speed of these timings from now on, kernels that are running included."""
+        self.timings = timings
         for stream in self.streams:
             stream.change_speed()
 
     def issued_ps(self, index: int) -> int:
         """When the host issued this step, in ps, or -1 if it is not known yet."""
         step = self.steps[index]
-        if step.segment >= len(self.opened_ps):
+        if step.window >= len(self.opened_ps):
             return -1
-        return self.opened_ps[step.segment] + step.offset_ps
+        return self.opened_ps[step.window] + step.offset_ps
 
     def finish(self, index: int, start_ps: int, solo_ps: int, bound_by: str, need: Need, units: int) -> None:
         """A step has ended: record it, free its cores, wake what waited for it."""
@@ -92,7 +92,7 @@ class Npu:
         step = self.steps[index]
         self.ended_ps[index] = now_ps
         self.left -= 1
-        issued_ps = self.opened_ps[step.segment] + step.offset_ps
+        issued_ps = self.opened_ps[step.window] + step.offset_ps
         self._record(self.rank, index, issued_ps, self.ready_ps[index], start_ps, now_ps, solo_ps, bound_by)
         stream = self.streams[step.stream]
         stream.position += 1
@@ -102,12 +102,12 @@ class Npu:
             pending = self.pending
             for follower in followers:
                 pending[follower] -= 1
-        if need and not step.alone:
+        if need and not step.exclusive:
             self.cores[step.partition].release(need, units)
         if self.blocked_on == index:
-            segment = self.tape.segments[len(self.opened_ps)]
-            free_ps = self.opened_ps[-1] + self.tape.segments[len(self.opened_ps) - 1].length_ps
-            self._open_segments(max(free_ps, now_ps) + segment.read_ps)
+            window = self.tape.windows[len(self.opened_ps)]
+            free_ps = self.opened_ps[-1] + self.tape.windows[len(self.opened_ps) - 1].length_ps
+            self._open_windows(max(free_ps, now_ps) + window.read_ps)
             return  # opening pokes every stream
         stream.poke()
         if followers:
@@ -125,8 +125,24 @@ class Stream:
     """
 
     __slots__ = (
-        "_delayed", "_flow", "_granted", "_in_company", "_issued", "_key", "_moved", "_moving", "_shape", "_stage",
-        "_start_ps", "_timer_set", "_units", "index", "npu", "order", "position", "running",
+        "_delayed",
+        "_flow",
+        "_granted",
+        "_in_company",
+        "_issued",
+        "_key",
+        "_moved",
+        "_moving",
+        "_stage",
+        "_start_ps",
+        "_timer_set",
+        "_timing",
+        "_units",
+        "index",
+        "npu",
+        "order",
+        "position",
+        "running",
     )  # fmt: skip
 
     def __init__(self, npu: Npu, number: int) -> None:
@@ -135,7 +151,7 @@ class Stream:
         self.index = -1  # of the step that is running
         self.running = self._timer_set = False
         self._units = self._stage = self._start_ps = 0
-        self._shape: Shape
+        self._timing: KernelTiming
         self._moving = False
         self._key: tuple[Cost, int, float]
         self._delayed = Call(npu.env, self._waited)
@@ -153,17 +169,17 @@ class Stream:
         if npu.pending[index]:
             return
         step, opened_ps = npu.steps[index], npu.opened_ps
-        if step.segment >= len(opened_ps):
+        if step.window >= len(opened_ps):
             return
         at_ps, cost = npu.env.now_ps, npu.costs[index]
-        issued_ps = opened_ps[step.segment] + step.offset_ps
+        issued_ps = opened_ps[step.window] + step.offset_ps
         if issued_ps > at_ps:
             if cost is None or self._in_company:
                 if not self._timer_set:
                     self._timer_set = True
                     self._issued.at(issued_ps)
                 return
-            at_ps = issued_ps  # nobody else takes cores or changes L2 until then: the kernel can be sent off now
+            at_ps = issued_ps  # no other task takes cores or changes L2 until then: the kernel can be sent off now
         self.running = True
         self.index = index
         npu.ready_ps[index] = at_ps
@@ -178,7 +194,7 @@ class Stream:
                 self._launch(cost, units, at_ps)
             else:
                 cores.acquire(cost.need, cost.at_least, cost.want, step.priority, self._granted)
-        elif step.need and not step.alone:
+        elif step.need and not step.exclusive:
             cores = npu.cores[step.partition]
             if not cores.queue and cores.take(step.need, 1, 1):
                 npu.meet(npu, index)
@@ -208,45 +224,45 @@ class Stream:
         if warm:
             npu.found(npu.rank, self.index, min(warm, cost.weight_bytes))
         self._key = cost, units, warm
-        shape = self._shape = npu.shapes[self._key]
+        timing = self._timing = npu.timings[self._key]
         self._start_ps, self._stage = at_ps, 0
-        self._moving = bool(shape.stages)
-        if shape.stages:
-            stage = shape.stages[0]
+        self._moving = bool(timing.stages)
+        if timing.stages:
+            stage = timing.stages[0]
             npu.network.start(self._flow_of(stage), self._moved, at_ps - npu.env.now_ps + stage.wait_ps)
         else:
-            self._delayed.at(at_ps + shape.delay_ps)
+            self._delayed.at(at_ps + timing.delay_ps)
 
     def change_speed(self) -> None:
         """The bytes of the kernel at the head move on at the limit that its NPU's present speed gives."""
         if not self._moving:
             return
-        self._shape = self.npu.shapes[self._key]
-        self.npu.network.set_limit(self._flow, self._shape.stages[self._stage].like.limit_bytes_per_s)
+        self._timing = self.npu.timings[self._key]
+        self.npu.network.set_limit(self._flow, self._timing.stages[self._stage].like.limit_bytes_per_s)
 
     def _flow_of(self, stage: Stage) -> Flow:
         """The flow of a stage on this die: the stream's own one, which never moves two at once."""
         flow, like, npu = self._flow, stage.like, self.npu
         pulls = ((npu.l2, 1.0), (npu.hbm, stage.hbm)) if stage.hbm > 0 else ((npu.l2, 1.0),)
         bound = like.solo_bound
-        if bound is npu.shapes.hbm:
+        if bound is npu.timings.hbm:
             bound = npu.hbm
-        elif bound is npu.shapes.l2:
+        elif bound is npu.timings.l2:
             bound = npu.l2
         flow.become(like, pulls, bound)
         return flow
 
     def _waited(self, _: object) -> None:
         """A kernel that moves no bytes has ended."""
-        self._ended(self._shape.latency_name)
+        self._ended(self._timing.latency_name)
 
     def _stage_ended(self, flow: Flow) -> None:
         """The bytes of one stage are moved."""
         self._stage += 1
-        stages = self._shape.stages
+        stages = self._timing.stages
         if self._stage == len(stages):
             self._moving = False
-            self._ended(self._shape.bound_by(flow))
+            self._ended(self._timing.bound_by(flow))
         else:
             stage = stages[self._stage]
             self.npu.network.start(self._flow_of(stage), self._moved, stage.wait_ps)
@@ -261,4 +277,4 @@ class Stream:
             cache.passes(passing)
         if weights:
             cache.keep(weights, cost.kept_bytes)
-        npu.finish(self.index, self._start_ps, self._shape.solo_ps, bound_by, cost.need, self._units)
+        npu.finish(self.index, self._start_ps, self._timing.solo_ps, bound_by, cost.need, self._units)

@@ -1,6 +1,6 @@
 """How often the routes between all members of a group cross each link, from the levels of the fabric.
 
-Two members meet at the innermost level that holds both. Bytes for whoever is met at a level climb from the die through
+Two members meet at the innermost level that holds both. Bytes for a member met at a level climb from the die through
 the switches below that level's own and come down the same way on the other side (`Switch.climb`), so everything below
 one end of a link crosses it together: members below the end x members that each of them meets at the level. That takes
 time in proportion to the members, where counting pair by pair takes their square.
@@ -24,7 +24,7 @@ from itertools import permutations
 from simulator.fabric.graph import Edge, Fabric, Route, die
 from simulator.fabric.switch import Switch
 
-Meeting = dict[int, list[int]]  # instance of a level -> the members there
+MembersByInstance = dict[int, list[int]]  # instance of a level -> the members there
 
 
 @dataclass(slots=True)
@@ -51,10 +51,10 @@ def crossings(
         return crossings_by_pair(fabric, members, sharers)
     ways: dict[object, Way] = {}
     latency_s = 0.0
-    inside: Meeting = {rank: [rank] for rank in members}
+    inside: MembersByInstance = {rank: [rank] for rank in members}
     for level in fabric.by_level.values():
         dies, dies_inside, narrowest = level.dies, level.inside, fabric.ways[level.order]
-        around: Meeting = {}
+        around: MembersByInstance = {}
         for rank in members:
             around.setdefault(rank // dies, []).append(rank)
         met = {child: len(around[child * dies_inside // dies]) - len(here) for child, here in inside.items()}
@@ -101,7 +101,7 @@ def way_of(
     return fabric.way(route), sharers(source, target) if route.hops == 1 else ()
 
 
-def _pair_that_meets(around: Meeting, met: dict[int, int], dies_inside: int) -> tuple[int, int] | None:
+def _pair_that_meets(around: MembersByInstance, met: dict[int, int], dies_inside: int) -> tuple[int, int] | None:
     """Two members that meet at this level, if any do."""
     if not any(met.values()):
         return None
@@ -112,7 +112,7 @@ def _pair_that_meets(around: Meeting, met: dict[int, int], dies_inside: int) -> 
     return None
 
 
-def _climb_and_descend(level: Switch, inside: Meeting, met: dict[int, int], counts: Counter[Edge]) -> None:
+def _climb_and_descend(level: Switch, inside: MembersByInstance, met: dict[int, int], counts: Counter[Edge]) -> None:
     """Add the pairs that meet at the switches of a level to every link on their way."""
     for child, here in inside.items():
         if met[child]:

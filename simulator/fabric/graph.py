@@ -102,9 +102,9 @@ class Fabric:
 
     @cached_property
     def ways(self) -> tuple[int, ...]:
-        """For each level the innermost one whose links hold back whoever meets there, as far as the machine says.
+        """For each level the innermost one whose links hold back the dies that meet there, as far as the machine says.
 
-        An uplink that carries all ports below it at once holds nobody back.
+        An uplink that carries all ports below it at once holds no die back.
         """
         ways: list[int] = []
         for level in self.by_level.values():
@@ -224,13 +224,13 @@ class Fabric:
 def _latency_s(level: Level) -> float:
     """The sum of the latencies of the edges between dies that meet at a level, where all ways have as many."""
     if isinstance(level, Switch):
-        return fsum([each.edge_latency_s for each in level.ladder] * 2)
+        return fsum([each.edge_latency_s for each in level.way_up] * 2)
     return level.spec.latency.si
 
 
 def _ports_below(level: Switch) -> float:
     """Bytes/s of all ports below a switch of a level together."""
-    return level.span // level.planes * level.ladder[0].spec.link_rate.si
+    return level.span // level.planes * level.way_up[0].spec.link_rate.si
 
 
 def _no_such_link(graph: nx.DiGraph, source: str, target: str) -> str:

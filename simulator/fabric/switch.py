@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Switch(Level):
     """See `SwitchLevel`; also what all kinds with a switch above each die have in common.
 
-    below: the level whose switches have the ports of this one; None where dies have them. ladder: the levels whose
+    below: the level whose switches have the ports of this one; None where dies have them. way_up: the levels whose
     switches lie on the way up from a die, innermost first. Every `span` dies share `planes` switches, one by one.
     """
 
@@ -29,8 +29,8 @@ class Switch(Level):
         super().__init__(spec, inner, ranks)
         under = [level for level in inner if isinstance(level, Switch)]
         self.below = under[-1] if under and getattr(spec, "ports", "die") != "die" else None
-        self.ladder: tuple[Switch, ...] = (*(self.below.ladder if self.below else ()), self)
-        self.shortest = 2 * len(self.ladder)
+        self.way_up: tuple[Switch, ...] = (*(self.below.way_up if self.below else ()), self)
+        self.shortest = 2 * len(self.way_up)
         self.span, self.planes = self.dies, 1
 
     @cached_property
@@ -45,7 +45,7 @@ class Switch(Level):
     def climb(self, rank: int) -> tuple[Edge, ...]:
         """The edges from a die up to its switch of this level, innermost first."""
         edges, below = [], die(rank)
-        for level in self.ladder:
+        for level in self.way_up:
             above = level.above(rank)
             edges.append((below, above))
             below = above

@@ -7,8 +7,8 @@ from typing import Any
 
 import simpy
 
-from simulator.live.host_thread import HostThread, Steps
-from simulator.live.journal import Journal, Key, Label
+from simulator.live.host_thread import HostProcess, HostThread
+from simulator.live.journal import Journal, JournalRow, Label
 from simulator.live.nic import Nic
 from simulator.live.transfer_engine import TransferEngine
 from simulator.physics.clock import call_later
@@ -23,7 +23,7 @@ class Host:
     """
 
     def __init__(self, env: Any, nics: Sequence[Nic], proxy: ProxySpec, rank: int, journal: Journal,
-                 seen: Callable[[int, str, Key], object]) -> None:
+                 seen: Callable[[int, str, JournalRow], object]) -> None:
         self.env, self.costs, self.rank, self.journal = env, proxy, rank, journal
         self.proxy = HostThread(env, rank, "proxy", proxy.poll.si, journal)
         self._seen = seen
@@ -33,11 +33,11 @@ class Host:
 
     # for the proxy: generators and events ---------------------------------------------------------------------------
 
-    def until_flag(self, flag: str) -> Steps:
+    def until_flag(self, flag: str) -> HostProcess:
         """Poll for a flag of the GPU; returns the row of its task."""
         return (yield from self.proxy.until(self.flag(flag), f"flag '{flag}' of its GPU"))
 
-    def until(self, event: simpy.Event, what: str) -> Steps:
+    def until(self, event: simpy.Event, what: str) -> HostProcess:
         """Poll for an event of the engine (a count, an acknowledged transfer); returns its row."""
         return (yield from self.proxy.until(event, what))
 
@@ -45,22 +45,22 @@ class Host:
         """The event that the host sees a flag of the GPU."""
         return self._flags.setdefault(flag, self.env.event())
 
-    def set_flag(self, label: Label, flag: str, because: Key | None = None) -> Steps:
+    def set_flag(self, label: Label, flag: str, because: JournalRow | None = None) -> HostProcess:
         """Set a flag that the GPU waits for."""
         row = yield from self.proxy.work("flag", self.costs.flag_write.si, label, "proxy.flag_write", because)
         self.to_gpu(flag, row)
 
-    def seen_by_gpu(self, flag: str, row: Key) -> None:
+    def seen_by_gpu(self, flag: str, row: JournalRow) -> None:
         """The GPU sees something in its own memory, where a peer's write put it: no host takes part."""
         self._seen(self.rank, flag, row)
 
     # between the two sides of PCIe ----------------------------------------------------------------------------------
 
-    def to_gpu(self, flag: str, row: Key) -> None:
+    def to_gpu(self, flag: str, row: JournalRow) -> None:
         """A flag's write is on its way to the GPU."""
         call_later(self.env, self._to_gpu_ps, lambda _: self._seen(self.rank, flag, row))
 
-    def from_gpu(self, flag: str, row: Key, watched: bool = False) -> None:
+    def from_gpu(self, flag: str, row: JournalRow, watched: bool = False) -> None:
         """The GPU has set a flag; `watched`: in unified memory, through the watcher's callback."""
         delay_ps = to_ps(self.costs.watcher.si) if watched else self._to_host_ps
         call_later(self.env, delay_ps, lambda _: self.flag(flag).succeed(row))

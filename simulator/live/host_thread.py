@@ -7,10 +7,10 @@ from typing import Any
 
 import simpy
 
-from simulator.live.journal import Journal, Key, Label
+from simulator.live.journal import Journal, JournalRow, Label
 from simulator.units import to_ps
 
-Steps = Generator[simpy.Event, Any, Any]
+HostProcess = Generator[simpy.Event, Any, Any]
 """What a live process does: it yields events and may return something."""
 
 
@@ -24,7 +24,9 @@ class HostThread:
         self.away_until_ps = 0
         self.lost = False
 
-    def work(self, what: str, seconds: float, label: Label, bound_by: str, because: Key | None = None) -> Steps:
+    def work(
+        self, what: str, seconds: float, label: Label, bound_by: str, because: JournalRow | None = None
+    ) -> HostProcess:
         """Spend time on the thread, doing `what` ("post", "poll", ...) for a transfer; returns the row."""
         yield from self._here()
         start_ps = self.env.now
@@ -32,7 +34,7 @@ class HostThread:
             yield self.env.timeout(to_ps(seconds))
         return self.journal.write(self.rank, self.name, what, label, start_ps, self.env.now, bound_by, 0.0, because)
 
-    def until(self, event: simpy.Event, what: str) -> Steps:
+    def until(self, event: simpy.Event, what: str) -> HostProcess:
         """Poll until the event has happened; returns its value."""
         self.waiting_for = what
         if event.callbacks is not None:
@@ -49,7 +51,7 @@ class HostThread:
         stream, label = f"{self.name} away", Label("descheduled")
         self.journal.write(self.rank, stream, "descheduled", label, self.env.now, self.away_until_ps, "fault")
 
-    def _here(self) -> Steps:
+    def _here(self) -> HostProcess:
         if self.lost:
             self.waiting_for = "nothing: its host is lost"
             yield self.env.event()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 
-class Key(NamedTuple):
+class JournalRow(NamedTuple):
     """A row of any rank: its rank, and the number of its task there."""
 
     rank: int
@@ -39,9 +39,9 @@ class Journal(Protocol):
         end_ps: int,
         bound_by: str,
         size_bytes: float = 0.0,
-        because: Key | None = None,
-    ) -> Key: ...
+        because: JournalRow | None = None,
+    ) -> JournalRow: ...
 
-    def follow(self, row: Key, because: Key) -> None: ...
+    def follow(self, row: JournalRow, because: JournalRow) -> None: ...
 
     def fly(self, label: Label, rank: int, start_ps: int, end_ps: int) -> None: ...

@@ -8,13 +8,13 @@ from typing import Any
 from simulator.die.npu import Npu
 from simulator.errors import InputError, RunError
 from simulator.live.host import Host
-from simulator.live.host_thread import Steps
-from simulator.live.journal import Journal, Key
+from simulator.live.host_thread import HostProcess
+from simulator.live.journal import Journal, JournalRow
 from simulator.live.nic import cards
 from simulator.program.task import Flag, Task
 from simulator.replay.replay import Replay
 
-Proxy = Callable[[Host], Steps]
+Proxy = Callable[[Host], HostProcess]
 """A live program: the generator of one rank's proxy thread."""
 
 
@@ -29,7 +29,7 @@ class LiveReplay(Replay):
         if nic is None or costs is None:
             raise InputError(f"{self.machine.name} has no tables [nic] and [proxy]: nothing can drive its hosts")
         self.journal = journal
-        self._flags: dict[tuple[int, str], Key] = {}  # set by hosts, and seen by their GPUs
+        self._flags: dict[tuple[int, str], JournalRow] = {}  # set by hosts, and seen by their GPUs
         self._spinning: dict[tuple[int, str], tuple[Npu, int]] = {}
         nics = cards(self.network, nic, self.fabric, self.capacity, self.npus, journal)
         self.hosts = {
@@ -43,7 +43,7 @@ class LiveReplay(Replay):
         """Run to the end; the makespan in ps.
 
         Raises:
-            RunError: a flag, a count or a transfer for which somebody waits can never come; it names them.
+            RunError: a flag, a count or a transfer for which a process waits can never come; it names them.
         """
         makespan_ps = super().run()
         if any(process.is_alive for process in self.proxies.values()):
@@ -57,13 +57,13 @@ class LiveReplay(Replay):
             return
         if work.kind == "set_flag":
             self._finish(npu, index, work, self.env.now)
-            self.hosts[npu.rank].from_gpu(work.flag, Key(npu.rank, self._kernel(npu.rank, index)), work.watched)
+            self.hosts[npu.rank].from_gpu(work.flag, JournalRow(npu.rank, self._kernel(npu.rank, index)), work.watched)
             return
         there = self._flags.get((npu.rank, work.flag))
         if there is None:
             self._spinning[npu.rank, work.flag] = npu, index
         else:
-            self.journal.follow(Key(npu.rank, index), there)
+            self.journal.follow(JournalRow(npu.rank, index), there)
             self._finish(npu, index, work, self.env.now)
 
     def _kernel(self, rank: int, index: int) -> int:
@@ -72,13 +72,13 @@ class LiveReplay(Replay):
         before = (one for one in range(index - 1, -1, -1) if tasks[one].stream == tasks[index].stream)
         return next(before, index)
 
-    def _seen(self, rank: int, flag: str, row: Key) -> None:
+    def _seen(self, rank: int, flag: str, row: JournalRow) -> None:
         """A GPU can see a flag of its host."""
         self._flags[rank, flag] = row
         waiting = self._spinning.pop((rank, flag), None)
         if waiting is not None:
             npu, index = waiting
-            self.journal.follow(Key(rank, index), row)
+            self.journal.follow(JournalRow(rank, index), row)
             self._finish(npu, index, self.tasks(rank)[index].work, self.env.now)
 
     def _finish(self, npu: Npu, index: int, flag: Any, start_ps: Any) -> None:

@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simulator.collective.transfer import Key as CapacityKey
+from simulator.collective.transfer import CapacityKey
 from simulator.fabric.graph import Fabric
-from simulator.live.journal import Journal, Key, Label
+from simulator.live.journal import Journal, JournalRow, Label
 from simulator.physics.clock import call_later
 from simulator.physics.flows import Capacity, Flow, Network
 from simulator.spec.nic import NicSpec
@@ -43,8 +43,8 @@ class Write:
     target: int
     size_bytes: int
     immediate: str = ""
-    done: Callable[[Key], object] | None = None
-    posted: Key | None = None
+    done: Callable[[JournalRow], object] | None = None
+    posted: JournalRow | None = None
     latency_ps: int = 0
     sent_ps: int = 0
     first_ps: int = 0
@@ -63,8 +63,8 @@ class Nic:
     capacity: by key, of the network that its bytes are flows of. peers: the cards it can reach, by rank.
     """
 
-    received: Callable[[Write, Key], object]
-    completed: Callable[[Write, Key], object]
+    received: Callable[[Write, JournalRow], object]
+    completed: Callable[[Write, JournalRow], object]
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class Nic:
         keys = (f"nic {way}", rank, self.number), (f"pcie {way}", rank), ("hbm", rank), *links
         return [(self.capacity(key), 1.0) for key in keys]
 
-    def acknowledged(self, write: Write, row: Key) -> None:
+    def acknowledged(self, write: Write, row: JournalRow) -> None:
         """The peer has everything: a completion for the sender."""
         if self.dead:
             return

@@ -15,8 +15,8 @@ from typing import Any
 
 import simpy
 
-from simulator.live.host_thread import HostThread, Steps
-from simulator.live.journal import Journal, Key, Label
+from simulator.live.host_thread import HostProcess, HostThread
+from simulator.live.journal import Journal, JournalRow, Label
 from simulator.live.nic import Nic, Write
 from simulator.spec.nic import ProxySpec
 
@@ -29,13 +29,13 @@ class Command:
     writes: deque[tuple[Nic, Write]]
     post_s: float
     post_name: str
-    submitted: Key
+    submitted: JournalRow
     taken: bool = False
 
 
 @dataclass(slots=True)
 class Expectation:
-    """A counter that somebody waits for: at `count` immediates the GPU's flag is set (if any) and the event happens."""
+    """A counter that is waited for: at `count` immediates the GPU's flag is set (if any) and the event happens."""
 
     count: int
     event: simpy.Event
@@ -58,7 +58,7 @@ class TransferEngine:
         proxy: ProxySpec,
         rank: int,
         journal: Journal,
-        raise_flag: Callable[[str, Key], object],
+        raise_flag: Callable[[str, JournalRow], object],
     ) -> None:
         self.env, self.nics, self.costs, self.rank = env, nics, proxy, rank
         self.spec, self.raise_flag = nics[0].spec, raise_flag
@@ -68,14 +68,14 @@ class TransferEngine:
         self.counts: Counter[str] = Counter()
         self.expected: dict[str, Expectation] = {}
         self._commands: deque[Command] = deque()
-        self._completions: deque[tuple[Write, Key, bool]] = deque()
+        self._completions: deque[tuple[Write, JournalRow, bool]] = deque()
         self._wake = env.event()
         env.process(self._run())
 
     # for the proxy: generators that spend the time of its thread ---------------------------------------------------
 
     def scatter(self, on: HostThread, label: Label, parts: Sequence[tuple[int, int]], immediate: str,
-                because: Key | None = None) -> Steps:
+                because: JournalRow | None = None) -> HostProcess:
         """One write with an immediate to each (peer, bytes); peers are spread over the cards."""
         writes = [
             (self.nics[place % len(self.nics)], Write(label, self.rank, peer, size, immediate))
@@ -86,12 +86,12 @@ class TransferEngine:
             yield from self._submit(on, label, group, self.spec.post.si, "nic.post", because)
 
     def barrier(self, on: HostThread, label: Label, peers: Sequence[int], immediate: str,
-                because: Key | None = None) -> Steps:
+                because: JournalRow | None = None) -> HostProcess:
         """An immediate to each peer."""
         yield from self.scatter(on, label, [(peer, 0) for peer in peers], immediate, because)
 
     def write(self, on: HostThread, label: Label, peer: int, size_bytes: int, immediate: str = "",
-              because: Key | None = None) -> Steps:
+              because: JournalRow | None = None) -> HostProcess:
         """One write, cut over all cards where it is large; returns an event: all of it is acknowledged."""
         cards = len(self.nics) if size_bytes >= self.spec.split.si else 1
         done, finished = self._all_of(cards)
@@ -103,7 +103,7 @@ class TransferEngine:
         return done
 
     def paged(self, on: HostThread, label: Label, peer: int, pages: int, page_bytes: int, immediate: str = "",
-              because: Key | None = None) -> Steps:
+              because: JournalRow | None = None) -> HostProcess:
         """Pages that lie apart, a write each, spread over the cards; returns an event: all are acknowledged."""
         done, finished = self._all_of(pages)
         writes = [
@@ -113,7 +113,7 @@ class TransferEngine:
         yield from self._submit(on, label, writes, self.spec.post_page.si, "nic.post_page", because)
         return done
 
-    def send(self, on: HostThread, label: Label, peer: int, size_bytes: int, tag: str) -> Steps:
+    def send(self, on: HostThread, label: Label, peer: int, size_bytes: int, tag: str) -> HostProcess:
         """One message that the peer receives by its tag."""
         yield from self.write(on, label, peer, size_bytes, tag)
 
@@ -122,24 +122,24 @@ class TransferEngine:
         return self.count(label, tag, parts)
 
     def count(self, label: Label, immediate: str, expected: int, gpu_flag: str = "") -> simpy.Event:
-        """An event: so many immediates have been counted; they may come before anybody waits for them."""
+        """An event: so many immediates have been counted; they may come before a process waits for them."""
         wanted = Expectation(expected, self.env.event(), label, gpu_flag)
         self.expected[immediate] = wanted
         if self.counts[immediate] >= expected:
-            self._completions.append((Write(label, self.rank, self.rank, 0, immediate), Key(-1, -1), False))
+            self._completions.append((Write(label, self.rank, self.rank, 0, immediate), JournalRow(-1, -1), False))
             self._poke()
         return wanted.event
 
     def _submit(self, on: HostThread, label: Label, writes: list[tuple[Nic, Write]], post_s: float, name: str,
-                because: Key | None) -> Steps:
+                because: JournalRow | None) -> HostProcess:
         row = yield from on.work("submit", self.costs.submit.si, label, "proxy.submit", because)
         self._commands.append(Command(label, deque(writes), post_s, name, row))
         self._poke()
 
-    def _all_of(self, parts: int) -> tuple[simpy.Event, Callable[[Key], object]]:
+    def _all_of(self, parts: int) -> tuple[simpy.Event, Callable[[JournalRow], object]]:
         event, left = self.env.event(), parts
 
-        def finished(row: Key) -> None:
+        def finished(row: JournalRow) -> None:
             nonlocal left
             left -= 1
             if not left:
@@ -149,7 +149,7 @@ class TransferEngine:
 
     # the worker's thread -------------------------------------------------------------------------------------------
 
-    def _run(self) -> Steps:
+    def _run(self) -> HostProcess:
         while True:
             if self._completions:
                 yield from self._poll()
@@ -163,7 +163,7 @@ class TransferEngine:
         if not self._wake.triggered:
             self._wake.succeed()
 
-    def _post(self) -> Steps:
+    def _post(self) -> HostProcess:
         """Post writes up to the next doorbell."""
         command = self._commands[0]
         if not command.taken:
@@ -180,7 +180,7 @@ class TransferEngine:
             write.posted = row
             nic.post(write)
 
-    def _poll(self) -> Steps:
+    def _poll(self) -> HostProcess:
         """Take completions: count immediates, tell who waits."""
         number = min(self.costs.poll_batch.count, len(self._completions))
         batch = [self._completions.popleft() for _ in range(number)]
@@ -198,17 +198,17 @@ class TransferEngine:
                 del self.expected[write.immediate]
                 yield from self._reached(wanted, row)
 
-    def _reached(self, wanted: Expectation, row: Key) -> Steps:
+    def _reached(self, wanted: Expectation, row: JournalRow) -> HostProcess:
         if wanted.gpu_flag:
             row = yield from self.worker.work("flag", self.costs.flag_write.si, wanted.label, "proxy.flag_write", row)
             self.raise_flag(wanted.gpu_flag, row)
         wanted.event.succeed(row)
 
-    def _received(self, write: Write, row: Key) -> None:
+    def _received(self, write: Write, row: JournalRow) -> None:
         if write.immediate:
             self._completions.append((write, row, True))
             self._poke()
 
-    def _completed(self, write: Write, row: Key) -> None:
+    def _completed(self, write: Write, row: JournalRow) -> None:
         self._completions.append((write, row, False))
         self._poke()

@@ -12,14 +12,14 @@ from dataclasses import replace
 
 from simulator.die.kernels import Work
 from simulator.model import ops
-from simulator.model.layout import share
+from simulator.model.layout import shard_size
 from simulator.model.mla import Kernels
-from simulator.spec.model import Shapes
+from simulator.spec.model import ModelShapes
 
 Contexts = tuple[tuple[int, int], ...]  # (query tokens, cached tokens) of every request
 
 
-def prolog(s: Shapes, tokens: int, weights: str = "", fused: bool = True) -> Kernels:
+def prolog(s: ModelShapes, tokens: int, weights: str = "", fused: bool = True) -> Kernels:
     """Down projections, norms, query up-projection, absorption, RoPE and the cache, as one kernel (MLAProlog) or many.
 
     HBM bytes of DeepSeek-R1: 69.7 MB of weights (INT8; absorb_k BF16).
@@ -41,7 +41,9 @@ def prolog(s: Shapes, tokens: int, weights: str = "", fused: bool = True) -> Ker
     return in_l2([("attention.prolog", work)])
 
 
-def attention(s: Shapes, contexts: Contexts, family: str, weights: str = "", awaited_bytes: float = 0.0) -> Kernels:
+def attention(
+    s: ModelShapes, contexts: Contexts, family: str, weights: str = "", awaited_bytes: float = 0.0
+) -> Kernels:
     """The attention kernel over the latent cache, and the way back from the latent space.
 
     awaited_bytes: the first bytes of the cache, which a prefetch may have left in L2.
@@ -54,22 +56,22 @@ def attention(s: Shapes, contexts: Contexts, family: str, weights: str = "", awa
     return in_l2([("attention.core", core)]) + absorb_v(s, tokens, weights)
 
 
-def absorb_v(s: Shapes, tokens: int, weights: str = "") -> Kernels:
+def absorb_v(s: ModelShapes, tokens: int, weights: str = "") -> Kernels:
     """The way back from the latent space."""
     product = ops.batched_gemm(tokens, s.heads, s.v_dim, s.kv_lora, weights=_named(weights, "absorb_v"))
     return in_l2([("attention.absorb_v", product)])
 
 
-def output_projection(s: Shapes, tokens: int, shards: int = 1, weights: str = "") -> Kernels:
+def output_projection(s: ModelShapes, tokens: int, shards: int = 1, weights: str = "") -> Kernels:
     """Quantise, and o_proj with 1/shards of its input."""
-    width = share(s.heads, shards, "heads") * s.v_dim
+    width = shard_size(s.heads, shards, "heads") * s.v_dim
     return in_l2([
         ("attention.o.quantise", ops.quantise(tokens, width)),
         ("attention.o", ops.gemm(tokens, s.hidden, width, weights=_named(weights, "o"))),
     ])
 
 
-def gate(s: Shapes, tokens: int, weights: str = "") -> Kernels:
+def gate(s: ModelShapes, tokens: int, weights: str = "") -> Kernels:
     """Router in FP32 and top-k."""
     scores = 4.0 * tokens * s.routed_experts
     return in_l2([
@@ -78,7 +80,7 @@ def gate(s: Shapes, tokens: int, weights: str = "") -> Kernels:
     ])
 
 
-def ffn(s: Shapes, block: str, tokens: int, width: int, weights: str = "", quantise: bool = True) -> Kernels:
+def ffn(s: ModelShapes, block: str, tokens: int, width: int, weights: str = "", quantise: bool = True) -> Kernels:
     """A gated FFN of `width` on these tokens: dense, shared expert, or a shard of either."""
     return in_l2([
         *([(f"{block}.quantise", ops.quantise(tokens, s.hidden))] if quantise else []),
@@ -89,7 +91,7 @@ def ffn(s: Shapes, block: str, tokens: int, width: int, weights: str = "", quant
     ])  # fmt: skip
 
 
-def experts(s: Shapes, rows: tuple[int, ...], weights: str = "") -> Kernels:
+def experts(s: ModelShapes, rows: tuple[int, ...], weights: str = "") -> Kernels:
     """The local experts on the rows that came for each of them."""
     width = s.expert_intermediate
     return in_l2([
@@ -100,7 +102,9 @@ def experts(s: Shapes, rows: tuple[int, ...], weights: str = "") -> Kernels:
     ])  # fmt: skip
 
 
-def mla_blocks(s: Shapes, contexts: Contexts, fused: bool = True, cache_bytes: float = 0.0) -> list[tuple[str, float]]:
+def mla_blocks(
+    s: ModelShapes, contexts: Contexts, fused: bool = True, cache_bytes: float = 0.0
+) -> list[tuple[str, float]]:
     """What a prefetch can bring for one layer's MLA, in the order of its use: names and bytes of weights, and so many
     bytes of the cache."""
     kernels = prolog(s, 1, "layer", fused) + attention(s, contexts, "", "layer", cache_bytes)
@@ -118,5 +122,5 @@ def in_l2(kernels: Kernels) -> Kernels:
 
 
 def _named(weights: str, part: str) -> str:
-    """A layer's weights of one part, or "" where nobody keeps track of what lies in L2."""
+    """A layer's weights of one part, or "" where what lies in L2 is not tracked."""
     return f"{weights}.{part}" if weights else ""

@@ -16,7 +16,7 @@ from simulator.model.routing import check_skew
 if TYPE_CHECKING:
     import numpy as np
 
-    from simulator.spec.model import Shapes
+    from simulator.spec.model import ModelShapes
 
 Rows = tuple[tuple[int, ...], ...]
 
@@ -47,7 +47,7 @@ class ExpertLoad:
     spare: int = 0
 
     @classmethod
-    def of(cls, s: Shapes, dies: Dies, skew: float | None, seed: int) -> ExpertLoad:
+    def of(cls, s: ModelShapes, dies: Dies, skew: float | None, seed: int) -> ExpertLoad:
         """The load of a model on a layout.
 
         Raises:

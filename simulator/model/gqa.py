@@ -11,10 +11,10 @@ from __future__ import annotations
 from simulator.model import ops, serving
 from simulator.model.decode import Contexts
 from simulator.model.mla import Kernels, causal
-from simulator.spec.model import Shapes
+from simulator.spec.model import ModelShapes
 
 
-def projections(s: Shapes, tokens: int, heads: int, dtype: str) -> Kernels:
+def projections(s: ModelShapes, tokens: int, heads: int, dtype: str) -> Kernels:
     """Norm, queries, keys and values as one product, their norms and rotation, the write to the cache."""
     kv = s.kv_values_of(s.heads // heads)
     width = heads * s.qk_dim + kv
@@ -25,13 +25,13 @@ def projections(s: Shapes, tokens: int, heads: int, dtype: str) -> Kernels:
     ]
 
 
-def decode_attention(s: Shapes, contexts: Contexts, heads: int) -> Kernels:
+def decode_attention(s: ModelShapes, contexts: Contexts, heads: int) -> Kernels:
     """One query token a request over its keys and values; queries of a group are rows of one tile."""
     kv_heads = s.kv_heads_of(s.heads // heads)
     return [("attention.core", ops.grouped_attention(contexts, heads, kv_heads, s.qk_dim, s.v_dim, "gqa_decode"))]
 
 
-def prompt_attention(s: Shapes, prompts: tuple[int, ...], heads: int, dtype: str) -> Kernels:
+def prompt_attention(s: ModelShapes, prompts: tuple[int, ...], heads: int, dtype: str) -> Kernels:
     """FlashAttention of whole prompts; a group reads its keys once."""
     kv_heads = s.kv_heads_of(s.heads // heads)
     return [

@@ -36,8 +36,8 @@ def deal(lengths: Sequence[int], ranks: int) -> list[tuple[int, ...]]:
     return [tuple(hand) for hand in hands]
 
 
-def share(whole: int, ranks: int, what: str) -> int:
-    """What each rank holds of a dimension: share(128, 8, "heads") is 16.
+def shard_size(whole: int, ranks: int, what: str) -> int:
+    """What each rank holds of a dimension: shard_size(128, 8, "heads") is 16.
 
     Raises:
         ValueError: it does not divide evenly.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from simulator.die.kernels import Work
 from simulator.model import ops
-from simulator.spec.model import Shapes
+from simulator.spec.model import ModelShapes
 
 Kernels = list[tuple[str, Work]]
 Sequences = tuple[tuple[int, int, bool], ...]  # (queries, keys, causal)
@@ -20,7 +20,7 @@ def causal(lengths: tuple[int, ...]) -> Sequences:
     return tuple((length, length, True) for length in lengths)
 
 
-def down_projections(s: Shapes, tokens: int) -> Kernels:
+def down_projections(s: ModelShapes, tokens: int) -> Kernels:
     """Queries and keys/values down to their latents, one quantisation each; then the latents' norms and the cache."""
     latent = s.kv_lora + s.rope_dim
     return [
@@ -33,7 +33,7 @@ def down_projections(s: Shapes, tokens: int) -> Kernels:
     ]
 
 
-def up_projections(s: Shapes, tokens: int, heads: int) -> Kernels:
+def up_projections(s: ModelShapes, tokens: int, heads: int) -> Kernels:
     """Latents up to per-head queries, keys and values, each part of a head in the layout that attention wants."""
     q_dim = s.nope_dim + s.rope_dim
     return [
@@ -50,7 +50,7 @@ def up_projections(s: Shapes, tokens: int, heads: int) -> Kernels:
     ]
 
 
-def attention(s: Shapes, sequences: Sequences, heads: int, family: str) -> Kernels:
+def attention(s: ModelShapes, sequences: Sequences, heads: int, family: str) -> Kernels:
     """FlashAttention and the layout of its result; the TND family reads and writes tokens in order, without layouts."""
     queries = sum(queries for queries, _, _ in sequences)
     return [
@@ -59,7 +59,7 @@ def attention(s: Shapes, sequences: Sequences, heads: int, family: str) -> Kerne
     ]
 
 
-def output_projection(s: Shapes, tokens: int) -> Kernels:
+def output_projection(s: ModelShapes, tokens: int) -> Kernels:
     """All heads of these tokens back to the hidden size."""
     return [
         ("attention.o.quantise", ops.quantise(tokens, s.heads * s.v_dim)),
@@ -67,7 +67,7 @@ def output_projection(s: Shapes, tokens: int) -> Kernels:
     ]
 
 
-def prefill(s: Shapes, lengths: tuple[int, ...], family: str) -> Kernels:
+def prefill(s: ModelShapes, lengths: tuple[int, ...], family: str) -> Kernels:
     """A whole attention block of data-parallel prefill, from its norm on: all heads of its own prompts."""
     tokens = sum(lengths)
     return [

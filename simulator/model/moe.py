@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from simulator.model import ops
 from simulator.model.mla import Kernels
-from simulator.spec.model import Shapes
+from simulator.spec.model import ModelShapes
 
 
-def gate(s: Shapes, tokens: int) -> Kernels:
+def gate(s: ModelShapes, tokens: int) -> Kernels:
     """Norm, router in FP32 (cast, GEMM), then scores, groups and top-k."""
     scores = 4.0 * tokens * s.routed_experts
     return [
@@ -25,7 +25,7 @@ def gate(s: Shapes, tokens: int) -> Kernels:
     ]
 
 
-def init_routing(s: Shapes, tokens: int) -> Kernels:
+def init_routing(s: ModelShapes, tokens: int) -> Kernels:
     """Quantise and sort: one INT8 row per token and chosen expert, by expert."""
     rows = tokens * s.experts_per_token
     return [
@@ -34,12 +34,12 @@ def init_routing(s: Shapes, tokens: int) -> Kernels:
     ]
 
 
-def split_sizes(s: Shapes) -> Kernels:
+def split_sizes(s: ModelShapes) -> Kernels:
     """From the exchanged counts to the split sizes that the host reads: stack, sum per rank, sum of all."""
     return [(f"dispatch.counts_{what}", ops.copy(2 * s.routed_experts, 8.0)) for what in ("stack", "sum", "total")]
 
 
-def experts(s: Shapes, rows: tuple[int, ...]) -> Kernels:
+def experts(s: ModelShapes, rows: tuple[int, ...]) -> Kernels:
     """The local experts on the rows that arrived for each of them, sorted by expert before and unsorted after."""
     total, width = sum(rows), s.expert_intermediate
     return [
@@ -54,7 +54,7 @@ def experts(s: Shapes, rows: tuple[int, ...]) -> Kernels:
     ]
 
 
-def shared_expert(s: Shapes, tokens: int) -> Kernels:
+def shared_expert(s: ModelShapes, tokens: int) -> Kernels:
     """The expert that every token visits, if there is one."""
     width = s.shared_experts * s.expert_intermediate
     return [] if not width else [
@@ -65,7 +65,7 @@ def shared_expert(s: Shapes, tokens: int) -> Kernels:
     ]
 
 
-def finalize_routing(s: Shapes, tokens: int) -> Kernels:
+def finalize_routing(s: ModelShapes, tokens: int) -> Kernels:
     """Weighted sum of a token's expert rows, in its own order, plus the shared expert."""
     rows = tokens * s.experts_per_token
     return [
@@ -74,7 +74,7 @@ def finalize_routing(s: Shapes, tokens: int) -> Kernels:
     ]
 
 
-def dense(s: Shapes, tokens: int) -> Kernels:
+def dense(s: ModelShapes, tokens: int) -> Kernels:
     """The FFN of the first layers."""
     width = s.dense_intermediate
     return [
@@ -86,12 +86,12 @@ def dense(s: Shapes, tokens: int) -> Kernels:
     ]
 
 
-def embedding_shard(s: Shapes, tokens: int) -> Kernels:
+def embedding_shard(s: ModelShapes, tokens: int) -> Kernels:
     """One vocabulary shard looks up every token of the group, then zeroes those that are not its own."""
     size = 2.0 * tokens * s.hidden
     return [("embedding.lookup", ops.passes(0.0, size)), ("embedding.mask", ops.passes(size, size))]
 
 
-def head_shard(s: Shapes, rows: int, shards: int) -> Kernels:
+def head_shard(s: ModelShapes, rows: int, shards: int) -> Kernels:
     """One vocabulary shard's logits of these rows, BF16."""
     return [("head.logits", ops.gemm(rows, -(-s.vocabulary // shards), s.hidden, dtype="bf16"))]

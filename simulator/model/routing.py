@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np
 
-Sizes = tuple[tuple[int, ...], ...]
+    from simulator.program.task import SizeTable
+
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Balanced:
             return None
         return -(-self.tokens[0] * self.per_token * row_bytes // len(self.tokens))
 
-    def sizes(self, row_bytes: int) -> Sizes:
+    def sizes(self, row_bytes: int) -> SizeTable:
         """Bytes from every rank to every rank."""
         ranks = len(self.tokens)
         return tuple((-(-tokens * self.per_token * row_bytes // ranks),) * ranks for tokens in self.tokens)
@@ -90,7 +91,7 @@ class Drawn:
     def pair_bytes(self, row_bytes: int) -> None:
         """Pairs differ."""
 
-    def sizes(self, row_bytes: int) -> Sizes:
+    def sizes(self, row_bytes: int) -> SizeTable:
         """Bytes from every rank to every rank."""
         ranks = len(self.tokens)
         table = self.counts.reshape(ranks, ranks, -1).sum(axis=2) * row_bytes

@@ -12,7 +12,7 @@ from simulator.die.kernels import Work
 from simulator.model import ops
 from simulator.model.decode import Contexts
 from simulator.model.mla import Kernels, causal
-from simulator.spec.model import Shapes
+from simulator.spec.model import ModelShapes
 
 BLOCK = 128  # elements that share an FP8 scale
 
@@ -28,7 +28,7 @@ def quantise(tokens: int, width: int) -> Work:
     return ops.passes(2.0 * tokens * width, tokens * width * (1.0 + 4.0 / BLOCK))
 
 
-def projections(s: Shapes, tokens: int, heads: int, dtype: str) -> Kernels:
+def projections(s: ModelShapes, tokens: int, heads: int, dtype: str) -> Kernels:
     """Norm, both down projections as one product, their norms, queries up."""
     latent = s.q_lora + s.kv_values
     return [
@@ -39,7 +39,7 @@ def projections(s: Shapes, tokens: int, heads: int, dtype: str) -> Kernels:
     ]
 
 
-def decode_attention(s: Shapes, contexts: Contexts, heads: int) -> Kernels:
+def decode_attention(s: ModelShapes, contexts: Contexts, heads: int) -> Kernels:
     """Absorption, RoPE and cache, attention in the latent space, and the way back from it."""
     tokens = sum(queries for queries, _ in contexts)
     return [
@@ -50,7 +50,7 @@ def decode_attention(s: Shapes, contexts: Contexts, heads: int) -> Kernels:
     ]
 
 
-def prompt_attention(s: Shapes, prompts: tuple[int, ...], heads: int, dtype: str) -> Kernels:
+def prompt_attention(s: ModelShapes, prompts: tuple[int, ...], heads: int, dtype: str) -> Kernels:
     """Keys and values up, RoPE and cache, FlashAttention of whole prompts."""
     tokens = sum(prompts)
     return [
@@ -61,12 +61,12 @@ def prompt_attention(s: Shapes, prompts: tuple[int, ...], heads: int, dtype: str
     ]  # fmt: skip
 
 
-def output(s: Shapes, tokens: int, heads: int, dtype: str) -> Kernels:
+def output(s: ModelShapes, tokens: int, heads: int, dtype: str) -> Kernels:
     """These heads back to the hidden size."""
     return linear("attention.o", tokens, s.hidden, heads * s.v_dim, dtype)
 
 
-def gate(s: Shapes, tokens: int) -> Kernels:
+def gate(s: ModelShapes, tokens: int) -> Kernels:
     """Router, top-k, and the sort of rows by expert."""
     scores = 4.0 * tokens * s.routed_experts
     return [
@@ -76,7 +76,7 @@ def gate(s: Shapes, tokens: int) -> Kernels:
     ]
 
 
-def experts(s: Shapes, tokens: int, rows: tuple[int, ...], width: int, dtype: str) -> Kernels:
+def experts(s: ModelShapes, tokens: int, rows: tuple[int, ...], width: int, dtype: str) -> Kernels:
     """Rows of each local expert out of `tokens`, `width` of its intermediate size, and the sum of a token's rows."""
     total = sum(rows)
     return [
@@ -90,13 +90,13 @@ def experts(s: Shapes, tokens: int, rows: tuple[int, ...], width: int, dtype: st
     ]
 
 
-def sort(s: Shapes, tokens: int, rows: tuple[int, ...]) -> Work:
+def sort(s: ModelShapes, tokens: int, rows: tuple[int, ...]) -> Work:
     """Copy tokens to rows in the order of their experts. rows: of every local expert, zeros included."""
     read, write = 2.0 * tokens * s.hidden, 2.0 * sum(rows) * s.hidden
     return Work("experts_sort", kind="vector", dtype="fp32", rows=rows, read_bytes=read, write_bytes=write)
 
 
-def ffn(s: Shapes, block: str, tokens: int, width: int, dtype: str) -> Kernels:
+def ffn(s: ModelShapes, block: str, tokens: int, width: int, dtype: str) -> Kernels:
     """A gated FFN: dense or shared expert, or a shard of either."""
     return [
         *linear(f"{block}.gate_up", tokens, 2 * width, s.hidden, dtype),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from simulator.die.kernels import ELEMENT_BYTES, Work
-from simulator.spec.model import Shapes
+from simulator.spec.model import ModelShapes
 
 
-def experts(s: Shapes, rows: tuple[int, ...], shards: int, family: str, dtype: str = "nvfp4") -> Work:
+def experts(s: ModelShapes, rows: tuple[int, ...], shards: int, family: str, dtype: str = "nvfp4") -> Work:
     """Sort rows by expert, both products of every expert that has rows, and sum up: one operator.
 
     rows: of every local expert, zeros included. shards: over how many ranks each expert is split. It counts as one
@@ -27,7 +27,7 @@ def experts(s: Shapes, rows: tuple[int, ...], shards: int, family: str, dtype: s
     )
 
 
-def sort(s: Shapes, rows: tuple[int, ...], family: str) -> Work:
+def sort(s: ModelShapes, rows: tuple[int, ...], family: str) -> Work:
     """Put rows in the order of their experts: what a grouped product needs before it. rows: zeros included."""
     moved = 2.0 * sum(rows) * s.hidden
     return Work(family, kind="vector", dtype="fp32", rows=rows, read_bytes=moved, write_bytes=moved)

@@ -12,7 +12,7 @@ from simulator.observe.columns import host_free_ps, row_keys
 if TYPE_CHECKING:
     from simulator.observe.columns import Columns
 
-Key = TypeVar("Key")
+KeyT = TypeVar("KeyT")
 What: TypeAlias = Literal["work", "latency", "host", "wait"]
 
 
@@ -42,9 +42,9 @@ class CriticalPath:
     segments: list[Segment]
     makespan_ps: int
 
-    def shares(self, key: Callable[[Segment], Key]) -> dict[Key, float]:
+    def shares(self, key: Callable[[Segment], KeyT]) -> dict[KeyT, float]:
         """Share of the makespan by any key of a segment, largest first."""
-        total: Counter[Key] = Counter()
+        total: Counter[KeyT] = Counter()
         for segment in self.segments:
             total[key(segment)] += segment.to_ps - segment.from_ps
         return {one: length / self.makespan_ps for one, length in total.most_common()}

@@ -23,7 +23,7 @@ PS_PER_MS = 10**9
 
 @dataclass(frozen=True)
 class ExpectedRow:
-    """A value that somebody published or measured beside the simulated one; role: fit or predict.
+    """A published or measured value beside the simulated one; role: fit or predict.
 
     band: what was published instead of one value, in words ("above 1"); inside it there is no error.
     """
@@ -116,7 +116,7 @@ def kind_table(metrics: Metrics) -> Titled:
     """Time that at least one task of a kind works; kinds overlap, so shares may add up to more than 100%."""
     table = Titled("time by kind", ("<kind", ">ms", ">of the run"), "average rank")
     for kind, busy in metrics.kind_ps.items():
-        table.add(kind, ms(busy), share(busy, metrics))
+        table.add(kind, ms(busy), percent_of_run(busy, metrics))
     return table
 
 
@@ -125,7 +125,7 @@ def account_table(metrics: Metrics) -> Titled:
     table = Titled("where the time went", ("<", ">ms", ">of the run"), "each instant once")
     for heading, length in metrics.account_ps.items():
         if length:
-            table.add(heading, ms(length), share(length, metrics))
+            table.add(heading, ms(length), percent_of_run(length, metrics))
     return table
 
 
@@ -189,8 +189,8 @@ def stretch_sentence(metrics: Metrics) -> str:
 
 def host_sentence(metrics: Metrics) -> str:
     """How long compute waited for the host alone, in words."""
-    return (f"Host-bound: {ms(metrics.host_bound_ps)} ms ({share(metrics.host_bound_ps, metrics)}) in which a compute "
-            "kernel lacked only its launch, by a host that was not blocked.")
+    return (f"Host-bound: {ms(metrics.host_bound_ps)} ms ({percent_of_run(metrics.host_bound_ps, metrics)}) "
+            "in which a compute kernel lacked only its launch, by a host that was not blocked.")
 
 
 def utilisation_sentence(shares: Mapping[str, float]) -> str:
@@ -203,7 +203,7 @@ def ms(time_ps: float) -> str:
     return number(time_ps / PS_PER_MS)
 
 
-def share(time_ps: float, metrics: Metrics) -> str:
+def percent_of_run(time_ps: float, metrics: Metrics) -> str:
     """A time as percentage of the makespan."""
     return f"{time_ps / metrics.makespan_ps:.1%}"
 
@@ -211,7 +211,7 @@ def share(time_ps: float, metrics: Metrics) -> str:
 def _communication(times: CommunicationTimes, metrics: Metrics) -> list[str]:
     exposed = f"{times.exposed_ps / times.busy_ps:.0%}" if times.busy_ps else "-"
     cells = [times.busy_ps, times.hidden_ps, times.exposed_ps, times.waiting_ps]
-    return [f"{ms(one)} {share(one, metrics):>6}" for one in cells] + [exposed]
+    return [f"{ms(one)} {percent_of_run(one, metrics):>6}" for one in cells] + [exposed]
 
 
 def _times(metrics: Metrics, shares: Mapping[str, float]) -> list[RenderableType]:

@@ -134,7 +134,7 @@ class Timeline:
         return order
 
     def _check(self, rank: Array, task: Array, size: Array) -> None:
-        """ValueError for a rank or task that nobody has announced. size: tasks of every rank, -1 for unknown ones."""
+        """ValueError for a rank or task that was not announced. size: tasks of every rank, -1 for unknown ones."""
         import numpy as np
 
         known = (rank >= 0) & (rank < len(size))

@@ -5,7 +5,7 @@ with which it starts (`at_least`) and how many it can use (`want`). It gets
 
     units = min(want, min over its pools of free // per_unit)      as soon as units >= at_least
 
-and nobody ahead of it in the queue waits for one of its pools. The queue is ordered by (priority, arrival), the
+and no request ahead of it in the queue waits for one of its pools. The queue is ordered by (priority, arrival), the
 smaller number first. So a request may pass one that is ahead of it and blocked only if they share no pool: a big
 request is never starved by small ones.
 
@@ -108,7 +108,7 @@ class Cores:
             self._regrant()
 
     def _regrant(self) -> None:
-        blocked: set[str] = set()  # pools for which somebody ahead waits
+        blocked: set[str] = set()  # pools for which a request ahead waits
         served: list[tuple[_Request, int]] = []
         for request in self.queue:
             pools = {pool for pool, _ in request.need}

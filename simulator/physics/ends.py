@@ -19,7 +19,7 @@ MANY = 64
 
 
 class Ends:
-    """heap: whoever gives a flow a finish time pushes its entry here and notes the time in `flow.queued_ps`."""
+    """heap: the code that gives a flow a finish time pushes its entry here and notes the time in `flow.queued_ps`."""
 
     __slots__ = ("_line", "heap")
 

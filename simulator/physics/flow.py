@@ -166,7 +166,7 @@ class Flow:
             flow.size_bytes = flow.left_bytes = size_bytes
         if limit_bytes_per_s is not None:
             flow.limit_bytes_per_s = limit_bytes_per_s
-            flow.solo_rate, flow.solo_bound = flow.alone()
+            flow.solo_rate, flow.solo_bound = flow.solo()
         return flow
 
     def become(self, like: Flow, pulls: Sequence[tuple[Capacity, float]], bound: Bound) -> None:
@@ -198,9 +198,9 @@ class Flow:
             self.pulls = tuple(loads)
         else:
             self.pulls = [(c, a * members) for c, a in loads if a and c.rate_bytes_per_s < inf]
-        self.solo_rate, self.solo_bound = self.alone()
+        self.solo_rate, self.solo_bound = self.solo()
 
-    def alone(self) -> tuple[float, Bound]:
+    def solo(self) -> tuple[float, Bound]:
         """Its rate where no other flow is, and what bounds it then."""
         rate = self.limit_bytes_per_s
         bound: Bound = LIMIT
@@ -215,7 +215,7 @@ class Flow:
         return f"Flow({name}{self.size_bytes:g} B)"
 
     def solo_s(self) -> float:
-        """How long it takes with nobody else there, in seconds, without latency; inf if it can never end."""
+        """How long it takes without other flows, in seconds, without latency; inf if it can never end."""
         if not self.size_bytes:
             return 0.0
         return self.size_bytes / self.solo_rate if self.solo_rate else inf

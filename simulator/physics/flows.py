@@ -25,7 +25,7 @@ from simulator.physics.clock import SOLVE, Alarm, Call, Clock, call_later
 from simulator.physics.ends import Ends
 from simulator.physics.flow import DONE, NEVER, Bound, Capacity, Countdown, Flow, StalledFlowError
 from simulator.physics.maxmin import LIMIT
-from simulator.physics.sharing import share
+from simulator.physics.sharing import max_min_rates
 from simulator.units import PS_PER_S, to_ps
 
 __all__ = ["LIMIT", "Bound", "Capacity", "Countdown", "Flow", "Network", "StalledFlowError", "Stats"]
@@ -94,7 +94,7 @@ class Network:
             for capacity, pull in flow.pulls:
                 capacity.flows[flow] = pull
             flow.since_ps = flow.bound_since_ps = begin_ps = self.env.now_ps + latency_ps
-            self._alone(flow, begin_ps)
+            self._run_solo(flow, begin_ps)
 
     def _displace(self, capacity: Capacity) -> None:
         """Flows whose ends were known before they began, on a capacity that is crowded now, begin like any other."""
@@ -121,13 +121,13 @@ class Network:
                     self._touched[capacity] = None
             flows[flow] = pull
         if not crowded:
-            self._alone(flow, now_ps)
+            self._run_solo(flow, now_ps)
             return
         flow.chosen = True
         self._new.append(flow)
         self._solve_later()
 
-    def _alone(self, flow: Flow, begin_ps: int) -> None:
+    def _run_solo(self, flow: Flow, begin_ps: int) -> None:
         """Nothing slows it and it slows no other one: it goes as fast as alone."""
         flow.bound = flow.solo_bound
         flow.rate_bytes_per_s = rate = flow.solo_rate
@@ -170,7 +170,7 @@ class Network:
         for capacity, pull in flow.pulls:
             capacity.release(pull * flow.solo_rate)
         flow.limit_bytes_per_s = limit_bytes_per_s
-        flow.solo_rate, flow.solo_bound = flow.alone()
+        flow.solo_rate, flow.solo_bound = flow.solo()
         for capacity, pull in flow.pulls:
             if capacity.book(pull * flow.solo_rate):
                 self._displace(capacity)
@@ -234,7 +234,7 @@ class Network:
             flows = self._batches.gather(flows)
         if not flows:
             return
-        rates, bounds = share(flows)
+        rates, bounds = max_min_rates(flows)
         self.stats.solves += 1
         self.stats.solved += len(flows)
         now_ps = self.env.now_ps

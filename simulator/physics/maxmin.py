@@ -115,7 +115,7 @@ def fill(
 def _own_stops(
     available: Sequence[float], members: Sequence[Members], limits: Sequence[float], weights: Sequence[float]
 ) -> tuple[list[float], list[float], list[int]]:
-    """Where each flow stops even if it shares with nobody: its limit and the capacities that it crosses alone.
+    """Where each flow stops even if it shares with no flow: its limit and the capacities that it crosses alone.
 
     Returns (levels, rates, bounds) per flow.
     """

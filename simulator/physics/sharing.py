@@ -1,13 +1,13 @@
 """New rates for the flows that an arrival or a departure can affect, and for no others.
 
-The max-min allocation is the only one in which nobody has a reason to object: every flow is at its limit, or crosses a
-full capacity on which nobody has a higher level (rate / weight). So it is enough to
+The max-min allocation is the only one in which no flow has a reason to object: every flow is at its limit, or crosses a
+full capacity on which no flow has a higher level (rate / weight). So it is enough to
 
 1. choose the flows that changed, and those held back by a capacity on which one came or went;
 2. solve these, with the others as a fixed background on the capacities that they cross;
 3. ask the others who share a capacity with them whether they object: one that has a higher level than a chosen flow
    held back there, one held back by a capacity that is no longer full, or where others get more now;
-4. choose those as well and start again; done when nobody objects.
+4. choose those as well and start again; done when no flow objects.
 
 The result is the allocation of the whole network, while a kernel that ends on one of 288 dies usually asks only its
 neighbours. The set of chosen flows only grows, so it ends at the latest with a connected component.
@@ -28,7 +28,7 @@ _NOISE = 1e-12  # relative; levels and rates that differ by less are equal
 _serial = attrgetter("serial")
 
 
-def share(flows: list[Flow]) -> tuple[list[float], list[Bound]]:
+def max_min_rates(flows: list[Flow]) -> tuple[list[float], list[Bound]]:
     """Rates and bounds, in the order of `flows`, all of which are marked `chosen`.
 
     Appends (and marks) those others whose rates must change as well.

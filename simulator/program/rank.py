@@ -57,7 +57,7 @@ class Rank:
 
     # who am I -------------------------------------------------------------------------------------------------------
 
-    def where(self, coordinate: str) -> object:
+    def coordinate(self, coordinate: str) -> object:
         """This rank's value of a coordinate ("rank", "role", ...)."""
         if coordinate not in self._coordinates:
             raise ProgramError(f"no coordinate '{coordinate}': there are {', '.join(sorted(self._coordinates))}")
@@ -68,7 +68,7 @@ class Rank:
     @property
     def rank(self) -> int:
         """The global rank. Asking makes this rank's program its own."""
-        value = self.where("rank")
+        value = self.coordinate("rank")
         assert isinstance(value, int)
         return value
 
@@ -263,11 +263,11 @@ class Group:
         return self._launch(Collective("all_reduce", self.name, via, _whole(buffer_bytes), algorithm=algorithm), name)
 
     def barrier(self, name: str, via: str) -> Event:
-        """Nobody passes before all have come."""
+        """No member passes before all have come."""
         return self._launch(Collective("barrier", self.name, via), name)
 
     def put(self, name: str, sent_bytes: int, received_bytes: int, via: str) -> Event:
-        """Write `sent_bytes` into the others' memory, spread evenly, without waiting for anybody.
+        """Write `sent_bytes` into the others' memory, spread evenly, without waiting for them.
 
         received_bytes: what the others put here in the same exchange.
         """

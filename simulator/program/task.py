@@ -18,6 +18,8 @@ class ProgramError(Exception):
 ALGORITHMS: dict[str, list[str]] = {}
 """How each kind of collective may go about it: the names that the table of `simulator.collective` enters here."""
 
+SizeTable = tuple[tuple[int, ...], ...]  # of what each member sends to each
+
 
 @dataclass(frozen=True, slots=True)
 class Collective:
@@ -29,7 +31,7 @@ class Collective:
     whose pairs differ. via: the driving engine, by its name in the machine file. peer: index in the group (send, recv).
     algorithm: direct, or hierarchical (all_gather, reduce_scatter, all_reduce): pipelined over nodes; or ring (the same
     three): from each rank to the next; or pairwise (all_to_all): between nodes one peer after the other; or one_shot
-    (all_reduce): everybody sends the whole buffer to everybody and sums what comes.
+    (all_reduce): each member sends the whole buffer to all and sums what comes.
     sent_bytes, received_bytes: of this rank, over all peers (put); other members have their own.
     """
 
@@ -37,7 +39,7 @@ class Collective:
     group: str
     via: str
     bytes_per_pair: int = 0
-    sizes: tuple[tuple[int, ...], ...] = ()
+    sizes: SizeTable = ()
     peer: int = -1
     algorithm: str = "direct"
     sent_bytes: int = 0

@@ -49,7 +49,7 @@ def record_world(
     groups: Groups,
     coordinates: Callable[[int], Mapping[str, object]],
 ) -> World:
-    """Record `program` once for every set of answers that it got about its place; ranks with equal numbers share it.
+    """Record `program` once for every set of answers that it got about itself; ranks with equal numbers share it.
 
     coordinates(rank): what a rank may ask about itself; "rank" is always there.
 
@@ -68,20 +68,20 @@ def record_world(
     by_length: dict[int, list[Program]] = {}  # different answers may still lead to the same program
     programs = []
     for rank in range(ranks):
-        if len(recorded) == 1 and not recorded[0][0]:  # it asked nothing: it is everybody's
+        if len(recorded) == 1 and not recorded[0][0]:  # it asked nothing: it is that of all ranks
             programs.append(recorded[0][1])
             continue
-        place = {"rank": rank, **coordinates(rank)}
-        known = next((found for asked, found in recorded if _same(asked, place)), None)
+        own = {"rank": rank, **coordinates(rank)}
+        known = next((found for asked, found in recorded if _same(asked, own)), None)
         if known is None:
-            npu = Rank(place, sizes)
+            npu = Rank(own, sizes)
             with watched(npu):
                 program(npu)
             alike = by_length.setdefault(len(npu.program.items), [])
             known = next((one for one in alike if one == npu.program), npu.program)
             if known is npu.program:
                 alike.append(known)
-            if "rank" not in npu.asked:  # else nobody else can share it
+            if "rank" not in npu.asked:  # else no other rank can share it
                 recorded.append((npu.asked, known))
         programs.append(known)
     check_order(programs, groups, line_of)
@@ -110,8 +110,8 @@ def _size(name: str, instances: Sequence[tuple[int, ...]], ranks: int) -> int:
     return sizes[0]
 
 
-def _same(asked: Mapping[str, object], place: Mapping[str, object]) -> bool:
-    return all(place[coordinate] == value for coordinate, value in asked.items())
+def _same(asked: Mapping[str, object], coordinates: Mapping[str, object]) -> bool:
+    return all(coordinates[coordinate] == value for coordinate, value in asked.items())
 
 
 def _with_own(programs: list[Program]) -> list[Program]:

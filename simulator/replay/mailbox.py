@@ -9,7 +9,7 @@ from math import inf
 
 from simulator.collective.lowering import Lowering
 from simulator.collective.one_sided import IN, OUT, costs_of, keys_of, latency_s, own_transfer, startup_s
-from simulator.collective.transfer import Key, Transfer
+from simulator.collective.transfer import CapacityKey, Transfer
 from simulator.die.npu import Npu
 from simulator.physics.clock import Clock, call_later
 from simulator.physics.cores import Need
@@ -48,7 +48,7 @@ class Mailboxes:
     """The one-sided exchanges of a run that are under way. capacity: finds or makes the capacity of a key."""
 
     def __init__(
-        self, env: Clock, network: Network, capacity: Callable[[Key], Capacity], lowering: Lowering
+        self, env: Clock, network: Network, capacity: Callable[[CapacityKey], Capacity], lowering: Lowering
     ) -> None:
         self.env, self.network, self.capacity, self.lowering = env, network, capacity, lowering
         self._boxes: dict[object, Mailbox] = {}

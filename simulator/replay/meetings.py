@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from simulator.collective.lowering import Key, Lowering, Phase, Transfer, alone_ps, busy_of
+from simulator.collective.lowering import CapacityKey, Lowering, Phase, Transfer, busy_of, solo_ps_by_rank
 from simulator.collective.one_sided import ONE_SIDED, PUT
 from simulator.die.npu import Npu
 from simulator.errors import RunError
@@ -38,7 +38,7 @@ class Who(NamedTuple):
         return hash((self.group, self.leaders[0], len(self.leaders)))
 
 
-Item = tuple[Who, int, tuple[int, ...], Collective]  # of an agenda: who meets, sequence number, members, what for
+AgendaItem = tuple[Who, int, tuple[int, ...], Collective]  # of an agenda: who meets, sequence number, members, what for
 
 
 @dataclass(slots=True, eq=False)
@@ -51,13 +51,13 @@ class Meeting:
     expected: frozenset[int]
     steps: int
     phases: tuple[Phase, ...]
-    alone_ps: dict[int, int]  # rank -> how long it takes with nobody else there
+    solo_ps: dict[int, int]  # rank -> how long it takes without other load
     arrived: dict[int, list[tuple[Npu, int]]] = field(default_factory=dict)
     started_ps: int = -1
 
     @property
     def complete(self) -> bool:
-        """Whether everybody is there."""
+        """Whether all members are there."""
         return len(self.arrived) == len(self.expected) and all(len(x) == self.steps for x in self.arrived.values())
 
     @property
@@ -80,15 +80,15 @@ class Meetings:
         world: World,
         roles: Roles,
         lowering: Lowering,
-        capacity: Callable[[Key], Capacity],
-        rate_of: Callable[[Key], float],
+        capacity: Callable[[CapacityKey], Capacity],
+        rate_of: Callable[[CapacityKey], float],
         tasks: Callable[[int], list[Task]],
     ) -> None:
         self.env, self.network, self.world, self.roles = env, network, world, roles
         self.lowering, self.capacity, self.rate_of, self.tasks = lowering, capacity, rate_of, tasks
         self._open: dict[tuple[Who, int], Meeting] = {}
         self._phases: dict[tuple[Who, Collective], tuple[tuple[Phase, ...], dict[int, int]]] = {}
-        self._agendas: dict[int, list[Item]] = {}
+        self._agendas: dict[int, list[AgendaItem]] = {}
         self._whos: dict[Who, tuple[Who, frozenset[int]]] = {}  # one object for all who are equal, and who is expected
         self._leading = Leading(world, roles)
         self._flows: dict[Transfer, Flow] = {}
@@ -129,15 +129,15 @@ class Meetings:
         if meeting is None:
             expected = self._whos[who][1]
             both_ends = collective.kind in ("send", "recv") and len(expected) == 1
-            phases, alone = self._phases_of(who, collective, members)
-            meeting = Meeting(who, number, collective, expected, 2 if both_ends else 1, phases, alone)
+            phases, solo_ps = self._phases_of(who, collective, members)
+            meeting = Meeting(who, number, collective, expected, 2 if both_ends else 1, phases, solo_ps)
             self._open[who, number] = meeting
         elif meeting.collective.signature() != collective.signature():
             raise RunError(_disagreement(meeting, npu.rank, self.tasks(npu.rank)[index]))
         return meeting
 
     def absent(self, npu: Npu, index: int) -> list[int]:
-        """Whom a step of `npu` is waiting for; nobody if it has not come itself."""
+        """The ranks that a step of `npu` waits for; none if it has not come itself."""
         who, number, _, collective = self._agenda(npu.rank)[npu.steps[index].exchange]
         if collective.kind in ONE_SIDED:
             return self._mailbox(npu, index).absent()
@@ -160,7 +160,7 @@ class Meetings:
             return own
         return self.roles.folding.own(as_exchange(who.group, members, rank, collective), rank, own, side)
 
-    def _agenda(self, rank: int) -> list[Item]:
+    def _agenda(self, rank: int) -> list[AgendaItem]:
         """Every exchange of a rank's program, in launch order."""
         if rank not in self._agendas:
             self._agendas[rank] = _agenda_of(self.world, self.roles, rank, self._one_of)
@@ -180,23 +180,23 @@ class Meetings:
         known = self._phases.get((who, what))
         if known is None:
             folding = self.roles.folding
-            alone: dict[int, int] = {}
+            solo_ps: dict[int, int] = {}
             for instance in [members] if folding is None else self._leading.instances(what, members):
                 leading = [rank for rank in instance if self.roles.leader[rank] == rank]
-                alone |= self._alone_ps((who.group, instance, what), leading) if leading else {}
+                solo_ps |= self._solo_ps((who.group, instance, what), leading) if leading else {}
             phases = self.lowering.lower(what, members)
             if folding is not None:
                 phases = folding.phases((who.group, members, what), phases)
-            known = self._phases[who, what] = phases, alone
+            known = self._phases[who, what] = phases, solo_ps
         return known
 
-    def _alone_ps(self, exchange: Exchange, ranks: list[int]) -> dict[int, int]:
-        """How long an exchange takes some of its members with nobody else there."""
+    def _solo_ps(self, exchange: Exchange, ranks: list[int]) -> dict[int, int]:
+        """How long an exchange takes some of its members without other load."""
         phases, folding = self.lowering.lower(exchange[2], exchange[1]), self.roles.folding
         if folding is not None:
-            return alone_ps(phases, ranks, partial(folding.busy_ps, exchange))
+            return solo_ps_by_rank(phases, ranks, partial(folding.busy_ps, exchange))
         transfers = [transfer for phase in phases for transfer in phase.transfers]
-        return alone_ps(phases, ranks, busy_of(transfers, self.rate_of))
+        return solo_ps_by_rank(phases, ranks, busy_of(transfers, self.rate_of))
 
     def _run(self, meeting: Meeting, number: int) -> None:
         """Start a phase: its latency, then its flows."""
@@ -263,7 +263,7 @@ class Meetings:
         if not meeting.arrived:
             del self._open[meeting.who, meeting.number]
         for npu, index in steps:
-            solo_ps = meeting.alone_ps[npu.rank]
+            solo_ps = meeting.solo_ps[npu.rank]
             npu.finish(index, meeting.started_ps, solo_ps, bound_by, npu.tape.steps[index].need, 1)
 
 
@@ -272,13 +272,13 @@ def _what(collective: Collective) -> Collective:
     return collective.as_send() if collective.kind in ("send", "recv") else collective
 
 
-def _agenda_of(world: World, roles: Roles, rank: int, one_of: Callable[[Who], Who]) -> list[Item]:
+def _agenda_of(world: World, roles: Roles, rank: int, one_of: Callable[[Who], Who]) -> list[AgendaItem]:
     counts: dict[object, int] = {}
     groups = {name: world.instance(name, rank) for name in world.groups}
-    everybody = {name: one_of(Who(name, leaders_of(roles, members))) for name, members in groups.items()}
+    whole = {name: one_of(Who(name, leaders_of(roles, members))) for name, members in groups.items()}
     agenda = []
     for _, collective in world.programs[rank].collectives():
-        members, who, side = groups[collective.group], everybody[collective.group], ""
+        members, who, side = groups[collective.group], whole[collective.group], ""
         if collective.kind in ("send", "recv"):
             peer, side = members[collective.peer], collective.kind
             members = (rank, peer) if side == "send" else (peer, rank)

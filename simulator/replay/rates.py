@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from simulator.collective.transfer import Key
+from simulator.collective.transfer import CapacityKey
 from simulator.errors import InputError
 from simulator.fabric.graph import Fabric
 from simulator.spec.links import cut_links
@@ -40,13 +40,13 @@ Schedule = tuple[tuple[int, float], ...]
 """(time in ps, share of the rate from then on), in order."""
 
 
-def schedules(changes: Iterable[RateChange], fabric: Fabric) -> dict[Key, Schedule]:
+def schedules(changes: Iterable[RateChange], fabric: Fabric) -> dict[CapacityKey, Schedule]:
     """When each capacity, or clock ("clock", rank), changes to what.
 
     Raises:
         InputError: something that the machine does not have, or a time or share that cannot be; it names the change.
     """
-    found: dict[Key, list[tuple[int, float]]] = defaultdict(list)
+    found: dict[CapacityKey, list[tuple[int, float]]] = defaultdict(list)
     for change in changes:
         if not (0 <= change.at_s < float("inf") and 0 <= change.share <= 1):
             raise InputError(f"{change}: at_s is 0 or more seconds, share from 0 to 1")
@@ -57,7 +57,7 @@ def schedules(changes: Iterable[RateChange], fabric: Fabric) -> dict[Key, Schedu
     return {key: tuple(sorted(times)) for key, times in found.items()}
 
 
-def _keys_of(change: RateChange, fabric: Fabric) -> list[Key]:
+def _keys_of(change: RateChange, fabric: Fabric) -> list[CapacityKey]:
     pool, _, rank = change.what.partition(" ")
     if pool in POOLS:
         if not rank.isdigit() or int(rank) >= fabric.ranks:

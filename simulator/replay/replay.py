@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 
-from simulator.collective.lowering import Key, Lowering
+from simulator.collective.lowering import CapacityKey, Lowering
 from simulator.die.cache import Cache
 from simulator.die.npu import Npu
-from simulator.die.shape import Shapes
-from simulator.die.step import Tape, Watch
+from simulator.die.tape import Tape, TaskObserver
+from simulator.die.timing import KernelTimings
 from simulator.errors import InputError, RunError
 from simulator.fabric.graph import Fabric
 from simulator.physics.clock import URGENT, Clock, call_later
@@ -40,15 +40,15 @@ class Replay:
         fabric: Fabric,
         lowering: Lowering,
         roles: Roles,
-        watch: Watch,
-        schedules: Mapping[Key, Schedule] | None = None,
+        watch: TaskObserver,
+        schedules: Mapping[CapacityKey, Schedule] | None = None,
     ) -> None:
         self.world, self.machine, self.fabric = world, machine, fabric
         self.env = Clock()
         self.network = Network(self.env)
-        self.capacities: dict[Key, Capacity] = {}
+        self.capacities: dict[CapacityKey, Capacity] = {}
         self._rate_of = cache(partial(rate_of, machine=machine, fabric=fabric))
-        self._shapes = Shapes(self._rate_of(("hbm", 0)), self._rate_of(("l2", 0)))
+        self._timings = KernelTimings(self._rate_of(("hbm", 0)), self._rate_of(("l2", 0)))
         self._tapes: dict[int, Tape] = {}
         self._tasks: dict[int, list[Task]] = {}
         self.meetings = Meetings(
@@ -66,18 +66,19 @@ class Replay:
         self.npus = {rank: self._npu(rank, watch) for rank in roles.leaders}
         for rank in roles.leaders:
             self.meetings.prepare(rank)
-        self._speeds: dict[float, Shapes] = {1.0: self._shapes}
+        self._speeds: dict[float, KernelTimings] = {1.0: self._timings}
         for key, schedule in (schedules or {}).items():
             for at_ps, share in schedule:
                 call_later(self.env, at_ps, self._change(key, share, roles), URGENT)
 
-    def _change(self, key: Key, share: float, roles: Roles) -> Callable[[object], None]:
+    def _change(self, key: CapacityKey, share: float, roles: Roles) -> Callable[[object], None]:
         """What sets a capacity, or a clock, to a share of its rate."""
         if key[0] == CLOCK:
             if share not in self._speeds:
-                self._speeds[share] = Shapes(self._shapes.hbm.rate_bytes_per_s, self._shapes.l2.rate_bytes_per_s, share)
-            npu, shapes = self.npus[roles.leader[key[1]]], self._speeds[share]
-            return lambda _: npu.set_speed(shapes)
+                hbm, l2 = self._timings.hbm.rate_bytes_per_s, self._timings.l2.rate_bytes_per_s
+                self._speeds[share] = KernelTimings(hbm, l2, share)
+            npu, timings = self.npus[roles.leader[key[1]]], self._speeds[share]
+            return lambda _: npu.set_speed(timings)
         standing = key if roles.folding is None else roles.folding.stands_for(key)
         if standing is None:
             return lambda _: None
@@ -105,13 +106,13 @@ class Replay:
             self._tasks[id(program)] = program.tasks
         return self._tasks[id(program)]
 
-    def capacity(self, key: Key) -> Capacity:
+    def capacity(self, key: CapacityKey) -> Capacity:
         """The capacity of this key, made when it is first asked for."""
         if key not in self.capacities:
             self.capacities[key] = Capacity(_name(key, self.fabric), self._rate_of(key))
         return self.capacities[key]
 
-    def _npu(self, rank: int, watch: Watch) -> Npu:
+    def _npu(self, rank: int, watch: TaskObserver) -> Npu:
         program, chip = self.world.programs[rank], self.machine.chip
         return Npu(
             self.env,
@@ -121,7 +122,7 @@ class Replay:
             hbm=self.capacity(("hbm", rank)),
             l2=self.capacity(("l2", rank)),
             cache=Cache(chip.l2.capacity.si),
-            shapes=self._shapes,
+            timings=self._timings,
             cores={partition: Cores(slots) for partition, slots in self._slots[id(program.items)].items()},
             meet=self.meetings.arrive,
             watch=watch,
@@ -161,7 +162,7 @@ class Replay:
         return "waits for cores"
 
 
-def rate_of(key: Key, machine: MachineSpec, fabric: Fabric) -> float:
+def rate_of(key: CapacityKey, machine: MachineSpec, fabric: Fabric) -> float:
     """The rate of a capacity in bytes/s."""
     if key[0] == "hbm":
         return machine.chip.hbm.peak.si * machine.chip.hbm.efficiency.si
@@ -176,7 +177,7 @@ def rate_of(key: Key, machine: MachineSpec, fabric: Fabric) -> float:
     return float(key[2])  # "out", "in": the rate that the driving engine achieves
 
 
-def _name(key: Key, fabric: Fabric) -> str:
+def _name(key: CapacityKey, fabric: Fabric) -> str:
     """What it is, as in a timeline's `bound_by`, then which one."""
     if key[0] == "link":
         return f"link {fabric.link_level(key[1], key[2])}: {key[1]} to {key[2]}"

@@ -9,7 +9,7 @@ from simulator.collective.algorithms import amounts as exchanged
 from simulator.collective.lowering import engine_of
 from simulator.collective.one_sided import ONE_SIDED
 from simulator.die.kernels import Cost, Work
-from simulator.die.step import Segment, Step, Tape
+from simulator.die.tape import LaunchWindow, Tape, TapeStep
 from simulator.errors import InputError
 from simulator.program.task import Collective, Flag, HostWait, Prefetch, Program
 from simulator.replay.costs import Costs
@@ -29,19 +29,19 @@ def tape_of(program: Program, costs: Costs) -> Tape:
     launch_ps = 0 if program.captured else to_ps(machine.host.launch_eager.si)
     offset_ps = graph_ps = to_ps(machine.host.launch_graph.si) if program.captured else 0
     read_ps = launch_ps + to_ps(machine.host.device_read.si)  # the copy is launched too
-    tape = Tape([], [], [], [], [], [Segment()])
+    tape = Tape([], [], [], [], [], [LaunchWindow()])
     streams: dict[str, int] = {}
     exchanges = 0
     for item in program.items:
         if isinstance(item, HostWait):
-            tape.segments[-1].length_ps = offset_ps
-            tape.segments.append(Segment(item.task, item.reads * read_ps))
+            tape.windows[-1].length_ps = offset_ps
+            tape.windows.append(LaunchWindow(item.task, item.reads * read_ps))
             offset_ps = graph_ps
             continue
         offset_ps += launch_ps
         stream = streams.setdefault(item.stream, len(streams))
-        step = Step(
-            stream, waits=len(item.after), segment=len(tape.segments) - 1, offset_ps=offset_ps, priority=item.priority
+        step = TapeStep(
+            stream, waits=len(item.after), window=len(tape.windows) - 1, offset_ps=offset_ps, priority=item.priority
         )
         spent: Cost | None = None
         if isinstance(item.work, Collective):
@@ -65,21 +65,21 @@ def tape_of(program: Program, costs: Costs) -> Tape:
         tape.steps.append(step)
         tape.costs.append(spent)
         tape.weights.append("" if spent is None else item.work.weights)  # type: ignore[union-attr]
-    tape.segments[-1].length_ps = offset_ps
-    _find_alone(tape.steps)
+    tape.windows[-1].length_ps = offset_ps
+    _find_exclusive(tape.steps)
     slots = slots_of(program, machine)
     for step, spent in zip(tape.steps, tape.costs, strict=True):
-        tape.units.append(units_of(spent, slots[step.partition]) if spent is not None and step.alone else 0)
+        tape.units.append(units_of(spent, slots[step.partition]) if spent is not None and step.exclusive else 0)
     return tape
 
 
-def _find_alone(steps: list[Step]) -> None:
+def _find_exclusive(steps: list[TapeStep]) -> None:
     """Say of every step whether its stream is the only one that uses cores of its partition."""
     users: dict[str, set[int]] = {}
     for step in steps:
         users.setdefault(step.partition, set()).add(step.stream)
     for step in steps:
-        step.alone = len(users[step.partition]) == 1
+        step.exclusive = len(users[step.partition]) == 1
 
 
 def slots_of(program: Program, machine: MachineSpec) -> dict[str, dict[str, int]]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from simulator.die.kernels import Cost
-    from simulator.die.step import Tape
+    from simulator.die.tape import Tape
     from simulator.program.task import Collective, Program
     from simulator.spec.machine import MachineSpec
 
@@ -47,7 +47,7 @@ class Compiler:
             if isinstance(work, Work):
                 cost, step = self.costs.of(work), steps[index]
                 costs[index], weights[index] = cost, work.weights
-                units[index] = fitting(step.partition, cost) if step.alone else 0
+                units[index] = fitting(step.partition, cost) if step.exclusive else 0
         return replace(base, costs=costs, weights=weights, units=units)
 
     def columns(self, program: Program) -> dict[str, list]:

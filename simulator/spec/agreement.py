@@ -24,8 +24,8 @@ def disagreements(spec: MachineSpec) -> Iterator[tuple[str, Any, str]]:
         if collective.within is not None and collective.within not in levels:
             hint = did_you_mean(collective.within, levels)
             yield f"collectives.{name}.within", collective.within, f"the fabric has {', '.join(levels)}{hint}"
-        for kind, rungs in collective.ladder:
-            sizes = [rung.bytes_per_peer for rung in rungs or []]
+        for kind, points in collective.ladder:
+            sizes = [point.bytes_per_peer for point in points or []]
             if any(lower.si >= upper.si for lower, upper in pairwise(sizes)):
                 yield f"collectives.{name}.ladder.{kind}", sizes, "bytes_per_peer must rise from rung to rung"
     yield from disagreeing_levels(spec.fabric)

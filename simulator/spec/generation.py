@@ -13,14 +13,14 @@ from typing import TypeVar
 
 from pydantic import Field
 
-from simulator.spec.typed_toml import Table
+from simulator.spec.typed_toml import TomlTable
 from simulator.units import Quantity, Ratio
 
-Kernel = TypeVar("Kernel", bound=Table)
+Kernel = TypeVar("Kernel", bound=TomlTable)
 LATENCIES = ("floor", "serial_per_k", "per_row", "per_group", "per_slot", "startup")
 
 
-class DerivedGeneration(Table):
+class DerivedGeneration(TomlTable):
     """A generation whose kernels are those of `base`, but for their latencies.
 
     collectives: engines of the library, which start more slowly too. unchanged: families that stay as they are.

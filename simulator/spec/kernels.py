@@ -6,11 +6,11 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
-from simulator.spec.typed_toml import Table
+from simulator.spec.typed_toml import TomlTable
 from simulator.units import Bytes, PositiveCount, Ratio, Seconds, Share
 
 
-class _Kernel(Table):
+class _Kernel(TomlTable):
     """What every kernel family has.
 
     cores: per unit, the pool that computes first. unoverlapped: the share of the shorter of compute and memory time

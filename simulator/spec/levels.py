@@ -11,11 +11,11 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field
 
-from simulator.spec.typed_toml import Table
+from simulator.spec.typed_toml import TomlTable
 from simulator.units import BytesPerSecond, PositiveCount, Seconds
 
 
-class _Level(Table):
+class _Level(TomlTable):
     """What every level has. latency: end to end, die to die, for two dies whose nearest common level is this one."""
 
     name: str

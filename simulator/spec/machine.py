@@ -17,7 +17,7 @@ from simulator.spec.generation import DerivedGeneration, engines_of, families_of
 from simulator.spec.kernels import KernelSpec
 from simulator.spec.levels import LevelSpec
 from simulator.spec.nic import NicSpec, ProxySpec
-from simulator.spec.typed_toml import Table
+from simulator.spec.typed_toml import TomlTable
 from simulator.units import (
     Bytes,
     BytesPerSecond,
@@ -30,7 +30,7 @@ from simulator.units import (
 )
 
 
-class HbmSpec(Table):
+class HbmSpec(TomlTable):
     """High-bandwidth memory of one die; `efficiency` of `peak` is what kernels achieve together, `usable` is the
     share of the capacity that the driver and the runtime leave."""
 
@@ -40,7 +40,7 @@ class HbmSpec(Table):
     usable: Share
 
 
-class L2Spec(Table):
+class L2Spec(TomlTable):
     """The shared on-chip cache: `rate` is the effective rate all cores together get, `port_rate` that of one core of
     each pool."""
 
@@ -49,7 +49,7 @@ class L2Spec(Table):
     port_rate: dict[str, BytesPerSecond]
 
 
-class ChipSpec(Table):
+class ChipSpec(TomlTable):
     """One die. `cores` and `peak` are by pool ("cube", "vector", "sdma"; a GPU: "tensor"); peaks by data type."""
 
     name: str
@@ -60,7 +60,7 @@ class ChipSpec(Table):
     l2: L2Spec
 
 
-class HostSpec(Table):
+class HostSpec(TomlTable):
     """The host thread of one rank: time per eager launch, per launch of a captured graph, and latency of reading a
     value back from the device."""
 
@@ -69,34 +69,34 @@ class HostSpec(Table):
     device_read: Seconds
 
 
-class Rung(Table):
-    """One step of a ladder: the rate achieved on the wire, one way per rank, at this many bytes per peer."""
+class BandwidthPoint(TomlTable):
+    """One point of a bandwidth curve: the rate achieved on the wire, one way per rank, at this many bytes per peer."""
 
     bytes_per_peer: Bytes
     rate: BytesPerSecond
 
 
-class LadderSpec(Table):
-    """Rungs by kind of collective, rising in size; kinds without a ladder of their own use `default`.
+class BandwidthCurves(TomlTable):
+    """Points by kind of collective, rising in size; kinds without a curve of their own use `default`.
 
     all_reduce: of both its parts (left out: those of reduce_scatter and all_gather).
     """
 
-    default: list[Rung] = Field(min_length=1)
-    all_to_all: list[Rung] | None = Field(default=None, min_length=1)
-    all_gather: list[Rung] | None = Field(default=None, min_length=1)
-    reduce_scatter: list[Rung] | None = Field(default=None, min_length=1)
-    all_reduce: list[Rung] | None = Field(default=None, min_length=1)
-    send: list[Rung] | None = Field(default=None, min_length=1)
+    default: list[BandwidthPoint] = Field(min_length=1)
+    all_to_all: list[BandwidthPoint] | None = Field(default=None, min_length=1)
+    all_gather: list[BandwidthPoint] | None = Field(default=None, min_length=1)
+    reduce_scatter: list[BandwidthPoint] | None = Field(default=None, min_length=1)
+    all_reduce: list[BandwidthPoint] | None = Field(default=None, min_length=1)
+    send: list[BandwidthPoint] | None = Field(default=None, min_length=1)
 
 
-class CollectiveSpec(Table):
+class CollectiveSpec(TomlTable):
     """Collectives by one driving engine and software.
 
     cores: what the engine holds meanwhile. startup + startup_per_peer x peers is latency. transfer_bytes: bytes through
     L2 and HBM per byte on the wire, both ends together; copy_bytes: per byte of a staging copy (0: zero copy). weight:
     its share of contended capacities against kernels, in bytes of its own (1: max-min fairness, as kernels have).
-    rate_per_core: what one of its cores drives on the wire (left out: the ladder alone decides). within: the level of
+    rate_per_core: what one of its cores drives on the wire (left out: the curve alone decides). within: the level of
     the fabric that it does not leave (left out: it goes everywhere).
     step_latencies: how many one-way latencies a step of a pairwise All2All begins with (left out: 1).
     """
@@ -107,39 +107,39 @@ class CollectiveSpec(Table):
     transfer_bytes: Ratio
     copy_bytes: Ratio
     weight: Ratio
-    ladder: LadderSpec
+    ladder: BandwidthCurves
     rate_per_core: BytesPerSecond | None = None
     within: str | None = None
     step_latencies: PositiveCount | None = None
 
     def rate_bytes_per_s(self, kind: str, bytes_per_peer: float) -> float:
-        """Rate on the wire, one way per rank: what the ladder says, as far as its cores can drive it.
+        """Rate on the wire, one way per rank: what the curve says, as far as its cores can drive it.
 
         kind: "all_to_all", "all_gather", "reduce_scatter", "all_reduce" or "send".
         """
-        rate = self._ladder_rate(kind, bytes_per_peer)
+        rate = self._curve_rate(kind, bytes_per_peer)
         if self.rate_per_core is None:
             return rate
         return min(rate, self.rate_per_core.si * max(count.count for count in self.cores.values()))
 
-    def _ladder_rate(self, kind: str, bytes_per_peer: float) -> float:
-        """Linear in the logarithm of the size between rungs, flat beyond them."""
-        rungs = getattr(self.ladder, kind) or self.ladder.default
-        below = rungs[0]
-        for rung in rungs:
-            if bytes_per_peer <= rung.bytes_per_peer.si:
+    def _curve_rate(self, kind: str, bytes_per_peer: float) -> float:
+        """Linear in the logarithm of the size between points, flat beyond them."""
+        points = getattr(self.ladder, kind) or self.ladder.default
+        below = points[0]
+        for point in points:
+            if bytes_per_peer <= point.bytes_per_peer.si:
                 break
-            below = rung
+            below = point
         else:
-            return rungs[-1].rate.si
-        if rung is rungs[0]:
-            return rung.rate.si
-        low, high = below.bytes_per_peer.si, rung.bytes_per_peer.si
+            return points[-1].rate.si
+        if point is points[0]:
+            return point.rate.si
+        low, high = below.bytes_per_peer.si, point.bytes_per_peer.si
         share = log(bytes_per_peer / low) / log(high / low)
-        return below.rate.si + share * (rung.rate.si - below.rate.si)
+        return below.rate.si + share * (point.rate.si - below.rate.si)
 
 
-class MachineSpec(Table):
+class MachineSpec(TomlTable):
     """One machine; see the module's text. cut, slow: links that are missing or slower, as `links` has them."""
 
     name: str

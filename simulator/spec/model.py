@@ -9,16 +9,16 @@ from typing import Any
 
 from simulator import paths
 from simulator.errors import InputError
-from simulator.spec.typed_toml import Table, overridden, read, validate
+from simulator.spec.typed_toml import TomlTable, overridden, read, validate
 from simulator.units import Count, PositiveCount, Quantity
 
 LATENT = ("q_lora", "kv_lora", "rope_dim", "nope_dim", "v_dim")
 GROUPED = ("kv_heads", "head_dim")
-FIELDS_OF = {"head_dim": ("nope_dim", "v_dim")}  # of `Shapes`, where a number of the file has another name
+FIELDS_OF = {"head_dim": ("nope_dim", "v_dim")}  # of `ModelShapes`, where a number of the file has another name
 
 
-class ShapesSpec(Table):
-    """The numbers of a model's file, each with its source; `Shapes` says what they mean.
+class ModelShapesSpec(TomlTable):
+    """The numbers of a model's file, each with its source; `ModelShapes` says what they mean.
 
     A model has those of multi-head latent attention (LATENT) or those of grouped-query attention (GROUPED).
     """
@@ -45,17 +45,17 @@ class ShapesSpec(Table):
     vocabulary: PositiveCount
 
 
-class ModelSpec(Table):
+class ModelSpec(TomlTable):
     """The typed file of a model with a mixture of experts, and latent or grouped-query attention."""
 
     name: str
     title: str
     doc: str
-    shapes: ShapesSpec
+    shapes: ModelShapesSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Shapes:
+class ModelShapes:
     """The sizes of a model as plain numbers. Parameter counts leave out norms and biases (below 0.01%).
 
     layers: all but the MTP layers; the first `dense_layers` of them have a dense feed-forward, the others experts.
@@ -192,17 +192,17 @@ def override_model(spec: ModelSpec, changes: Mapping[str, str | Quantity]) -> Mo
     return overridden(spec, changes, _checked) if changes else spec
 
 
-def shapes_of(spec: ModelSpec) -> Shapes:
+def shapes_of(spec: ModelSpec) -> ModelShapes:
     """The plain numbers of a model's file."""
-    given = {name: getattr(spec.shapes, name) for name in ShapesSpec.model_fields}
+    given = {name: getattr(spec.shapes, name) for name in ModelShapesSpec.model_fields}
     counts = {name: number.count if number is not None else 0 for name, number in given.items()}
     head = counts.pop("head_dim")
     if head:
         counts |= dict.fromkeys(FIELDS_OF["head_dim"], head)
-    return Shapes(spec.name, **counts)
+    return ModelShapes(spec.name, **counts)
 
 
-def load_shapes(name: str | Path) -> Shapes:
+def load_shapes(name: str | Path) -> ModelShapes:
     """The plain numbers of a model, by name or path; raises as `load_model` does."""
     return shapes_of(load_model(name))
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from simulator.spec.typed_toml import Table
+from simulator.spec.typed_toml import TomlTable
 from simulator.units import Bytes, BytesPerSecond, Hertz, PositiveCount, Seconds, Share
 
 
-class NicSpec(Table):
+class NicSpec(TomlTable):
     """The network cards of one die. Rates and latencies are those of one card, one way.
 
     A write that is posted waits for the writes before it; the card starts `message_rate` of them a second at most and
@@ -38,7 +38,7 @@ class NicSpec(Table):
     rail_crossing: Share
 
 
-class ProxySpec(Table):
+class ProxySpec(TomlTable):
     """The two busy-polling threads of a die, and its flags over PCIe.
 
     flag_to_host, flag_to_gpu: until the other side can see a flag. flag_write: time of the thread that sets a GPU's

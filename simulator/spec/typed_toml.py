@@ -20,7 +20,7 @@ Spec = TypeVar("Spec")
 _QUANTITY_LINE = '{value = ..., unit = "...", kind = "...", source = "..."}'
 
 
-class Table(BaseModel):
+class TomlTable(BaseModel):
     """Base of every table of a typed file: unknown keys are refused, values cannot change."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

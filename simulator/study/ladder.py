@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from simulator.study.scenario import Scenario
 
 
-class Rung(NamedTuple):
+class LadderRow(NamedTuple):
     """One step of a ladder with its metrics, and the settings that it did not read; the first one is the scenario."""
 
     title: str
@@ -33,14 +33,14 @@ def scenarios_of(scenario: Scenario) -> Iterator[tuple[str, Scenario]]:
         yield step.title, scenario
 
 
-def run_ladder(scenario: Scenario, seed: int = 0, tell: Callable[[float], None] | None = None) -> list[Rung]:
+def run_ladder(scenario: Scenario, seed: int = 0, tell: Callable[[float], None] | None = None) -> list[LadderRow]:
     """Simulate every step."""
     from simulator.study.simulate import simulate
 
-    steps, rungs = list(scenarios_of(scenario)), []
+    steps, rows = list(scenarios_of(scenario)), []
     for title, one in steps:
         result = simulate(one, seed=seed)
-        rungs.append(Rung(title, result.metrics, result.header["unread"]))
+        rows.append(LadderRow(title, result.metrics, result.header["unread"]))
         if tell is not None:
-            tell(len(rungs) / len(steps))
-    return rungs
+            tell(len(rows) / len(steps))
+    return rows

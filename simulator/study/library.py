@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulator import paths
 from simulator.errors import InputError
-from simulator.paths import did_you_mean, own_place
+from simulator.paths import did_you_mean, own_location
 from simulator.study.refusals import exits_refused
 
 if TYPE_CHECKING:
@@ -98,14 +98,14 @@ def _module(path: Path) -> ModuleType:
     except BaseException as error:
         del sys.modules[name]
         if isinstance(error, SyntaxError | ImportError | NameError):
-            raise InputError(f"{own_place(error) or path}: {type(error).__name__}: {error}") from error
+            raise InputError(f"{own_location(error) or path}: {type(error).__name__}: {error}") from error
         raise
     return module
 
 
 @contextmanager
 def _siblings(folder: Path) -> Iterator[None]:
-    """Modules of this folder can be imported, and are forgotten afterwards: whoever imported them has them."""
+    """Modules of this folder can be imported, and are forgotten afterwards: the code that imported them keeps them."""
     before = set(sys.modules)
     sys.path.insert(0, str(folder))
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from simulator.live.journal import Key, Label
+from simulator.live.journal import JournalRow, Label
 from simulator.observe.trace import Flight
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ class LiveJournal:
         end_ps: int,
         bound_by: str,
         size_bytes: float = 0.0,
-        because: Key | None = None,
-    ) -> Key:
+        because: JournalRow | None = None,
+    ) -> JournalRow:
         """One row, as it has ended."""
         engine = "nic" if kind in CARD_KINDS else "host thread"
         task = self.timeline.add_task(rank, label.name, stream, kind, engine, label.layer, label.micro_batch,
@@ -39,9 +39,9 @@ class LiveJournal:
         self.timeline.record(rank, task, start_ps, start_ps, start_ps, end_ps, end_ps - start_ps, bound_by)
         if because is not None:
             self.timeline.follow(rank, task, *because)
-        return Key(rank, task)
+        return JournalRow(rank, task)
 
-    def follow(self, row: Key, because: Key) -> None:
+    def follow(self, row: JournalRow, because: JournalRow) -> None:
         """A task of a program followed from a row of a host."""
         self.timeline.follow(*row, *because)
 

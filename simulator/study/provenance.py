@@ -65,8 +65,8 @@ def _names(segment: Segment, machine: MachineSpec, generation: str, families: li
         return ["host.launch_eager"]
     if by == "wire" and engine:
         kind = getattr(machine.collectives[engine].ladder, segment.kind, None)
-        ladder = segment.kind if kind else "default"
-        return [f"collectives.{engine}.ladder.{ladder}.0.rate"]
+        curve = segment.kind if kind else "default"
+        return [f"collectives.{engine}.ladder.{curve}.0.rate"]
     if segment.kind == "attention" and by == "L2":
         return ["chip.l2.rate", *(f"kernels.{generation}.{family}.score_bytes" for family in families)]
     names = {

@@ -1,4 +1,4 @@
-"""Which settings a run reads: whoever sets one that nothing reads should be told that it changes nothing.
+"""Which settings a run reads: a user who sets one that nothing reads is told that it changes nothing.
 
 Only what was set from outside is watched: the parts that hold it are replaced by twins whose class notes each look at
 those fields, and gives the same values. A run without such settings is not touched at all.
@@ -19,12 +19,12 @@ from simulator.spec.typed_toml import with_number
 
 if TYPE_CHECKING:
     from simulator.spec.machine import MachineSpec
-    from simulator.spec.model import Shapes
+    from simulator.spec.model import ModelShapes
     from simulator.units import Quantity
 
-Part = TypeVar("Part", bound=BaseModel)
+PartT = TypeVar("PartT", bound=BaseModel)
 _NUMBER = ("si", "value", "count")  # how a Quantity is read
-_WHOLE = ("model_dump", "__iter__")  # whoever asks for all fields reads each
+_WHOLE = ("model_dump", "__iter__")  # code that asks for all fields reads each
 
 
 class Reads:
@@ -42,7 +42,7 @@ class Reads:
         """In the order in which they were given."""
         return [key for key in self._keys if key not in self._read]
 
-    def part(self, name: str, part: Part) -> Part:
+    def part(self, name: str, part: PartT) -> PartT:
         """A part of a scenario ("knobs"), and what is inside it."""
         keys = [key for key in self._keys if key.startswith(f"{name}.")]
         if not keys:
@@ -60,7 +60,7 @@ class Reads:
                 spec = with_number(spec, key.partition(".")[2], partial(self._number, key))
         return spec
 
-    def shapes(self, shapes: Shapes) -> Shapes:
+    def shapes(self, shapes: ModelShapes) -> ModelShapes:
         """The model's numbers."""
         own = {field: key for key in self._keys if key.startswith("model.")
                for field in FIELDS_OF.get(key.rpartition(".")[2], (key.rpartition(".")[2],))}

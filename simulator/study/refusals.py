@@ -8,7 +8,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from simulator.errors import InputError, NoSuchName, RunError
-from simulator.paths import located, own_place
+from simulator.paths import located, own_location
 
 if TYPE_CHECKING:
     from simulator.study.scenario import Scenario
@@ -47,7 +47,7 @@ def exits_refused(name: str) -> Iterator[None]:
     try:
         yield
     except SystemExit as error:
-        if not own_place(error):  # not theirs: a pipe that nothing reads any more
+        if not own_location(error):  # not theirs: a pipe that nothing reads any more
             raise
         text = f"SystemExit({error.code!r}): a scenario or program must not end the process: return, or raise an error"
         raise InputError(f"{name}: {located(error, text)}") from error

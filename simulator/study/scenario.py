@@ -25,7 +25,7 @@ from simulator.replay.rates import RateChange
 from simulator.spec.links import LINK_SETTINGS
 from simulator.spec.load import load_machine, override
 from simulator.spec.machine import MachineSpec
-from simulator.spec.model import Shapes, load_model, override_model, shapes_of
+from simulator.spec.model import ModelShapes, load_model, override_model, shapes_of
 from simulator.spec.typed_toml import quantities
 from simulator.study.reads import Reads
 from simulator.study.settings import leaves, replaced
@@ -158,7 +158,7 @@ class Study(Part):
     beside: tuple[str, ...] = ()
 
 
-class Step(Part):
+class LadderStep(Part):
     """One step of a ladder: what it does, and the settings that it changes; those of the steps before it stay."""
 
     title: str
@@ -176,7 +176,7 @@ class Case(Generic[BatchT, LayoutT, KnobsT]):
     memory of a rank can be used. A workload says which of these it reads: `Case[Prompts, Layout, Knobs]`.
     """
 
-    shapes: Shapes
+    shapes: ModelShapes
     cards: int
     ranks: int
     batch: BatchT
@@ -198,15 +198,15 @@ MemoryItem = tuple[str, str, float]  # name, category, bytes on one rank
 class Workload(NamedTuple):
     """A rank program with what goes with it.
 
-    program: records one rank. groups: the case's groups of ranks. place: what a rank may ask about itself beside its
-    number. memory: items that the fullest rank keeps in HBM. measures: metrics from the makespan in seconds.
+    program: records one rank. groups: the case's groups of ranks. coordinates: what a rank may ask about itself
+    beside its number. memory: items that the fullest rank keeps in HBM. measures: metrics from the makespan in seconds.
     live: what the host of every rank does beside it: a generator of a `program.host.Host` and the case, which reacts to
     time (then every rank is simulated by itself). readings: metrics from the columns of the timeline.
     """
 
     program: Callable[[Rank, Case], None]
     groups: Callable[[Case], Groups]
-    place: Callable[[Case, int], Mapping[str, object]]
+    coordinates: Callable[[Case, int], Mapping[str, object]]
     memory: Callable[[Case], list[MemoryItem]]
     measures: Callable[[Case, float], Mapping[str, float]]
     live: Callable[[Any, Case], Any] | None = None
@@ -232,7 +232,7 @@ class Scenario(Part):
     expected: tuple[Expected, ...] = Field((), exclude=True)
     studies: tuple[Study, ...] = Field((), exclude=True)
     rate_changes: tuple[RateChange, ...] = Field((), exclude=True, description="rates that change during the run")
-    ladder: tuple[Step, ...] = Field((), exclude=True)
+    ladder: tuple[LadderStep, ...] = Field((), exclude=True)
     machine_changes: dict[str, str] = Field({}, exclude=True)
     model_changes: dict[str, str] = Field({}, exclude=True)
     changes: dict[str, str] = Field({}, exclude=True, description="what `replace` changed, for the header")
@@ -295,7 +295,7 @@ class Scenario(Part):
         spec = override(load_machine(self.machine), self.machine_changes)
         return (reads.machine(spec) if reads else spec).of_generation(self.kernels)
 
-    def shapes(self) -> Shapes:
+    def shapes(self) -> ModelShapes:
         """The model's sizes with the changes of this scenario."""
         return shapes_of(override_model(load_model(self.model), self.model_changes))
 

@@ -42,7 +42,7 @@ def meanings(model: BaseModel, prefix: str = "") -> dict[str, str]:
 def replaced(model: Model, changes: Mapping[str, str], elsewhere: Callable[[], Sequence[str]] = tuple) -> Model:
     """`model` with leaves replaced from text; InputError names every wrong key and value at once.
 
-    elsewhere: keys that are set in another way, to be meant by whoever leaves out how they begin.
+    elsewhere: keys that are set in another way, to be meant by a user who leaves out how they begin.
     """
     known, mistakes = leaves(model), []
     for key in changes:

@@ -115,7 +115,7 @@ def prepare(scenario: Scenario, seed: int = 0) -> Prepared:
             ledger.add(*item)  # type: ignore[arg-type]
         ledger.check()
         world = record_world(
-            partial(_record, workload, case), case.ranks, groups, partial(workload.place, case)
+            partial(_record, workload, case), case.ranks, groups, partial(workload.coordinates, case)
         )
     except (ProgramError, ValueError) as error:
         raise InputError(f"{scenario.name}: {located(error)}") from error

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Table:
+class StudyTable:
     """A study's result: a column per scenario and metric; None where a scenario has no such metric.
 
     unread: settings from outside that no run has read. reasons: (value, why it could not run).
@@ -27,7 +27,7 @@ class Table:
     reasons: tuple[tuple[str, str], ...] = ()
 
 
-def run_study(scenario: Scenario, study: Study, tell: Callable[[float], None] | None = None) -> Table:
+def run_study(scenario: Scenario, study: Study, tell: Callable[[float], None] | None = None) -> StudyTable:
     """Simulate the scenario, and those that the study names beside it, with every value of the study's key.
 
     A value that is no setting's, or a key that is none, is refused before anything runs.
@@ -50,7 +50,7 @@ def run_study(scenario: Scenario, study: Study, tell: Callable[[float], None] | 
         rows.append((value, tuple([one.get(metric) for one in metrics for metric in study.metrics])))
         if tell is not None:
             tell((number + 1) / len(study.values))
-    return Table(study.title, study.key, columns, tuple(rows), tuple(in_all(unread)), tuple(reasons))
+    return StudyTable(study.title, study.key, columns, tuple(rows), tuple(in_all(unread)), tuple(reasons))
 
 
 def in_all(unread: Sequence[Sequence[str]]) -> list[str]:

@@ -17,14 +17,14 @@ from simulator.study.expected import band_text, compared, expected_row
 
 if TYPE_CHECKING:
     from simulator.study.scenario import Scenario
-    from simulator.study.sweep import Table as StudyTable
+    from simulator.study.sweep import StudyTable
 
 T = TypeVar("T")
 Tell = Callable[[float], None]  # the share done
 
 
 @dataclass(frozen=True)
-class Row:
+class ValidationRow:
     """One expected value of one scenario; `reason` says why nothing is simulated beside it."""
 
     scenario: str
@@ -49,7 +49,7 @@ class Row:
         return row if self.reason is None else row | {"reason": self.reason}
 
 
-def validate(pattern: str | None = None, jobs: int = 1, tell: Tell | None = None) -> list[Row]:
+def validate(pattern: str | None = None, jobs: int = 1, tell: Tell | None = None) -> list[ValidationRow]:
     """Simulates every scenario that has a chosen expected value, by roles, seed 0; rows in the library's order.
 
     pattern: chooses scenarios by name or expected values by id (see patterns.matches); InputError if it chooses none.
@@ -128,14 +128,14 @@ def _follow_the_parent() -> None:
     Thread(target=follow, daemon=True).start()
 
 
-def _rows_of(name: str, pattern: str | None) -> list[Row]:
+def _rows_of(name: str, pattern: str | None) -> list[ValidationRow]:
     """The rows of one scenario that the pattern chooses; simulates it only if there are any."""
     from simulator.study import library
 
     try:
         scenario = library.load_scenario(name)
     except Exception as error:
-        rows = [Row(name, "-", "-", None, "-", reason=_reason(error))]
+        rows = [ValidationRow(name, "-", "-", None, "-", reason=_reason(error))]
         return rows if matches(pattern, name) else []
     chosen = tuple(one for one in scenario.expected if matches(pattern, name) or matches(pattern, one.id))
     if not chosen:
@@ -143,15 +143,15 @@ def _rows_of(name: str, pattern: str | None) -> list[Row]:
     try:
         return _simulated(scenario.variant(expected=chosen))
     except Exception as error:
-        return [Row(name, one.id, one.metric, one.value, one.role, one.note, one.band, reason=_reason(error))
+        return [ValidationRow(name, one.id, one.metric, one.value, one.role, one.note, one.band, reason=_reason(error))
                 for one in chosen]
 
 
-def _simulated(scenario: Scenario) -> list[Row]:
+def _simulated(scenario: Scenario) -> list[ValidationRow]:
     from simulator.study.simulate import simulate
 
-    names = [field.name for field in fields(Row) if field.name != "reason"]
-    return [Row(**{name: one[name] for name in names}, reason=one["missing"] or None)
+    names = [field.name for field in fields(ValidationRow) if field.name != "reason"]
+    return [ValidationRow(**{name: one[name] for name in names}, reason=one["missing"] or None)
             for one in compared(simulate(scenario))]
 
 
@@ -163,7 +163,7 @@ def _reason(error: Exception) -> str:
 _HEAD = ("id", "scenario", "metric", "expected", "role", "simulated", "error")
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: ValidationRow) -> list[str]:
     simulated = "not simulated" if row.failed else number(row.simulated)
     error = "-" if row.error is None else percent(row.error)
     if row.band is not None and row.error == 0:
@@ -172,7 +172,7 @@ def _cells(row: Row) -> list[str]:
     return [row.id, row.scenario, row.metric, expected, row.role, simulated, error]
 
 
-def summary(rows: Sequence[Row]) -> str:
+def summary(rows: Sequence[ValidationRow]) -> str:
     """One line: how many values, how far off by role, what is not simulated."""
     parts = [f"{len(rows)} expected values of {len({row.scenario for row in rows})} scenarios"]
     for role in ("fit", "predict"):
@@ -194,9 +194,9 @@ SYSTEMS = {
 }  # fmt: skip
 
 
-def by_system(rows: Sequence[Row]) -> str:
+def by_system(rows: Sequence[ValidationRow]) -> str:
     """A line per system (what an id begins with): how many values, how far off the predicted ones are."""
-    systems: dict[str, list[Row]] = {}
+    systems: dict[str, list[ValidationRow]] = {}
     for row in rows:
         prefix = row.id.partition(".")[0]
         systems.setdefault(SYSTEMS.get(prefix, prefix), []).append(row)
@@ -204,7 +204,7 @@ def by_system(rows: Sequence[Row]) -> str:
     return table(head, [[name, *_accuracy(its)] for name, its in systems.items()])
 
 
-def _accuracy(rows: Sequence[Row]) -> list[str]:
+def _accuracy(rows: Sequence[ValidationRow]) -> list[str]:
     errors = sorted(abs(row.error) for row in rows if row.role == "predict" and row.error is not None and not row.band)
     met = [row.error == 0 for row in rows if row.band and row.error is not None]
     fitted = sum(row.role == "fit" for row in rows)
@@ -215,7 +215,7 @@ def _accuracy(rows: Sequence[Row]) -> list[str]:
             f"{near} of {len(errors)}", f"{sum(met)} of {len(met)}"]
 
 
-def print_rows(rows: Sequence[Row]) -> None:
+def print_rows(rows: Sequence[ValidationRow]) -> None:
     """The rows as a table in the terminal, then what is not simulated and why, then the summary."""
     terminal = console()
     shown = Titled("", [f"{'>' if head in ('expected', 'simulated', 'error') else '<'}{head}" for head in _HEAD])
@@ -237,7 +237,7 @@ def studies(jobs: int = 1, tell: Tell | None = None) -> list[StudyTable]:
 
 def _studies_of(name: str) -> list[StudyTable]:
     from simulator.study import library
-    from simulator.study.sweep import Table, run_study
+    from simulator.study.sweep import StudyTable, run_study
 
     try:
         scenario = library.load_scenario(name)
@@ -248,7 +248,7 @@ def _studies_of(name: str) -> list[StudyTable]:
         try:
             tables.append(run_study(scenario, study))
         except Exception as error:
-            tables.append(Table(study.title, study.key, (), ((f"did not run: {_reason(error)}", ()),)))
+            tables.append(StudyTable(study.title, study.key, (), ((f"did not run: {_reason(error)}", ()),)))
     return tables
 
 
@@ -259,7 +259,7 @@ def _study_lines(study: StudyTable) -> list[str]:
     return [f"### {study.title}", "", shown, *reasons, ""]
 
 
-def markdown(rows: Sequence[Row], tables: Sequence[StudyTable] = ()) -> str:
+def markdown(rows: Sequence[ValidationRow], tables: Sequence[StudyTable] = ()) -> str:
     """results/validation.md; the same rows and studies give the same bytes."""
     lines = [
         "# Validation", "",

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from simulator.collective.transfer import Key, Phase, Transfer
+from simulator.collective.transfer import CapacityKey, Phase, Transfer
 from simulator.units import to_ps
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Folding:
             folded.append(Phase(phase.latency_s, transfers))
         return tuple(folded)
 
-    def stands_for(self, key: Key) -> Key | None:
+    def stands_for(self, key: CapacityKey) -> CapacityKey | None:
         """The capacity that stands for this one's class; None if no rank ever uses it."""
         place = self._ties.place_of(key)
         if place is None:

@@ -20,18 +20,18 @@ from simulator.fabric.graph import DIE, Fabric, die, parts
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from simulator.collective.transfer import Key
+    from simulator.collective.transfer import CapacityKey
     from simulator.symmetry.refinement import Array
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class CapacityFamily:
     """Capacities whose numbers start at `base`. key(n): the n-th one."""
 
     base: int
     stride: int
     each: int
-    key: Callable[[int], Key]
+    key: Callable[[int], CapacityKey]
     is_link: bool = False
 
 
@@ -40,15 +40,15 @@ class Numbering:
 
     def __init__(self, fabric: Fabric) -> None:
         self.fabric, self.ranks = fabric, fabric.ranks
-        self.families: list[Family] = []
-        self._known: dict[tuple, Family] = {}
+        self.families: list[CapacityFamily] = []
+        self._known: dict[tuple, CapacityFamily] = {}
         self._bases: list[int] = []
         self._edges: dict[tuple[str, str], int] = {}
         self.total = 0
         for pool in ("hbm", "l2"):
             self._family((pool,), 1, lambda rank, pool=pool: (pool, rank))  # type: ignore[misc]
 
-    def of(self, key: Key) -> tuple[int, Family]:
+    def of(self, key: CapacityKey) -> tuple[int, CapacityFamily]:
         """The number of a capacity, and its family."""
         if key[0] == "link":
             return self._link(key[1], key[2])
@@ -62,7 +62,7 @@ class Numbering:
         """The place of a number's family among all."""
         return bisect_right(self._bases, number) - 1
 
-    def key(self, number: int) -> Key:
+    def key(self, number: int) -> CapacityKey:
         """The capacity of a number."""
         family = self.families[self.family(number)]
         return family.key(number - family.base)
@@ -77,15 +77,16 @@ class Numbering:
         return each[place], stride[place]
 
     def _family(
-        self, name: tuple, stride: int, key: Callable[[int], Key], each: int = 1, is_link: bool = False, count: int = 0
-    ) -> Family:
-        family = self._known[name] = Family(self.total, stride, each, key, is_link)
+        self, name: tuple, stride: int, key: Callable[[int], CapacityKey],
+        each: int = 1, is_link: bool = False, count: int = 0,
+    ) -> CapacityFamily:
+        family = self._known[name] = CapacityFamily(self.total, stride, each, key, is_link)
         self.families.append(family)
         self._bases.append(self.total)
         self.total += count or -(-self.ranks // stride) * each
         return family
 
-    def _edge(self, source: str, target: str) -> tuple[int, Family]:
+    def _edge(self, source: str, target: str) -> tuple[int, CapacityFamily]:
         """A link by its place among the graph's edges."""
         family = self._known.get(("link",))
         if family is None:
@@ -94,7 +95,7 @@ class Numbering:
             family = self._family(("link",), 1, lambda number: ("link", *edges[number]), 1, True, len(edges))
         return family.base + self._edges[source, target], family
 
-    def _link(self, source: str, target: str) -> tuple[int, Family]:
+    def _link(self, source: str, target: str) -> tuple[int, CapacityFamily]:
         if not self.fabric.as_described:
             return self._edge(source, target)
         (below, at), (above, to) = parts(source), parts(target)
@@ -107,20 +108,20 @@ class Numbering:
         if family is None:
             dies, around = self._dies(below), self._dies(above)
 
-            def key(number: int) -> Key:
+            def key(number: int) -> CapacityKey:
                 ends = f"{below} {number}", f"{above} {number * dies // around}"
                 return ("link", *ends) if up else ("link", *ends[::-1])
 
             family = self._family(("link", below, above, up), dies, key, is_link=True)
         return family.base + at, family
 
-    def _mesh_link(self, source: int, target: int) -> tuple[int, Family]:
+    def _mesh_link(self, source: int, target: int) -> tuple[int, CapacityFamily]:
         """Ends are less than the dies of an instance apart."""
         dies = self._dies(self.fabric.levels[0])
         family = self._known.get(("link",))
         if family is None:
 
-            def key(number: int) -> Key:
+            def key(number: int) -> CapacityKey:
                 rank, place = divmod(number, 2 * dies)
                 return ("link", die(rank), die(rank + place - dies))
 

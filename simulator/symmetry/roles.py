@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
 
     from simulator.collective.lowering import Lowering
-    from simulator.collective.transfer import Key
+    from simulator.collective.transfer import CapacityKey
     from simulator.program.world import World
     from simulator.symmetry.refinement import Array
 
@@ -57,7 +57,8 @@ def unfolded(world: World) -> Roles:
 
 
 def find_roles(
-    world: World, lowering: Lowering, rate_of: Callable[[Key], float], schedules: Mapping[Key, Hashable] | None = None
+    world: World, lowering: Lowering, rate_of: Callable[[CapacityKey], float],
+    schedules: Mapping[CapacityKey, Hashable] | None = None,
 ) -> Roles:
     """The coarsest equitable partition that refines (program, hardware).
 
@@ -94,7 +95,7 @@ def find_roles(
 
 
 def _by_rate(
-    ties: WorldTies, rate_of: Callable[[Key], float], schedules: Mapping[Key, Hashable]
+    ties: WorldTies, rate_of: Callable[[CapacityKey], float], schedules: Mapping[CapacityKey, Hashable]
 ) -> tuple[Array, Array]:
     """Rates of capacities, and colours from what they are, their rates and how these change."""
     import numpy as np

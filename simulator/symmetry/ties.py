@@ -20,7 +20,7 @@ from simulator.symmetry.refinement import Ties
 
 if TYPE_CHECKING:
     from simulator.collective.lowering import Lowering
-    from simulator.collective.transfer import Key, Phase
+    from simulator.collective.transfer import CapacityKey, Phase
     from simulator.program.world import World
     from simulator.symmetry.refinement import Array
 
@@ -33,7 +33,7 @@ class _Vertex:
     """A transfer to be: what it is, what it loads, and who waits for it, under what name."""
 
     kind: tuple
-    loads: Sequence[tuple[Key, int]]
+    loads: Sequence[tuple[CapacityKey, int]]
     called: Sequence[int]
     ranks: Sequence[int]
 
@@ -44,7 +44,7 @@ class _Numbers(dict):
     def __init__(self, numbering: Numbering) -> None:
         self._numbering = numbering
 
-    def __missing__(self, key: Key) -> int:
+    def __missing__(self, key: CapacityKey) -> int:
         number = self[key] = self._numbering.of(key)[0]
         return number
 
@@ -65,7 +65,7 @@ class WorldTies:
     """Every distinct exchange and transfer of the world with their ties to capacities and ranks.
 
     A rank's name for an exchange is what its program says: ranks with the same program have the same names in the same
-    order, so whoever meets others, or waits for something else, under one name is different.
+    order, so a rank that meets others, or waits for something else, under one name is different.
     first: number of an exchange's first transfer, those of all its phases follow. kinds, latencies: small numbers, by
     transfer and by exchange. numbering: of capacities; used: which of them there are, in the order of vertices.
     """
@@ -95,7 +95,7 @@ class WorldTies:
         self.latencies = np.array(self._latencies, dtype=np.int64)
         self._tie(world.ranks)
 
-    def place_of(self, key: Key) -> int | None:
+    def place_of(self, key: CapacityKey) -> int | None:
         """Where a capacity is among those that are used; None if it is not."""
         import numpy as np
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.calibrate.kernel_tables import alone_s
+from simulator.calibrate.kernel_tables import solo_s
 from simulator.die.kernels import cost_of
 from simulator.model import ops
 from simulator.spec.load import load_machine
@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
     lines = ["m,n,k,latency_us"]
     for m, n, k in SIZES:
         cost = cost_of(ops.gemm(m, n, k, "fp8"), machine.chip, machine.kernels["sglang_2025"])
-        lines.append(f"{m},{n},{k},{1.25e6 * alone_s(cost, machine.chip)}")
+        lines.append(f"{m},{n},{k},{1.25e6 * solo_s(cost, machine.chip)}")
     (tmp_path / "infersim").mkdir()
     (tmp_path / "infersim" / "gemm.h20.data.csv").write_text("\n".join(lines) + "\n")
     return tmp_path

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.collective.lowering import Key, Lowering, Phase
+from simulator.collective.lowering import CapacityKey, Lowering, Phase
 from simulator.fabric.graph import Fabric
 from simulator.program.task import Collective
 from simulator.spec.machine import MachineSpec
@@ -40,9 +40,9 @@ def uneven(sizes: tuple[tuple[int, ...], ...], via: str = "dma") -> Collective:
     return Collective("all_to_all", "world", via, sizes=sizes)
 
 
-def bytes_on(phases: tuple[Phase, ...], without: tuple[str, ...] = ("out", "in")) -> Counter[Key]:
+def bytes_on(phases: tuple[Phase, ...], without: tuple[str, ...] = ("out", "in")) -> Counter[CapacityKey]:
     """Bytes on every capacity, all phases and transfers together."""
-    total: Counter[Key] = Counter()
+    total: Counter[CapacityKey] = Counter()
     for phase in phases:
         for transfer in phase.transfers:
             for key, load in transfer.loads:

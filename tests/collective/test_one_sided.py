@@ -103,7 +103,7 @@ def test_nothing_to_send_costs_the_start_up_and_a_rank_alone_costs_nothing() -> 
 
 def test_two_roles_folded_give_the_unfolded_run() -> None:
     def program(npu: Rank) -> None:
-        exchange(npu, received=9e6 if npu.where("role") else 1e6)
+        exchange(npu, received=9e6 if npu.coordinate("role") else 1e6)
         npu.launch(passes_mb(2), "after")
 
     def place(rank: int) -> dict[str, object]:

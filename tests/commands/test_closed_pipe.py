@@ -25,7 +25,8 @@ REPORTS = {
     "validate": ("validation.md", "from simulator.study import library\n"
                  "library.scenario_names = lambda: [('contention:staging', '')]\n"),
     "bench": ("benchmarks.md", "from simulator.bench import growth, suite\n"
-              "suite.CASES = [one for one in suite.CASES if one.name == 'cold_help']\ngrowth.steps = lambda: []\n"),
+              "suite.BENCHMARKS = [one for one in suite.BENCHMARKS if one.name == 'cold_help']\n"
+              "growth.steps = lambda: []\n"),
 }
 
 

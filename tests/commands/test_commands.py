@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulator.bench.case import Case, Measurement, Row
+from simulator.bench.benchmark import Benchmark, BenchmarkRow, Measurement
 from simulator.commands.folder import OutputFolder, write_text
 from simulator.commands.output import to_json
 from simulator.commands.progress import ProgressBar
@@ -94,14 +94,14 @@ def test_markdown_tables_hold_any_text() -> None:
 
 
 def test_a_benchmark_row_has_the_promised_keys() -> None:
-    case = Case("flows", "what", "module:function", "us/flow", 2.0)
+    case = Benchmark("flows", "what", "module:function", "us/flow", 2.0)
     keys = {"name", "value", "unit", "target", "met", "cpu_s", "peak_mib"}
-    assert set(Row(case, Measurement(1.0, 0.1), 20.0).as_object()) == keys
-    assert Row(case, Measurement(1.0, 0.1), 20.0).as_object()["met"] is True
-    missing = Row(case, reason="no such part").as_object()
+    assert set(BenchmarkRow(case, Measurement(1.0, 0.1), 20.0).as_object()) == keys
+    assert BenchmarkRow(case, Measurement(1.0, 0.1), 20.0).as_object()["met"] is True
+    missing = BenchmarkRow(case, reason="no such part").as_object()
     assert set(missing) == keys | {"reason"}
     assert missing["met"] is False
-    assert Case("rate", "what", "m:f", "tasks/s", 2.0, more_is_better=True).met(3.0)
+    assert Benchmark("rate", "what", "m:f", "tasks/s", 2.0, more_is_better=True).met(3.0)
 
 
 def test_the_progress_bar_is_silent_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from simulator.study.library import load_scenario
-from simulator.study.sweep import Table
+from simulator.study.sweep import StudyTable
 from simulator.study.validate import _study_lines
 from tests.commands.processes import environment
 from tests.conftest import ROOT, Outcome
@@ -31,7 +31,7 @@ def program(npu, case):
 WORKLOAD = Workload(
     program=program,
     groups=lambda case: {groups},
-    place=lambda case, rank: {{}},
+    coordinates=lambda case, rank: {{}},
     memory=lambda case: {memory},
     measures=lambda case, seconds: {measures},
 )
@@ -288,8 +288,8 @@ def test_what_files_and_programs_print_goes_to_stderr(braid: Braid, tmp_path: Pa
              "expected": f"Expected(id='x', metric='latency_ms', value=1, role='fit', against='{file}:other'),"}
     file.write_text(f"{OWN.format(**right)}    \nprint('read')\ndef other():\n    print('called')\n"
                     "    return load_scenario('a3_prefill:dp').variant(title='other', workload=WORKLOAD)\n"
-                    "def steps():\n    from simulator.study.scenario import Step\n"
-                    "    return mine().variant(expected=(), ladder=(Step(title='a', changes={'cards': '8'}),))\n")
+                    "def steps():\n    from simulator.study.scenario import LadderStep\n"
+                    "    return mine().variant(expected=(), ladder=(LadderStep(title='a', changes={'cards': '8'}),))\n")
     for words in (("run", f"{file}:mine"), ("sweep", f"{file}:other", "cards", "8", "16", "--metrics", "latency_ms"),
                   ("ladder", f"{file}:steps", "--metrics", "latency_ms")):
         done = braid(*words, "--json")
@@ -479,7 +479,8 @@ def test_a_sweep_goes_on_after_a_value_that_cannot_run(braid: Braid) -> None:
 
 
 def test_a_study_of_the_library_that_cannot_run_everywhere_says_so() -> None:
-    table = Table("t", "k", (("s", "m"),), (("1", (2.0,)), ("2", (None,))), reasons=(("2", "does not fit\n  ledger"),))
+    rows = ("1", (2.0,)), ("2", (None,))
+    table = StudyTable("t", "k", (("s", "m"),), rows, reasons=(("2", "does not fit\n  ledger"),))
     lines = "\n".join(_study_lines(table))
     assert "2 did not run: does not fit" in lines
     assert "ledger" not in lines

@@ -30,7 +30,7 @@ def a3_cost(work: Work) -> Cost:
     return cost_of(work, A3.chip, A3.kernels["cann_recipes_2025"])
 
 
-def alone_s(cost: Cost, units: int, rates: tuple[float, float]) -> float:
+def solo_s(cost: Cost, units: int, rates: tuple[float, float]) -> float:
     """The ideal roofline: the longest of compute, ports, L2 and HBM; rates: of L2 and HBM."""
     ports = cost.onchip_bytes / (units * cost.unit_rate_bytes_per_s)
     return max(cost.compute_s(units), ports, cost.onchip_bytes / rates[0], cost.hbm_bytes / rates[1])
@@ -188,7 +188,7 @@ def test_a_lone_kernel_takes_the_longest_of_compute_l2_and_hbm(
     work = ops.gemm(*shape, dtype="bf16")
     cost = tiny_cost(work)
     took = lone(work, {"chip.hbm.peak": f"{hbm} B/s", "chip.l2.rate": f"{l2} B/s"})
-    assert took == pytest.approx(alone_s(cost, cost.want, (l2, hbm / 2)), rel=1e-9, abs=2e-12)
+    assert took == pytest.approx(solo_s(cost, cost.want, (l2, hbm / 2)), rel=1e-9, abs=2e-12)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.5, 1.0])
@@ -197,7 +197,7 @@ def test_the_unoverlapped_share_of_the_shorter_time_comes_on_top(share: float, s
     work = ops.gemm(*shape)  # INT8
     cost = tiny_cost(work)
     compute = cost.compute_s(cost.want)
-    memory = alone_s(replace(cost, tile_s=0.0), cost.want, (400e9, 100e9))
+    memory = solo_s(replace(cost, tile_s=0.0), cost.want, (400e9, 100e9))
     took = lone(work, {"kernels.round.gemm_int8.unoverlapped": str(share)})
     assert took == pytest.approx(max(compute, memory) + share * min(compute, memory), rel=1e-6)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from simulator.die.memory import DoesNotFit, Item, Ledger
+from simulator.die.memory import DoesNotFit, Ledger, LedgerItem
 from simulator.errors import RunError
 from simulator.spec.load import load_machine
 
@@ -30,7 +30,8 @@ def test_exactly_full_fits_and_one_byte_more_does_not() -> None:
 
 
 def test_rows_are_by_category_with_the_largest_first() -> None:
-    made = Ledger("a rank", 10 * GIB, 0.9, [Item("x", "KV", 1.0), Item("a", "weights", 1.0), Item("b", "weights", 2.0)])
+    items = [LedgerItem("x", "KV", 1.0), LedgerItem("a", "weights", 1.0), LedgerItem("b", "weights", 2.0)]
+    made = Ledger("a rank", 10 * GIB, 0.9, items)
     assert [row[1] for row in made.rows()] == ["b", "a", "x", "used", "usable, 90.0% of 10 GiB", "free"]
 
 
@@ -54,10 +55,10 @@ def test_a_refusal_is_the_ledger() -> None:
 
 def test_wrong_items_are_refused() -> None:
     with pytest.raises(ValueError, match="category is 'weight': one of weights, KV"):
-        Item("x", "weight", 1.0)  # type: ignore[arg-type]
+        LedgerItem("x", "weight", 1.0)  # type: ignore[arg-type]
     for size in (-1.0, float("nan")):
         with pytest.raises(ValueError, match="0 or more"):
-            Item("x", "weights", size)
+            LedgerItem("x", "weights", size)
 
 
 def test_the_hbm_of_a_chip() -> None:

@@ -6,12 +6,11 @@ from typing import Any
 
 from simulator.fabric.graph import Fabric
 from simulator.live.host import Host
-from simulator.live.journal import Key as Row
-from simulator.live.journal import Label
+from simulator.live.journal import JournalRow, Label
 from simulator.live.nic import cards
 from simulator.physics.clock import Clock
 from simulator.physics.flows import Capacity, Network
-from simulator.replay.replay import Key, rate_of
+from simulator.replay.replay import CapacityKey, rate_of
 from simulator.spec.load import load_machine, override
 
 US = 10**6
@@ -28,16 +27,16 @@ class Rows:
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, str, str, str, float, float]] = []
-        self.causes: dict[Row, Row | None] = {}
+        self.causes: dict[JournalRow, JournalRow | None] = {}
 
     def write(self, rank: int, stream: str, kind: str, label: Label, start_ps: int, end_ps: int, bound_by: str,
-              size_bytes: float = 0.0, because: Row | None = None) -> Row:
+              size_bytes: float = 0.0, because: JournalRow | None = None) -> JournalRow:
         self.rows.append((rank, stream, kind, label.name, start_ps / US, end_ps / US))
-        key = Row(rank, len(self.rows) - 1)
+        key = JournalRow(rank, len(self.rows) - 1)
         self.causes[key] = because
         return key
 
-    def follow(self, row: Row, because: Row) -> None:
+    def follow(self, row: JournalRow, because: JournalRow) -> None:
         self.causes[row] = because
 
     def fly(self, label: Label, rank: int, start_ps: int, end_ps: int) -> None:
@@ -56,9 +55,10 @@ class Wire:
         assert spec.nic is not None
         assert spec.proxy is not None
         self.env = Clock()
-        self.network, self.fabric, self.capacities = Network(self.env), Fabric(spec, hosts), dict[Key, Capacity]()
+        self.network, self.fabric = Network(self.env), Fabric(spec, hosts)
+        self.capacities = dict[CapacityKey, Capacity]()
 
-        def capacity(key: Key) -> Capacity:
+        def capacity(key: CapacityKey) -> Capacity:
             if key not in self.capacities:
                 self.capacities[key] = Capacity(f"{key}", rate_of(key, spec, self.fabric))
             return self.capacities[key]
@@ -70,7 +70,7 @@ class Wire:
         for host in self.hosts:
             host.engine.templates = templates
 
-    def _see(self, rank: int, flag: str, row: Row) -> None:
+    def _see(self, rank: int, flag: str, row: JournalRow) -> None:
         self.seen.append((rank, flag, self.env.now / US))
 
     def run(self, *programs: Any) -> float:

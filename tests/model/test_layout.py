@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.model.layout import blocks, deal, share, split, strides
+from simulator.model.layout import blocks, deal, shard_size, split, strides
 
 
 def test_neighbours_and_strides() -> None:
@@ -33,9 +33,9 @@ def test_blocks_and_strides_cross_in_one_rank(shape: tuple[int, int]) -> None:
 
 
 def test_a_dimension_that_does_not_divide_is_refused() -> None:
-    assert share(128, 8, "heads") == 16
+    assert shard_size(128, 8, "heads") == 16
     with pytest.raises(ValueError, match="128 heads do not divide over 48 ranks"):
-        share(128, 48, "heads")
+        shard_size(128, 48, "heads")
 
 
 def test_a_refusal_names_the_setting() -> None:

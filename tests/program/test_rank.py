@@ -185,7 +185,7 @@ def test_an_event_kept_from_an_earlier_recording_is_refused() -> None:
 
 @pytest.mark.parametrize(("program", "text"), [
     (lambda npu: npu.group("ep"), "no group 'ep' in this layout: there are world"),
-    (lambda npu: npu.where("stage"), "no coordinate 'stage': there are rank, role"),
+    (lambda npu: npu.coordinate("stage"), "no coordinate 'stage': there are rank, role"),
     (lambda npu: npu.group("world").send("kv", 4, 8, "dma"), "send 'kv': group 'world' has members 0 to 3, not 4"),
     (lambda npu: npu.group("world").recv("kv", -1, 8, "dma"), "recv 'kv': group 'world' has members 0 to 3, not -1"),
     (lambda npu: npu.group("world").all_to_all_uneven("dispatch", ((0, 1), (1, 0)), "dma"),
@@ -220,9 +220,9 @@ def test_ranks_that_ask_nothing_share_one_recording() -> None:
 
 def test_ranks_with_the_same_answers_share_one_recording() -> None:
     def program(npu: Rank) -> None:
-        if npu.where("role") == "decode":
+        if npu.coordinate("role") == "decode":
             npu.launch(passes_mb(1), "decode")
-        elif npu.where("batch"):
+        elif npu.coordinate("batch"):
             npu.launch(passes_mb(1), "prefill")
 
     place = [{"role": "prefill", "batch": 0}, {"role": "decode", "batch": 0}, {"role": "decode", "batch": 1},

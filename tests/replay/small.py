@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator.collective.lowering import Key, Lowering
+from simulator.collective.lowering import CapacityKey, Lowering
 from simulator.die.kernels import Work
 from simulator.fabric.graph import Fabric
 from simulator.model import ops
@@ -53,9 +53,9 @@ class Watched:
 
     def __init__(self, replay: Replay) -> None:
         self.replay = replay
-        self.moved: dict[Key, float] = {}
-        self.most: dict[Key, float] = {}
-        self._used: dict[Key, float] = {}
+        self.moved: dict[CapacityKey, float] = {}
+        self.most: dict[CapacityKey, float] = {}
+        self._used: dict[CapacityKey, float] = {}
         self._since_ps = 0
         replay.network.watchers.append(self)
 
@@ -82,8 +82,8 @@ class Run:
     replay: Replay
     world: World
     roles: Roles
-    moved: dict[Key, float]
-    most: dict[Key, float]
+    moved: dict[CapacityKey, float]
+    most: dict[CapacityKey, float]
 
     def row(self, name: str, rank: int = 0) -> dict[str, Any]:
         """One task's row."""

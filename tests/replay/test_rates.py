@@ -58,8 +58,8 @@ def test_a_slow_clock_stretches_compute_of_what_runs_and_of_what_comes() -> None
 
 def _moving_us(done) -> float:  # type: ignore[no-untyped-def]
     """How long the bytes of the first kernel move."""
-    (shape,) = {id(shape): shape for shape in done.replay._shapes.values()}.values()
-    (stage,) = shape.stages
+    (timing,) = {id(timing): timing for timing in done.replay._timings.values()}.values()
+    (stage,) = timing.stages
     return float(stage.like.solo_s()) * 1e6
 
 

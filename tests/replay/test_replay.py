@@ -77,7 +77,7 @@ def test_who_neither_sends_nor_receives_leaves_after_the_latency() -> None:
 
 def ends(npu: Rank) -> None:
     world = npu.group("world")
-    if npu.where("side") == "left":
+    if npu.coordinate("side") == "left":
         world.send("message", 1, MB, "dma")
     else:
         world.recv("message", 0, MB, "dma")
@@ -140,7 +140,7 @@ def test_a_message_to_oneself_needs_two_streams() -> None:
 
 def test_messages_of_different_groups_do_not_mix() -> None:
     def program(npu: Rank) -> None:
-        send = npu.where("side") == "left"
+        send = npu.coordinate("side") == "left"
         for name, size in (("a", MB), ("b", 2 * MB)) if send else (("b", 2 * MB), ("a", MB)):
             with npu.stream(name):
                 group = npu.group(name)
@@ -240,7 +240,7 @@ def test_two_collectives_in_opposite_order_are_a_deadlock() -> None:
 def test_a_peer_that_never_comes_is_named_and_so_is_who_waits_behind() -> None:
     def program(npu: Rank) -> None:
         with npu.stream("comm"), npu.scope(layer=5):
-            if npu.where("rank") != 1:
+            if npu.coordinate("rank") != 1:
                 exchange(npu, "dispatch")
             done = npu.record()
         npu.wait(done)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.calibrate.kernel_tables import alone_s
+from simulator.calibrate.kernel_tables import solo_s
 from simulator.die.kernels import cost_of
 from simulator.model import ops
 from simulator.spec.load import load_machine, override
@@ -67,7 +67,7 @@ def test_mla_of_an_h20_is_as_uneven_as_its_plan(requests: int, cached: int, us: 
     """Its table: 0.62 of peak with 16 and 32 requests, 0.73 with 64 and 128, 0.83 with 256; an SM's own is 0.88."""
     work = ops.latent_attention(((1, cached),) * requests, 128, 512, 64, "mla_decode")
     cost = cost_of(work, H20.chip, H20.kernels["sglang_2025"])
-    assert alone_s(cost, H20.chip) == pytest.approx(us / 1e6, rel=0.03)
+    assert solo_s(cost, H20.chip) == pytest.approx(us / 1e6, rel=0.03)
 
 
 def test_planned_shares_of_keys_wait_for_sms_that_others_hold() -> None:

@@ -52,7 +52,7 @@ def scenario() -> Scenario:
     workload = Workload(
         program=program,
         groups=lambda case: {"world": [tuple(range(case.ranks))]},
-        place=lambda case, rank: {},
+        coordinates=lambda case, rank: {},
         memory=lambda case: [],
         measures=lambda case, seconds: {"tokens_per_s": case.knobs.tokens / seconds},
     )

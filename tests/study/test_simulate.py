@@ -13,7 +13,7 @@ from simulator.study.simulate import simulate
 NOTHING = Workload(
     program=lambda npu, case: None,
     groups=lambda case: {},
-    place=lambda case, rank: {},
+    coordinates=lambda case, rank: {},
     memory=lambda case: (),
     measures=lambda case, seconds: {"iteration_ms": seconds * 1e3},
 )
@@ -46,7 +46,8 @@ def exchanging() -> Scenario:
     packages = [(rank, rank + 1) for rank in range(0, 8, 2)]
     workload = Workload(
         program=program, groups=lambda case: {"world": [tuple(range(8))], "package": packages},
-        place=lambda case, rank: {}, memory=lambda case: [], measures=lambda case, seconds: {"latency_s": seconds},
+        coordinates=lambda case, rank: {}, memory=lambda case: [],
+        measures=lambda case, seconds: {"latency_s": seconds},
     )  # fmt: skip
     return load_scenario("a3_prefill:dp").variant(name="exchanging", cards=4, workload=workload, expected=())
 

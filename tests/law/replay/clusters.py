@@ -49,7 +49,7 @@ class Cluster:
 
     def program(self, npu: Rank) -> None:
         """The script, in launch order; ("wait", k) and ("block", k) refer to the k-th launch so far."""
-        factor = self.more if self.odd >= 0 and npu.where("odd") else 1
+        factor = self.more if self.odd >= 0 and npu.coordinate("odd") else 1
         events: list[Event] = []
         for number, (what, stream, *how) in enumerate(self.script):
             with npu.stream(stream):

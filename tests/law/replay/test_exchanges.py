@@ -107,7 +107,7 @@ def test_a_busy_rank_beside_an_exchange_is_within_5_percent_of_pairs(
                 world.all_to_all_uneven("exchange", (row,) * ranks, engine)
             else:
                 getattr(world, kind)("exchange", 100 * KB, engine)
-        if npu.where("busy"):
+        if npu.coordinate("busy"):
             for number in range(kernels):
                 npu.launch(passes_mb(0.05), f"kernel {number}")
 

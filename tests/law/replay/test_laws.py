@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.collective.lowering import Key
+from simulator.collective.lowering import CapacityKey
 from simulator.program.rank import Rank
 from simulator.program.world import record_world
 from simulator.replay import tape
@@ -24,9 +24,9 @@ from tests.replay.small import TINY, Run, passes_mb, replay, run, tiny
 KB = 1000
 
 
-def wire_and_memory(done: Run) -> Counter[Key]:
+def wire_and_memory(done: Run) -> Counter[CapacityKey]:
     """What all programs ask of links and of HBM, from kernels' sizes and lowered exchanges."""
-    asked: Counter[Key] = Counter()
+    asked: Counter[CapacityKey] = Counter()
     lowering = done.replay.meetings.lowering
     for rank, program in enumerate(done.world.programs):
         communication = {task.index for task, _ in program.collectives()}
@@ -106,7 +106,7 @@ def test_a_stream_alone_on_its_cores_finds_what_it_would_be_granted(cluster: Clu
         return replay(world, cluster.machine).times()
 
     found = times()
-    with patch.object(tape, "_find_alone"):
+    with patch.object(tape, "_find_exclusive"):
         assert times() == found
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable
 
-from simulator.collective.lowering import Key, Lowering, Phase, Transfer
+from simulator.collective.lowering import CapacityKey, Lowering, Phase, Transfer
 from simulator.collective.one_sided import ONE_SIDED, keys_of, latency_s
 from simulator.program.world import World
 from simulator.symmetry.ties import Exchange, as_exchange
 
 
-def plain_leaders(world: World, lowering: Lowering, rate_of: Callable[[Key], float]) -> tuple[int, ...]:
+def plain_leaders(world: World, lowering: Lowering, rate_of: Callable[[CapacityKey], float]) -> tuple[int, ...]:
     """For every rank the lowest one of its class in the coarsest equitable partition."""
     edges = _Edges(world, lowering)
     numbers = {key: number for number, key in enumerate(sorted(edges.capacities, key=repr))}
@@ -80,7 +80,7 @@ class _Edges:
         self.transfers = list(transfers)
         self.capacities = {key for transfer in self.transfers for key, _ in transfer.loads}
         self.capacities |= {(pool, rank) for rank in range(world.ranks) for pool in ("hbm", "l2")}
-        self.of_capacity: dict[Key, list[tuple[int, int]]] = defaultdict(list)
+        self.of_capacity: dict[CapacityKey, list[tuple[int, int]]] = defaultdict(list)
         for index, transfer in enumerate(self.transfers):
             for key, load in transfer.loads:
                 self.of_capacity[key].append((index, load))
@@ -112,7 +112,7 @@ class _Edges:
 
 
 def _refine(
-    edges: _Edges, numbers: dict[Key, int], ranks: list[int], capacities: list[int], transfers: list[int]
+    edges: _Edges, numbers: dict[CapacityKey, int], ranks: list[int], capacities: list[int], transfers: list[int]
 ) -> tuple[list[int], list[int]]:
     """One round: new colours of ranks and capacities from their own and their neighbours'."""
     exchanges = _renumber(

@@ -88,7 +88,7 @@ class Differing:
                 elif what == "message":
                     pair, (size, engine) = npu.group("near"), how
                     if pair.size == 2:
-                        post, peer = (pair.send, 1) if npu.where("place") == 0 else (pair.recv, 0)
+                        post, peer = (pair.send, 1) if npu.coordinate("place") == 0 else (pair.recv, 0)
                         events.append(post(f"message {number}", peer, size * KB, engine))
                 else:
                     group, size, engine = how

@@ -110,7 +110,7 @@ def test_ranks_that_do_the_same_on_a_symmetric_machine_are_one() -> None:
 
 def test_a_rank_with_another_program_is_its_own_class_and_no_other() -> None:
     def program(npu: Rank) -> None:
-        npu.launch(passes_mb(2 if npu.where("hot") else 1), "before")
+        npu.launch(passes_mb(2 if npu.coordinate("hot") else 1), "before")
         npu.group("world").all_to_all("exchange", MB, "dma")
 
     def hot(rank: int) -> dict[str, object]:
@@ -187,7 +187,7 @@ def test_uneven_exchanges_that_turn_with_the_rank_are_one_class() -> None:
 def test_senders_that_a_receiver_takes_one_by_one_are_not_alike() -> None:
     def program(npu: Rank) -> None:
         world = npu.group("world")
-        if npu.where("sender"):
+        if npu.coordinate("sender"):
             world.send("send", 0, MB, "dma")
         else:
             for peer in (1, 2, 3):
@@ -205,7 +205,7 @@ def test_pairs_that_exchange_messages_fold_into_one() -> None:
     def program(npu: Rank) -> None:
         group = npu.group("pair")
         for _ in range(2):
-            if npu.where("side") == 0:
+            if npu.coordinate("side") == 0:
                 npu.launch(passes_mb(1), "prefill")
                 group.send("kv", 1, MB, "dma")
             else:
@@ -224,7 +224,7 @@ def test_equal_messages_of_two_groups_are_two_messages() -> None:
     def program(npu: Rank) -> None:
         for name in ("a", "b"):
             group = npu.group(name)
-            _ = group.send(name, 1, MB, "dma") if npu.where("sender") else group.recv(name, 0, MB, "dma")
+            _ = group.send(name, 1, MB, "dma") if npu.coordinate("sender") else group.recv(name, 0, MB, "dma")
 
     def place(rank: int) -> dict[str, object]:
         return {"sender": rank < 2}

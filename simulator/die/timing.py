@@ -1,6 +1,6 @@
 """A kernel on so many units of a chip: its latency, and the stages in which it moves bytes through L2 and HBM.
 
-A shape says nothing about a die, so that all dies of a chip share it; each die makes flows of its stages.
+A timing says nothing about a die, so that all dies of a chip share it; each die makes flows of its stages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Stage:
 
 
 @dataclass(slots=True, eq=False)
-class Shape:
+class KernelTiming:
     """A kernel on so many units, its weights in L2 or not.
 
     delay_ps: how long it takes if it moves no bytes. solo_ps: from its start to its end, undisturbed, rounded once.
@@ -46,8 +46,8 @@ class Shape:
         return bound.name.partition(":")[0] if isinstance(bound, Capacity) else self.limit_name
 
 
-class Shapes(dict[tuple[Cost, int, float], Shape]):
-    """All shapes of kernels on one kind of chip: [cost, units, bytes of its weights that lie in L2].
+class KernelTimings(dict[tuple[Cost, int, float], KernelTiming]):
+    """The timings of all kernels on one kind of chip: [cost, units, bytes of its weights that lie in L2].
 
     hbm, l2: what the chip has of them, in bytes/s. speed: of its compute, as a share of what costs say.
     """
@@ -57,11 +57,11 @@ class Shapes(dict[tuple[Cost, int, float], Shape]):
         self.speed = speed
         self.hbm, self.l2 = Capacity("HBM", hbm), Capacity("L2", l2)
 
-    def __missing__(self, key: tuple[Cost, int, float]) -> Shape:
-        self[key] = shape = self._make(*key)
-        return shape
+    def __missing__(self, key: tuple[Cost, int, float]) -> KernelTiming:
+        self[key] = timing = self._make(*key)
+        return timing
 
-    def _make(self, cost: Cost, units: int, warm: float) -> Shape:
+    def _make(self, cost: Cost, units: int, warm: float) -> KernelTiming:
         """At this speed; its solo time is that of the chip's own speed."""
         at_speed = cost if self.speed == 1.0 else replace(cost, tile_s=cost.tile_s / self.speed)
         compute_s = at_speed.compute_s(units)
@@ -69,21 +69,21 @@ class Shapes(dict[tuple[Cost, int, float], Shape]):
         names = cost.limit_name, cost.latency_name
         if not cost.onchip_bytes:
             solo_ps = to_ps(cost.latency_s + cost.compute_s(units))
-            return Shape((), latency_ps, latency_ps + to_ps(compute_s), solo_ps, *names)
+            return KernelTiming((), latency_ps, latency_ps + to_ps(compute_s), solo_ps, *names)
         hbm = (cost.hbm_bytes - min(warm, cost.weight_bytes)) / cost.onchip_bytes
         memory = min(self.l2.rate_bytes_per_s, self.hbm.rate_bytes_per_s / hbm if hbm > 0 else inf)
         share, size, limit = cost.unoverlapped, cost.onchip_bytes, at_speed.limit_bytes_per_s(units, hbm)
         solo_s = cost.latency_s + size * (1.0 - share) / min(cost.limit_bytes_per_s(units, hbm), memory)
         if share:  # first bytes, then compute, one after the other; then the rest of both side by side
-            ports = cost.memory_limit_bytes_per_s(units, hbm)
-            solo_s += share * (size / min(ports, memory) + cost.compute_s(units))
+            core_rate = cost.memory_limit_bytes_per_s(units, hbm)
+            solo_s += share * (size / min(core_rate, memory) + cost.compute_s(units))
             stages: tuple[Stage, ...] = (
-                self._stage(latency_ps, size * share, hbm, ports),
+                self._stage(latency_ps, size * share, hbm, core_rate),
                 self._stage(to_ps(compute_s * share), size * (1.0 - share), hbm, limit),
             )
         else:
             stages = (self._stage(latency_ps, size, hbm, limit),)
-        return Shape(stages, latency_ps, 0, to_ps(solo_s), *names)
+        return KernelTiming(stages, latency_ps, 0, to_ps(solo_s), *names)
 
     def _stage(self, wait_ps: int, size_bytes: float, hbm: float, limit: float) -> Stage:
         loads = ((self.l2, 1.0), (self.hbm, hbm)) if hbm > 0 else ((self.l2, 1.0),)

@@ -1,4 +1,4 @@
-"""What an NPU replays: a tape of steps in streams, launched in segments by its host."""
+"""What an NPU replays: a tape of steps in streams, launched in windows by its host."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from simulator.die.kernels import Cost
 
 
 @dataclass(slots=True)
-class Step:
+class TapeStep:
     """One task of a tape; ranks that differ in what their kernels cost share it.
 
     exchange: a collective's index on this tape, -1: a kernel or a flag.
     stream: index of its stream. waits: how many other steps must end first (its stream predecessor not counted).
-    followers: the steps that wait for it. segment, offset_ps: when the host issues it. need: cores of an exchange.
-    alone: no other stream uses cores of its partition, so that they are all free when its turn comes.
+    followers: the steps that wait for it. window, offset_ps: when the host issues it. need: cores of an exchange.
+    exclusive: no other stream uses cores of its partition, so that they are all free when its turn comes.
     """
 
     stream: int
@@ -23,15 +23,15 @@ class Step:
     need: tuple[tuple[str, int], ...] = ()
     waits: int = 0
     followers: list[int] = field(default_factory=list)
-    segment: int = 0
+    window: int = 0
     offset_ps: int = 0
     priority: int = 0
     partition: str = ""
-    alone: bool = False
+    exclusive: bool = False
 
 
 @dataclass(slots=True)
-class Segment:
+class LaunchWindow:
     """Launches between two blocking reads of the host: it opens when `after` has ended (-1: at once)."""
 
     after: int = -1
@@ -47,15 +47,15 @@ class Tape:
     on how many units it runs where its stream is alone (0: on what is free then).
     """
 
-    steps: list[Step]
+    steps: list[TapeStep]
     costs: list[Cost | None]
     weights: list[str]
     units: list[int]
     streams: list[list[int]]
-    segments: list[Segment]
+    windows: list[LaunchWindow]
 
 
-class Watch(Protocol):
+class TaskObserver(Protocol):
     """Who is told of every finished task (the kernel does not know who watches)."""
 
     def record(

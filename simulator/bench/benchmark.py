@@ -1,4 +1,4 @@
-"""A benchmark case, what measuring it gives, and the row that is printed."""
+"""A benchmark, what measuring it gives, and the row that is printed."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Case:
-    """One thing to measure: `where` is the function ("module:function") that returns a Measurement.
+class Benchmark:
+    """One thing to measure: `function` is the one ("module:function") that returns a Measurement.
 
     limit: what keeps it from its target, where that is missed.
     """
 
     name: str
     what: str
-    where: str
+    function: str
     unit: str
     target: float
     more_is_better: bool = False
@@ -34,7 +34,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Measurement:
-    """A value in the case's unit, the CPU seconds of the measured part alone, and counts (tasks, flows, solves)."""
+    """A value in its unit, the CPU seconds of the measured part alone, and counts (tasks, flows, solves)."""
 
     value: float
     cpu_s: float
@@ -47,10 +47,10 @@ def best_of(measure: Callable[[], Measurement], rounds: int = 3) -> Measurement:
 
 
 @dataclass(frozen=True)
-class Row:
-    """A case with its measurement, or with the reason why there is none."""
+class BenchmarkRow:
+    """A benchmark with its measurement, or with the reason why there is none."""
 
-    case: Case
+    benchmark: Benchmark
     measurement: Measurement | None = None
     peak_mib: float | None = None
     reason: str | None = None
@@ -64,8 +64,8 @@ class Row:
         """name, value, unit, target, met, cpu_s, peak_mib, the counts, and `reason` if it failed."""
         done = self.measurement
         row: dict[str, Any] = {
-            "name": self.case.name, "value": done.value if done else None, "unit": self.case.unit,
-            "target": self.case.target, "met": done is not None and self.case.met(done.value),
+            "name": self.benchmark.name, "value": done.value if done else None, "unit": self.benchmark.unit,
+            "target": self.benchmark.target, "met": done is not None and self.benchmark.met(done.value),
             "cpu_s": done.cpu_s if done else None, "peak_mib": self.peak_mib, **(done.counts if done else {}),
         }
         return row if self.reason is None else row | {"reason": self.reason}
