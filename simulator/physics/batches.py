@@ -21,12 +21,13 @@ class Batches:
     """The batches of a network that are in flight: `here`.
 
     leave, come_back: how the network gives up flows, and takes back those that are on their capacities again.
+    displace: how it keeps flows off a capacity whose ends it foresaw before they begin.
     """
 
-    __slots__ = ("_come_back", "_env", "_leave", "here")
+    __slots__ = ("_come_back", "_displace", "_env", "_leave", "here")
 
-    def __init__(self, env: Clock, leave: Move, come_back: Move) -> None:
-        self._env, self._leave, self._come_back = env, leave, come_back
+    def __init__(self, env: Clock, leave: Move, come_back: Move, displace: Callable[[Capacity], None]) -> None:
+        self._env, self._leave, self._come_back, self._displace = env, leave, come_back, displace
         self.here: list[Batch] = []
 
     def gather(self, flows: list[Flow]) -> list[Flow]:
@@ -38,7 +39,7 @@ class Batches:
         for flow in flows:
             if flow in seen:
                 continue
-            component = _component(flow)
+            component = self._component(flow)
             seen |= component
             if len(component) >= MANY:
                 self._make(component)
@@ -63,11 +64,25 @@ class Batches:
             batch = flow.pulls[0][0].batch if flow.pulls else None
             if batch is not None and all(capacity.batch is batch for capacity, _ in flow.pulls):
                 self._hand_over([flow], batch)
-            elif met := _batches_of(component := _component(flow)):
+            elif met := _batches_of(component := self._component(flow)):
                 for other in met[1:]:
                     self._dissolve(other)
-                self._hand_over(_component(flow) if met[1:] else component, met[0])
+                self._hand_over(self._component(flow) if met[1:] else component, met[0])
         return [flow for flow in flows if flow.chosen]
+
+    def _component(self, flow: Flow) -> dict[Flow, None]:
+        """All flows in flight that share with this one, directly or through others."""
+        found = {flow: None}
+        seen: set[Capacity] = set()
+        front = [flow]
+        while front:
+            for capacity, _ in front.pop().pulls:
+                if capacity not in seen:
+                    seen.add(capacity)
+                    self._displace(capacity)
+                    front += [other for other in capacity.flows if other not in found]
+                    found |= dict.fromkeys(capacity.flows)
+        return found
 
     def _dissolve(self, batch: Batch) -> None:
         """Have the flows of a batch back."""
@@ -106,17 +121,3 @@ def _batches_of(flows: Iterable[Flow]) -> list[Batch]:
     """The batches whose capacities these cross, the largest first."""
     met = dict.fromkeys(capacity.batch for flow in flows for capacity, _ in flow.pulls if capacity.batch is not None)
     return sorted(met, key=len, reverse=True)
-
-
-def _component(flow: Flow) -> dict[Flow, None]:
-    """All flows of the network that share with this one, directly or through others."""
-    found = {flow: None}
-    seen: set[Capacity] = set()
-    front = [flow]
-    while front:
-        for capacity, _ in front.pop().pulls:
-            if capacity not in seen:
-                seen.add(capacity)
-                front += [other for other in capacity.flows if other not in found]
-                found |= dict.fromkeys(capacity.flows)
-    return found

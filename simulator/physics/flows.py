@@ -56,7 +56,7 @@ class Network:
         self.stats = Stats()
         self._ends = Ends()
         self._heap = self._ends.heap
-        self._batches = Batches(env, self._leave, self._come_back)
+        self._batches = Batches(env, self._leave, self._come_back, self._displace)
         self._alarm = Alarm(env, self._finish)
         self._solver = Call(env, self._solve)
         self._new: list[Flow] = []  # flows that are not alone and have no rate yet: solved at the end of this instant

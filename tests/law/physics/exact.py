@@ -25,6 +25,7 @@ class Exact:
     multiplicity: int = 1
     start_ps: int = 0
     after: int | None = None
+    latency_ps: int = 0
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def exact_rates(rates: list[Fraction], flows: dict[int, Exact]) -> dict[int, Fra
 def exact_ends_ps(rates: list[float], flows: list[Exact], changes: list[Change] = ()) -> list[int]:  # type: ignore[assignment]
     """When each flow ends, in ps, each end rounded up; -1 for those that never do."""
     rate_now = [Fraction(rate) for rate in rates]
-    starts: dict[int, int] = {k: flow.start_ps for k, flow in enumerate(flows) if flow.after is None}
+    starts: dict[int, int] = {k: flow.start_ps + flow.latency_ps for k, flow in enumerate(flows) if flow.after is None}
     left = {k: Fraction(flow.size) for k, flow in enumerate(flows)}
     ends: dict[int, int] = {}
     now = 0
@@ -86,7 +87,7 @@ def exact_ends_ps(rates: list[float], flows: list[Exact], changes: list[Change] 
             ends[k] = now
             for other, flow in enumerate(flows):
                 if flow.after == k:
-                    starts[other] = now
+                    starts[other] = now + flow.latency_ps
 
 
 def random_network(seed: int) -> tuple[list[float], list[Exact]]:
@@ -120,6 +121,7 @@ def _drawn(random: Random, size: float, loads: dict[int, float], number: int, li
         multiplicity=random.choice([1, 1, 1, 1, 4]),
         start_ps=random.choice([0, 0, 0, 10**8, random.randrange(10**9)]),
         after=after,
+        latency_ps=random.choice([0, 0, 10**7, random.randrange(10**9)]),
     )  # fmt: skip
 
 

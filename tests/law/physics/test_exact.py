@@ -50,7 +50,7 @@ def ends_ps(rates: list[float], jobs: list[Exact], changes: list[Change] | None 
     def start(number: int) -> None:
         job = jobs[number]
         loads = [(capacities[i], c) for i, c in job.loads.items()]
-        network.start(Flow(job.size, loads, job.limit, job.weight, job.multiplicity, number), done)
+        network.start(Flow(job.size, loads, job.limit, job.weight, job.multiplicity, number), done, job.latency_ps)
 
     def done(flow: Flow) -> None:
         ended[flow.tag] = clock.now_ps
