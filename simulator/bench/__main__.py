@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
 
 from simulator.bench.case import peak_mib
@@ -12,7 +13,9 @@ from simulator.bench.suite import CASES
 
 def main(name: str) -> None:
     """Measures the case of that name."""
-    module, function = next(case.where for case in CASES if case.name == name).split(":")
+    case = next(case for case in CASES if case.name == name)
+    os.environ.update(case.variables)
+    module, function = case.where.split(":")
     done = getattr(importlib.import_module(module), function)()
     print(json.dumps({"value": done.value, "cpu_s": done.cpu_s, "counts": done.counts, "peak_mib": peak_mib()}))
 
