@@ -35,7 +35,7 @@ CASES = (
     Case("flows_star_64", "the same of 64 hosts, 4,032 flows",
          "simulator.bench.flows:star_64", "s", 3.1, limit=WALK),
     Case("flows_coupled_plain", "flows_star_32 with the solver in Python (BRAID_PLAIN=1)",
-         "simulator.bench.flows:star_32", "s", 5.0, variables={"BRAID_PLAIN": "1"},
+         "simulator.bench.flows:star_32", "s", 1.5, variables={"BRAID_PLAIN": "1"},
          limit="after each end all flows that can notice are solved anew, with rounds of objections, in Python"),
     Case("flows_tree", "All-to-all of 32 hosts on a tree of two levels, sizes skewed and all different, each end told",
          "simulator.bench.flows:tree", "s", 0.14, limit=WALK),
