@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
 
 from simulator.bench.benchmark import peak_mib
@@ -12,7 +13,9 @@ from simulator.bench.suite import BENCHMARKS
 
 def main(name: str) -> None:
     """Measures the benchmark of that name."""
-    module, function = next(benchmark.function for benchmark in BENCHMARKS if benchmark.name == name).split(":")
+    benchmark = next(one for one in BENCHMARKS if one.name == name)
+    os.environ.update(benchmark.variables)
+    module, function = benchmark.function.split(":")
     done = getattr(importlib.import_module(module), function)()
     print(json.dumps({"value": done.value, "cpu_s": done.cpu_s, "counts": done.counts, "peak_mib": peak_mib()}))
 

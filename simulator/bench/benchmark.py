@@ -6,7 +6,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 class Benchmark:
     """One thing to measure: `function` is the one ("module:function") that returns a Measurement.
 
-    limit: what keeps it from its target, where that is missed.
+    limit: what keeps it from its target, where that is missed. variables: set in the environment of its process.
     """
 
     name: str
@@ -26,6 +26,7 @@ class Benchmark:
     target: float
     more_is_better: bool = False
     limit: str = ""
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     def met(self, value: float) -> bool:
         """Whether a value reaches the target."""

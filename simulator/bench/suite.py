@@ -20,16 +20,27 @@ from simulator.patterns import choose
 TIMEOUT_S = 300
 ONE_CORE = {"OPENBLAS_NUM_THREADS": "1"}  # its other threads spin for some milliseconds once numpy is imported
 
+WALK = ("after an end the compiled walk (physics/ranked.c) works out levels from the rank concerned on, each from all "
+        "flows that cross the capacity; where no compiler was found, the solver in Python answers")
+
 BENCHMARKS = (
     Benchmark("flows_independent", "20,000 flows that share nothing, CPU time a flow, best of three",
          "simulator.bench.flows:independent", "us/flow", 2.0,
          limit="a start, an end and a callback are about twenty Python calls a flow"),
     Benchmark("flows_coupled", "All-to-all of 144 hosts on a star, 20,592 sizes all different, CPU time a flow",
-         "simulator.bench.flows:coupled", "us/flow", 10.0,
-         limit="each end moves about a hundred levels and makes six other flows look for what holds them back (26 with "
-               "ties, for the ports are nearly alike at first, and half of the time goes into the first eighth of the "
-               "ends): two updates of a solution of 289 numbers, 444 calls of Python and numpy. An end that makes "
-               "nobody look takes 65 us in numpy; the arithmetic alone, in a compiled loop, would take 10 to 15 us"),
+         "simulator.bench.flows:coupled", "us/flow", 100,
+         limit=f"{WALK}; and each end is told to Python"),
+    Benchmark("flows_star_32", "the same of 32 hosts, 992 flows, CPU time of all",
+         "simulator.bench.flows:star_32", "s", 0.15, limit=WALK),
+    Benchmark("flows_star_64", "the same of 64 hosts, 4,032 flows",
+         "simulator.bench.flows:star_64", "s", 3.1, limit=WALK),
+    Benchmark("flows_coupled_plain", "flows_star_32 with the solver in Python (BRAID_PLAIN=1)",
+         "simulator.bench.flows:star_32", "s", 1.5, variables={"BRAID_PLAIN": "1"},
+         limit="after each end all flows that can notice are solved anew, with rounds of objections, in Python"),
+    Benchmark("flows_tree", "All-to-all of 32 hosts on a tree of two levels, sizes skewed and all different, each end told",
+         "simulator.bench.flows:tree", "s", 0.14, limit=WALK),
+    Benchmark("flows_tree_by_host", "the same; what a host sends and receives is waited for together, 64 ends are told",
+         "simulator.bench.flows:tree_by_host", "s", 0.14, limit=WALK),
     Benchmark("streams_alone", "144 ranks x 61 layers x 2 x 25 kernels, nothing shared, whole run, best of three",
          "simulator.bench.streams:alone", "tasks/s", 200_000, more_is_better=True,
          limit="columns and metrics of the finished run are a good part of it"),
@@ -50,7 +61,7 @@ BENCHMARKS = (
     Benchmark("decode_kinds", "the same with two kinds of experts, one hotter than the other",
          "simulator.bench.decode:two_kinds", "s", 1.0),
     Benchmark("decode_skewed", "decode_roles with skewed routing, every die by itself",
-         "simulator.bench.decode:skewed", "s", 10.0,
+         "simulator.bench.decode:skewed", "s", 8.0,
          limit="a task is a start and an end at best, about 12 us; a put is two, and where the halves of a die slow "
                "each other its memory is shared out anew whenever bytes begin or end; the memory of 288 dies is more "
                "than the caches of a core hold"),
@@ -70,6 +81,12 @@ BENCHMARKS = (
          "simulator.bench.runs:cold_help", "s", 0.3),
     Benchmark("cold_run", "`braid run a3_prefill:dp --ranks roles` from a cold start",
          "simulator.bench.runs:cold_run", "s", 2.0),
+    Benchmark("command_decode", "`braid run cm384_decode:decode_50ms`, whole command: 288 dies, lengths and routing drawn",
+         "simulator.bench.runs:command_decode", "s", 6.0),
+    Benchmark("command_prefill", "`braid run a3_prefill:microbatch --set routing.skew=0.6`, whole command",
+         "simulator.bench.runs:command_prefill", "s", 20.0),
+    Benchmark("command_show", "`braid show flow_mla:h800_flow_32`, whole command, one of the slowest to show",
+         "simulator.bench.runs:command_show", "s", 2.0),
 )
 
 

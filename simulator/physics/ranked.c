@@ -20,7 +20,9 @@
    L_X = (10 - 2)/1 = 8, E_b = 2 and E_c = 4 on Y, E_a = 30 on X. b ends after 1 s, with V_Y = 2, V_X = 8. Then
    L_Y = 4, L_X = 10; c ends (4 - 2)/4 = 0.5 s later, a (30 - 8 - 5)/10 = 1.7 s after that.
 
-   Sums are long double, and always added up afresh. Times are picoseconds, rounded up. */
+   Sums and levels are long double, and sums always added up afresh: a level may be a small difference of large numbers.
+   Levels that differ by no more than rounding noise are equal, so that they do not change places for ever; what counts as
+   noise grows with the changes of one walk. Times are picoseconds, rounded up. */
 
 #include <math.h>
 #include <stdint.h>
@@ -46,7 +48,7 @@ typedef struct {
 } Flow;
 typedef struct {
     Capacity *capacities; Flow *flows; Load *loads;
-    double *levels;          /* of capacities; INFINITY where one is not full */
+    real *levels;            /* of capacities; INFINITY where one is not full */
     int32_t *order;          /* capacities by rank */
     int32_t *holders;        /* of flows */
     int64_t *spent_ps;       /* how long each load has held its flow, before the present time */
@@ -100,7 +102,7 @@ int32_t net_counter(Net *net)
 static void again_from(Net *net, int32_t rank) { if (rank < net->from) net->from = rank; }
 
 /* The level of a capacity, from those of all that stand before it; -1: it holds no flow and is too narrow all the same. */
-static double level_of(Net *net, int32_t number)
+static real level_of(Net *net, int32_t number)
 {
     Capacity *capacity = &net->capacities[number];
     real used = 0, pull = 0, first = INFINITY;
@@ -112,8 +114,8 @@ static double level_of(Net *net, int32_t number)
         if (net->flows[load->flow].end < first) first = net->flows[load->flow].end;
     }
     capacity->first = first;
-    if (pull == 0) return used > capacity->rate * (1 + NOISE) ? -1.0 : INFINITY;
-    return used < capacity->rate ? (double)((capacity->rate - used) / pull) : 0.0;
+    if (pull == 0) return used > capacity->rate * (1 + NOISE) ? -1 : INFINITY;
+    return used < capacity->rate ? (capacity->rate - used) / pull : 0;
 }
 
 /* A flow is held by another one of its loads from now on. */
@@ -146,21 +148,28 @@ static void go_before(Net *net, int32_t rank)
 }
 
 /* Whether a capacity with this level belongs before its neighbour in front. */
-static int precedes(const Net *net, int32_t number, double level, int32_t before)
+static int precedes(const Net *net, int32_t number, real level, int32_t before, real noise)
 {
-    double other = net->levels[before];
-    if (level < other * (1 - NOISE)) return 1;
-    return level <= other * (1 + NOISE) && level < INFINITY
+    real other = net->levels[before];
+    if (level < other * (1 - noise)) return 1;
+    return level <= other * (1 + noise) && level < INFINITY
         && net->capacities[number].serial < net->capacities[before].serial;
 }
 
 static void walk(Net *net)
 {
+    int64_t changes = 0, many = 4 * (int64_t)net->capacity_count * net->capacity_count + 1000;
+    real noise = NOISE;
     for (int32_t rank = net->from; rank < net->capacity_count;) {
         int32_t number = net->order[rank];
-        double level = level_of(net, number);
-        if (rank && precedes(net, number, level, net->order[rank - 1])) go_before(net, rank--);
-        else { net->levels[number] = level; rank++; }
+        real level = level_of(net, number);
+        if (rank && precedes(net, number, level, net->order[rank - 1], noise)) {
+            go_before(net, rank--);
+            if (++changes % many == 0) noise *= 4;
+        } else {
+            net->levels[number] = level;
+            rank++;
+        }
     }
     net->from = net->capacity_count;
 }
@@ -295,7 +304,7 @@ double net_state(const Net *net, int32_t number, int64_t *state, double *level, 
 {
     const Flow *flow = &net->flows[number];
     *spent_ps = &net->spent_ps[flow->first_load];
-    *level = net->levels[net->holders[number]];
+    *level = (double)net->levels[net->holders[number]];
     state[0] = flow->since_ps;
     state[1] = flow->held - flow->first_load;
     return flow->alive ? (double)(flow->end - net->capacities[net->holders[number]].clock) : 0.0;

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from math import ceil
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from simulator.bench.benchmark import environment
 from simulator.bench.flows import RATE_BYTES_PER_S, all_to_all
 from simulator.physics import Clock, Network
 
@@ -60,3 +63,17 @@ def test_every_end_of_an_all_to_all_is_that_of_a_plain_solve_at_every_event(host
     env.run()
     assert np.count_nonzero(end_s) == hosts * (hosts - 1)
     np.testing.assert_allclose(end_s, plain_ends_s(size), rtol=1e-9, atol=1e-12)
+
+
+def test_levels_that_are_equal_but_for_rounding_do_not_change_places_for_ever() -> None:
+    """On 144 hosts nearly all of a capacity is held elsewhere, and its level is a small difference of large numbers."""
+    program = ("from simulator.bench.flows import all_to_all\n"
+               "from simulator.physics import Clock, Network\n"
+               "env, ended = Clock(), []\n"
+               "network = Network(env)\n"
+               "for flow in all_to_all(144):\n"
+               "    network.start(flow, ended.append)\n"
+               "env.run(until=1_440_000_000)\n"
+               "assert len(ended) > 1, ended\n")  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", program], env=environment(), timeout=120, check=False)
+    assert done.returncode == 0
