@@ -122,7 +122,7 @@ class Batch:
     def run(self, until_ps: int) -> tuple[int, list[Flow], list[Reached]]:
         """Go from end to end before `until_ps`, no further than the first instant in which something is reached.
 
-        Returns that instant (NEVER if nothing is), the flows that have ended, and what is reached: flows with the
+        Returns the instant of the last end (NEVER if there was none), the flows that have ended, and what is reached: flows with the
         countdown of which they were the last one here, or None where their own end is told.
         """
         at_ps = int(self._library.net_run(self._net, until_ps))

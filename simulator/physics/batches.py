@@ -108,13 +108,21 @@ class Batches:
         ends_ps = [at_ps for batch in self.here if (at_ps := batch.next_ps()) != NEVER]
         return min(ends_ps, default=NEVER)
 
-    def run(self, until_ps: int) -> Iterator[tuple[int, list[Flow], list[Reached]]]:
-        """Let those of which a flow ends now go on, before `until_ps` and before another one has an end (`run`)."""
+    def run(self, outside_ps: Callable[[], int]) -> Iterator[tuple[int, list[Flow], list[Reached]]]:
+        """Let those go on of which a flow ends now, then the one with the next end (see `Batch.run`).
+
+        The last one goes from end to end, before another one has an end or anything happens outside, at `outside_ps()`:
+        what one brings about may concern the others.
+        """
         now_ps = self._env.now_ps
         for batch in list(self.here):
             if batch.next_ps() == now_ps:
-                others_ps = [at_ps for one in self.here if one is not batch and (at_ps := one.next_ps()) != NEVER]
-                yield batch.run(max(now_ps + 1, min([until_ps, *others_ps])))
+                yield batch.run(now_ps + 1)
+        ends = sorted((at_ps, number) for number, one in enumerate(self.here) if (at_ps := one.next_ps()) != NEVER)
+        if ends:
+            until_ps = min([outside_ps(), *(at_ps for at_ps, _ in ends[1:])])
+            if ends[0][0] < until_ps:
+                yield self.here[ends[0][1]].run(until_ps)
 
 
 def _batches_of(flows: Iterable[Flow]) -> list[Batch]:

@@ -298,20 +298,20 @@ class Network:
 
     def _run_batches(self) -> None:
         """Batches of which a flow ends now go on from end to end, until something is reached or happens outside."""
-        until_ps = self.env.now_ps if self._solve_due else self._outside_ps()
-        for at_ps, ended, reached in self._batches.run(until_ps):
+        for at_ps, ended, reached in self._batches.run(self._outside_ps):
             self.stats.solves += 1
             for flow in ended:
                 del self.active[flow]
                 for capacity, pull in flow.pulls:
                     capacity.release(pull * flow.solo_rate)
-            moved = at_ps > self.env.now_ps and self.env.skip_to(at_ps)
+            if at_ps > self.env.now_ps:
+                self.env.skip_to(at_ps)
             self._tell_reached(reached)
-            if moved:
-                return
 
     def _outside_ps(self) -> int:
-        """Until when batches may go on by themselves: the next event, or end of another flow."""
+        """Until when batches may go on by themselves: the next event, or end of another flow; now if a solve is due."""
+        if self._solve_due:
+            return self.env.now_ps
         first_ps = self._ends.first_ps()
         return int(min(self.env.peek(), first_ps if first_ps is not None else _LATEST_PS, _LATEST_PS))
 

@@ -269,13 +269,13 @@ static void end(Net *net, int32_t number)
 }
 
 /* Go from end to end, those at `until_ps` not included, and no further than an instant in which something is reached:
-   a flow whose end is told ends, or a counter comes to 0. The time of that; -1 if nothing is reached. */
+   a flow whose end is told ends, or a counter comes to 0. The time of the last end; -1 if there was none. */
 int64_t net_run(Net *net, int64_t until_ps)
 {
-    int64_t at_ps;
+    int64_t at_ps, last_ps = NONE;
     net->ended_count = net->reached_count = 0;
     while ((at_ps = net_next(net)) != NONE && at_ps < until_ps) {
-        net_advance(net, at_ps);
+        net_advance(net, last_ps = at_ps);
         for (int32_t i = 0; i < net->capacity_count; i++) {
             Capacity *capacity = &net->capacities[i];
             real due = capacity->clock + net->levels[i] * (2 * FORGIVEN * PS);
@@ -285,9 +285,9 @@ int64_t net_run(Net *net, int64_t until_ps)
                 if (net->holders[flow] == i && net->flows[flow].end <= due) end(net, flow);
             }
         }
-        if (net->reached_count) return at_ps;
+        if (net->reached_count) break;
     }
-    return NONE;
+    return last_ps;
 }
 
 /* What the last run left: the numbers of flows that ended (what = 0); pairs of a flow, and the counter that it brought to

@@ -128,6 +128,26 @@ def test_a_countdown_is_reached_with_its_last_flow(few: int, monkeypatch: pytest
     assert not network.active
 
 
+def test_what_one_batch_brings_about_concerns_the_next_at_the_same_instant() -> None:
+    """Two batches have an end at 2 s; the first one's starts a flow in the second, whose other flow then has half."""
+    env, seen = Clock(), []
+    network, one, two = Network(env), Capacity("one", 1e9), Capacity("two", 1e9)
+
+    def say(flow: Flow) -> None:
+        seen.append((env.now_ps // 10**9, flow.tag))
+
+    def more(flow: Flow) -> None:
+        say(flow)
+        network.start(Flow(1e9, [(two, 1.0)], tag="more"), say)
+
+    for capacity, done in ((one, more), (two, None)):
+        for size in (1e9, 3e9):
+            flow = Flow(size, [(capacity, 1.0)], tag=(capacity.name, size))
+            network.start(flow, done if size == 1e9 else say)
+    env.run()
+    assert seen == [(2000, ("one", 1e9)), (4000, ("one", 3e9)), (4000, "more"), (5000, ("two", 3e9))]
+
+
 def test_a_batch_gives_up_what_has_ended() -> None:
     """Thousands that come one after the other do not gather in it."""
     env = Clock()
