@@ -27,9 +27,15 @@ _LIMIT = 2**62  # serial number of what limits a flow itself: any capacity is na
 
 
 class Batch:
-    """Flows in flight that share with no others, and the capacities that they cross. flows: those still in flight."""
+    """Flows in flight that share with no others, and the capacities that they cross. flows: those still in flight.
 
-    def __init__(self, now_ps: int) -> None:
+    changed: where it notes itself when its next end may be another one.
+    """
+
+    def __init__(self, now_ps: int, changed: list[Batch]) -> None:
+        self._changed = changed
+        self._known = True  # when the next flow ends
+        self._next_ps = NEVER
         self._library = library()
         self._net = self._library.net_new(now_ps)
         self._numbers: dict[Capacity, int] = {}
@@ -56,6 +62,7 @@ class Batch:
 
     def add(self, flows: list[Flow], now_ps: int) -> None:
         """These flows share with those here from now on; they are off the network."""
+        self._change()
         self._library.net_advance(self._net, now_ps)
         known, counters_of = self._numbers, self._counters
         new = {capacity for flow in flows for capacity, _ in flow.pulls if capacity not in known}
@@ -107,24 +114,34 @@ class Batch:
 
     def set_limit(self, flow: Flow, now_ps: int) -> None:
         """A flow has another limit from now on."""
+        self._change()
         self._library.net_advance(self._net, now_ps)
         self._library.net_rate(self._net, self._limits[flow], flow.limit_bytes_per_s)
 
     def set_rate(self, capacity: Capacity, now_ps: int) -> None:
         """A capacity has another rate from now on."""
+        self._change()
         self._library.net_advance(self._net, now_ps)
         self._library.net_rate(self._net, self._numbers[capacity], capacity.rate_bytes_per_s)
 
     def next_ps(self) -> int:
         """When the next flow ends; NEVER if none does as things stand."""
-        return int(self._library.net_next(self._net))
+        if not self._known:
+            self._known, self._next_ps = True, int(self._library.net_next(self._net))
+        return self._next_ps
+
+    def _change(self) -> None:
+        if self._known:
+            self._known = False
+            self._changed.append(self)
 
     def run(self, until_ps: int) -> tuple[int, list[Flow], list[Reached]]:
         """Go from end to end before `until_ps`, no further than the first instant in which something is reached.
 
-        Returns the instant of the last end (NEVER if there was none), the flows that have ended, and what is reached: flows with the
-        countdown of which they were the last one here, or None where their own end is told.
+        Returns the instant of the last end (NEVER if there was none), the flows that have ended, and what is reached:
+        flows with the countdown of which they were the last one here, or None where their own end is told.
         """
+        self._change()
         at_ps = int(self._library.net_run(self._net, until_ps))
         ended = [self._all[number] for number in self._what(0)]
         for flow in ended:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from heapq import heappop, heappush
+from itertools import count
 from operator import attrgetter
 from typing import TypeAlias
 
@@ -24,11 +26,14 @@ class Batches:
     displace: how it keeps flows off a capacity whose ends it foresaw before they begin.
     """
 
-    __slots__ = ("_come_back", "_displace", "_env", "_leave", "here")
+    __slots__ = ("_changed", "_come_back", "_displace", "_ends", "_env", "_leave", "_serials", "here")
 
     def __init__(self, env: Clock, leave: Move, come_back: Move, displace: Callable[[Capacity], None]) -> None:
         self._env, self._leave, self._come_back, self._displace = env, leave, come_back, displace
-        self.here: list[Batch] = []
+        self.here: dict[Batch, int] = {}  # and the order in which they were made
+        self._changed: list[Batch] = []  # those whose next end must be looked at
+        self._ends: list[tuple[int, int, Batch]] = []  # a heap of next ends; one that has moved has another entry
+        self._serials = count()
 
     def gather(self, flows: list[Flow]) -> list[Flow]:
         """Make batches of those that share with many; the others of these that are still to be solved."""
@@ -48,7 +53,7 @@ class Batches:
         return rest
 
     def _make(self, flows: Iterable[Flow]) -> None:
-        self.here.append(batch := Batch(self._env.now_ps))
+        self.here[batch := Batch(self._env.now_ps, self._changed)] = next(self._serials)
         self._hand_over(flows, batch)
 
     def _hand_over(self, flows: Iterable[Flow], batch: Batch) -> None:
@@ -86,7 +91,7 @@ class Batches:
 
     def _dissolve(self, batch: Batch) -> None:
         """Have the flows of a batch back."""
-        self.here.remove(batch)
+        del self.here[batch]
         self._come_back(batch.dissolve(self._env.now_ps))
 
     def dissolve_all(self) -> None:
@@ -99,14 +104,21 @@ class Batches:
 
         Those with few flows left go back to the network, those that mostly hold what has ended are made anew.
         """
-        for batch in list(self.here):
+        while self._changed:
+            batch = self._changed.pop()
+            if batch not in self.here:
+                continue
             if len(batch) < FEW:
                 self._dissolve(batch)
             elif batch.worn:
-                self.here.remove(batch)
+                del self.here[batch]
                 self._make(list(batch.dissolve(self._env.now_ps)))
-        ends_ps = [at_ps for batch in self.here if (at_ps := batch.next_ps()) != NEVER]
-        return min(ends_ps, default=NEVER)
+            elif (at_ps := batch.next_ps()) != NEVER:
+                heappush(self._ends, (at_ps, self.here[batch], batch))
+        ends = self._ends
+        while ends and (ends[0][2] not in self.here or ends[0][2].next_ps() != ends[0][0]):
+            heappop(ends)
+        return ends[0][0] if ends else NEVER
 
     def run(self, outside_ps: Callable[[], int]) -> Iterator[tuple[int, list[Flow], list[Reached]]]:
         """Let those go on of which a flow ends now, then the one with the next end (see `Batch.run`).
@@ -115,14 +127,14 @@ class Batches:
         what one brings about may concern the others.
         """
         now_ps = self._env.now_ps
-        for batch in list(self.here):
-            if batch.next_ps() == now_ps:
-                yield batch.run(now_ps + 1)
-        ends = sorted((at_ps, number) for number, one in enumerate(self.here) if (at_ps := one.next_ps()) != NEVER)
-        if ends:
-            until_ps = min([outside_ps(), *(at_ps for at_ps, _ in ends[1:])])
-            if ends[0][0] < until_ps:
-                yield self.here[ends[0][1]].run(until_ps)
+        while self.next_ps() == now_ps:
+            yield heappop(self._ends)[2].run(now_ps + 1)
+        at_ps = self.next_ps()
+        if at_ps != NEVER and at_ps < outside_ps():
+            batch = heappop(self._ends)[2]
+            other_ps = self.next_ps()
+            until_ps = outside_ps()
+            yield batch.run(until_ps if other_ps == NEVER else min(until_ps, other_ps))
 
 
 def _batches_of(flows: Iterable[Flow]) -> list[Batch]:
