@@ -29,6 +29,8 @@ class RankedBuildHook(BuildHookInterface):
         source = Path(self.root, "simulator", "physics", "ranked.c")
         library = source.with_name("libranked.so")
         if not _compiled(source, library):
+            if version == "editable":
+                library.unlink(missing_ok=True)  # one of an older source must not answer
             self.app.display_warning("no C compiler: coupled flows will be solved by Python, which is slower")
             return
         build_data["pure_python"] = False
@@ -51,5 +53,4 @@ def _compiled(source: Path, library: Path) -> bool:
             fresh.replace(library)
             return True
         print(done.stderr, file=sys.stderr)
-    library.unlink(missing_ok=True)
     return False
