@@ -196,10 +196,13 @@ def test_the_rate_of_pages_does_not_depend_on_how_many_there_are() -> None:
         assert few[name] == pytest.approx(many[name], rel=0.03)
 
 
-@pytest.mark.parametrize("name", ["pplx_kv:long_prompt", A2, CM384])
-def test_programs_for_latent_attention_refuse_another(name: str) -> None:
+@pytest.mark.parametrize(("name", "changes"), [
+    ("pplx_kv:long_prompt", {}), (A2, {"batch__draft_tokens": "0"}), (CM384, {"batch__draft_tokens": "0"}),
+])
+def test_programs_for_latent_attention_refuse_another(name: str, changes: dict[str, str]) -> None:
+    """Without drafts, which that model cannot make: this would be refused first."""
     with pytest.raises(InputError, match="qwen3_235b has grouped-query attention"):
-        run(name, model="qwen3_235b")
+        run(name, model="qwen3_235b", **changes)
 
 
 def test_requests_of_a_card_are_shared_by_its_dies() -> None:
