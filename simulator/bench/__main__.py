@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import sys
@@ -15,8 +14,7 @@ def main(name: str) -> None:
     """Measures the benchmark of that name."""
     benchmark = next(one for one in BENCHMARKS if one.name == name)
     os.environ.update(benchmark.variables)
-    module, function = benchmark.function.split(":")
-    done = getattr(importlib.import_module(module), function)()
+    done = benchmark.measure()
     print(json.dumps({"value": done.value, "cpu_s": done.cpu_s, "counts": done.counts, "peak_mib": peak_mib()}))
 
 

@@ -9,19 +9,21 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One thing to measure: `function` is the one ("module:function") that returns a Measurement.
+    """One thing to measure. measure: imports what it needs only when it is called.
 
     limit: what keeps it from its target, where that is missed. variables: set in the environment of its process.
     """
 
     name: str
     what: str
-    function: str
+    measure: Callable[[], Measurement]
     unit: str
     target: float
     more_is_better: bool = False
@@ -72,11 +74,11 @@ class BenchmarkRow:
         return row if self.reason is None else row | {"reason": self.reason}
 
 
-def cpu_s_of(work: Callable[[], object]) -> float:
-    """CPU seconds of this process while it does the work."""
+def timed(work: Callable[[], T]) -> tuple[float, T]:
+    """CPU seconds of this process while it does the work, and what the work returns."""
     before_s = time.process_time()
-    work()
-    return time.process_time() - before_s
+    returned = work()
+    return time.process_time() - before_s, returned
 
 
 def environment() -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from simulator.bench.benchmark import Measurement, cpu_s_of
+from simulator.bench.benchmark import Measurement, timed
 
 if TYPE_CHECKING:
     from simulator.program.rank import Rank
@@ -44,7 +44,7 @@ def prepared(ranks: int, each: int = EACH) -> Replay:
 def simulation(ranks: int) -> Measurement:
     """CPU microseconds of a collective once everything is prepared."""
     replay = prepared(ranks)
-    cpu_s = cpu_s_of(replay.run)
+    cpu_s, _ = timed(replay.run)
     count = EACH * len(KINDS)
     counts = {"tasks": count, "flows": replay.network.stats.started, "solves": replay.network.stats.solves}
     return Measurement(cpu_s / count * 1e6, cpu_s, counts)
@@ -52,9 +52,5 @@ def simulation(ranks: int) -> Measurement:
 
 def preparation(ranks: int) -> Measurement:
     """CPU microseconds a rank of fabric, routes, groups and roles of one collective of each kind."""
-    cpu_s = cpu_s_of(lambda: prepared(ranks, 1))
+    cpu_s, _ = timed(lambda: prepared(ranks, 1))
     return Measurement(cpu_s / ranks * 1e6, cpu_s, {"ranks": ranks})
-
-
-on_8, on_144, on_384, on_4096, on_65536 = (partial(simulation, ranks) for ranks in (8, 144, 384, 4096, 65_536))
-prepare_65536 = partial(preparation, 65_536)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from simulator.bench.benchmark import Measurement, cpu_s_of
+from simulator.bench.benchmark import Measurement, timed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from simulator.program.rank import Rank
     from simulator.spec.model import ModelShapes
     from simulator.study.scenario import Case, Scenario
-    from simulator.study.simulate import Result
 
 EXPERT_PARALLEL, LAYERS, HALVES, TOKENS, CONTEXT = 288, 61, 2, 48, 4096
 CORES = {"attention": {"cube": 12, "vector": 24}, "moe": {"cube": 12, "vector": 24}}
@@ -121,9 +120,6 @@ def scenario(dies: int, layers: int = LAYERS, kinds: int = 0) -> Scenario:
         groups=lambda case: {"ep": [
             tuple(range(first, first + EXPERT_PARALLEL)) for first in range(0, case.ranks, EXPERT_PARALLEL)
         ]},
-        coordinates=lambda case, rank: {},
-        memory=lambda case: [],
-        measures=lambda case, seconds: {},
     )  # fmt: skip
     changes = {"fabric.supernode.size": str(max(24, -(-dies // 16)))}
     return load_scenario("a3_prefill:dp").variant(
@@ -131,35 +127,9 @@ def scenario(dies: int, layers: int = LAYERS, kinds: int = 0) -> Scenario:
         machine_changes=changes)
 
 
-def run(dies: int, ranks: str, layers: int = LAYERS, kinds: int = 0) -> Measurement:
+def run(dies: int = EXPERT_PARALLEL, ranks: str = "roles", layers: int = LAYERS, kinds: int = 0) -> Measurement:
     """CPU seconds of a whole run, recording of programs, replay and metrics included."""
     from simulator.study.simulate import simulate
 
-    results: list[Result] = []
-    cpu_s = cpu_s_of(lambda: results.append(simulate(scenario(dies, layers, kinds), ranks=ranks)))
-    return Measurement(cpu_s, cpu_s, {"tasks": len(results[0].timeline), "ranks": dies})
-
-
-def unfolded() -> Measurement:
-    """288 dies, each by itself, balanced."""
-    return run(EXPERT_PARALLEL, "all")
-
-
-def skewed() -> Measurement:
-    """288 dies, each by itself, skewed."""
-    return run(EXPERT_PARALLEL, "all", kinds=EXPERT_PARALLEL)
-
-
-def two_kinds() -> Measurement:
-    """288 dies by roles, half of them with hotter experts."""
-    return run(EXPERT_PARALLEL, "roles", kinds=2)
-
-
-def by_roles() -> Measurement:
-    """288 dies by roles."""
-    return run(EXPERT_PARALLEL, "roles")
-
-
-def hundred_thousand() -> Measurement:
-    """100,224 dies by roles: 348 groups of 288."""
-    return run(348 * EXPERT_PARALLEL, "roles")
+    cpu_s, result = timed(lambda: simulate(scenario(dies, layers, kinds), ranks=ranks))
+    return Measurement(cpu_s, cpu_s, {"tasks": len(result.timeline), "ranks": dies})

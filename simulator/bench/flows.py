@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
-from simulator.bench.benchmark import Measurement, best_of, cpu_s_of
+from simulator.bench.benchmark import Measurement, best_of, timed
 
 if TYPE_CHECKING:
     from simulator.physics.flows import Capacity, Flow
@@ -52,9 +51,6 @@ def tree_by_host() -> Measurement:
     measurement = _in_seconds(_measured(flows))
     assert len(reached) == 2 * TREE_HOSTS
     return measurement
-
-
-star_32, star_64 = partial(star, 32), partial(star, 64)
 
 
 def _ports(way: str, count: int, rate_bytes_per_s: float = RATE_BYTES_PER_S) -> list[Capacity]:
@@ -118,6 +114,6 @@ def _measured(flows: list[Flow]) -> Measurement:
             network.start(flow, None if flow.countdowns else finished.append)
 
     call_later(env, 0, start)
-    cpu_s = cpu_s_of(env.run)
+    cpu_s, _ = timed(env.run)
     assert not network.active
     return Measurement(cpu_s / len(flows) * 1e6, cpu_s, {"flows": len(flows), "solves": network.stats.solves})

@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-from simulator.bench.benchmark import cpu_s_of
-
-if TYPE_CHECKING:
-    from simulator.bench.benchmark import Measurement
+from simulator.bench import collectives, decode, flows
+from simulator.bench.benchmark import timed
 
 GrowthPoint = tuple[str, int, float]  # what grows, how much of it there is, CPU seconds
 WIDTH = 40
+SERIES = (
+    ("ranks, each by itself (one layer of skewed decode, 288 a group)", {n: n for n in (288, 576, 1152)},
+     lambda n: decode.run(n, "all", 1, kinds=288).cpu_s),
+    ("ranks by roles (preparing four collectives of all)", {n: n for n in (1024, 4096, 16_384)},
+     lambda n: timed(lambda: collectives.prepared(n, 1))[0]),
+    ("layers (skewed decode, 288 dies)", {n: n for n in (2, 4, 8)},
+     lambda n: decode.run(288, "all", n, kinds=288).cpu_s),
+    ("tasks (collectives on 4,096 ranks by roles)", {4 * n: n for n in (250, 500, 1000, 2000)},
+     lambda n: timed(collectives.prepared(4096, n).run)[0]),
+    ("flows that share nothing", {n: n for n in (5000, 20_000, 80_000)},
+     lambda n: flows.independent(n).cpu_s),
+    ("flows all coupled, sizes all different", {n * (n - 1): n for n in (16, 32, 64)},
+     lambda n: flows.coupled(n).cpu_s),
+)  # fmt: skip
+"""What grows, how much of it there is in each step and the size given to the measurement, and its CPU seconds."""
 
 
 def steps() -> list[GrowthPoint]:
     """Every series in ascending order; about half a minute in all."""
-    from simulator.bench import collectives, decode, flows
-
-    def seconds(measure: Callable[[], Measurement]) -> float:
-        return measure().cpu_s
-
-    seconds(lambda: decode.run(288, "roles", 1))  # imports
-    series: list[GrowthPoint] = []
-    series += [("ranks, each by itself (one layer of skewed decode, 288 a group)", n,
-                seconds(lambda n=n: decode.run(n, "all", 1, kinds=288))) for n in (288, 576, 1152)]  # type: ignore[misc]
-    series += [("ranks by roles (preparing four collectives of all)", n,
-                cpu_s_of(lambda n=n: collectives.prepared(n, 1))) for n in (1024, 4096, 16_384)]  # type: ignore[misc]
-    series += [("layers (skewed decode, 288 dies)", n,
-                seconds(lambda n=n: decode.run(288, "all", n, kinds=288))) for n in (2, 4, 8)]  # type: ignore[misc]
-    series += [("tasks (collectives on 4,096 ranks by roles)", 4 * n,
-                cpu_s_of(collectives.prepared(4096, n).run)) for n in (250, 500, 1000, 2000)]
-    series += [("flows that share nothing", n,
-                seconds(lambda n=n: flows.independent(n))) for n in (5000, 20_000, 80_000)]  # type: ignore[misc]
-    series += [("flows all coupled, sizes all different", n * (n - 1),
-                seconds(lambda n=n: flows.coupled(n))) for n in (16, 32, 64)]  # type: ignore[misc]
-    return series
+    decode.run(layers=1)  # imports
+    return [(name, count, cpu_s_of(size)) for name, sizes, cpu_s_of in SERIES for count, size in sizes.items()]
 
 
 def growth_lines(series: list[GrowthPoint]) -> list[str]:

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simulator.bench.benchmark import Measurement, cpu_s_of, peak_mib
+from simulator.bench.benchmark import Measurement, peak_mib, timed
 
 if TYPE_CHECKING:
     from simulator.observe.timeline import Timeline
@@ -32,7 +32,7 @@ def rows() -> Measurement:
     """Peak memory while ten million rows are recorded, a row."""
     timeline = _timeline(ROWS // PER_RANK)
     before_mib = peak_mib()
-    cpu_s = cpu_s_of(lambda: _record(timeline))
+    cpu_s, _ = timed(lambda: _record(timeline))
     return Measurement((peak_mib() - before_mib) * 2**20 / ROWS, cpu_s, {"rows": len(timeline)})
 
 
@@ -43,7 +43,7 @@ def written() -> Measurement:
     _record(timeline)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "timeline.parquet"
-        cpu_s = cpu_s_of(lambda: timeline.write_parquet(file))
+        cpu_s, _ = timed(lambda: timeline.write_parquet(file))
         counts = {"rows": len(timeline), "file MiB": file.stat().st_size // 2**20}
     return Measurement((peak_mib() - before_mib) * 2**20 / ROWS, cpu_s, counts)
 
@@ -64,6 +64,6 @@ def cost() -> Measurement:
     best = {Timeline: float("inf"), Unrecorded: float("inf")}
     for _ in range(3):
         for watch in best:  # in turn, so that whatever else the computer does meets both
-            best[watch] = min(best[watch], cpu_s_of(replay_alone(watch()).run))
+            best[watch] = min(best[watch], timed(replay_alone(watch()).run)[0])
     tasks = sum(npu.left for npu in replay_alone(Unrecorded()).npus.values())
     return Measurement((best[Timeline] - best[Unrecorded]) / tasks * 1e6, best[Timeline], {"tasks": tasks})

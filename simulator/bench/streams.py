@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from simulator.bench.benchmark import Measurement, best_of, cpu_s_of
+from simulator.bench.benchmark import Measurement, best_of, timed
 
 if TYPE_CHECKING:
     from simulator.die.tape import TaskObserver
@@ -46,22 +46,22 @@ def _scenario(contended: bool) -> Scenario:
     workload = Workload(
         program=_contended if contended else _alone,
         groups=lambda case: {"world": [tuple(range(case.ranks))]},
-        coordinates=lambda case, rank: {},
-        memory=lambda case: [],
-        measures=lambda case, seconds: {},
     )
     return load_scenario("a3_prefill:dp").variant(cards=CARDS, workload=workload, expected=())
 
 
-def _tasks_per_s(contended: bool, record: bool = True) -> Measurement:
-    from simulator.study.simulate import Result, simulate
+def tasks_per_s(contended: bool, record: bool = True) -> Measurement:
+    """Tasks a second of CPU time, recording of programs and replay included.
+
+    record: keep a timeline too, and read the metrics from it.
+    """
+    from simulator.study.simulate import simulate
 
     scenario = _scenario(contended)
 
     def once() -> Measurement:
-        results: list[Result] = []
-        cpu_s = cpu_s_of(lambda: results.append(simulate(scenario, ranks="all", record=record)))
-        tasks = results[0].header["ranks"] * LAYERS * MICRO_BATCHES * TASKS
+        cpu_s, result = timed(lambda: simulate(scenario, ranks="all", record=record))
+        tasks = result.header["ranks"] * LAYERS * MICRO_BATCHES * TASKS
         return Measurement(tasks / cpu_s, cpu_s, {"tasks": tasks})
 
     return best_of(once)
@@ -78,18 +78,3 @@ def replay_alone(watch: TaskObserver) -> Replay:
     lowering = Lowering(ready.fabric, ready.machine.collectives)
     roles, kernels = unfolded(ready.world), ready.scenario.kernels
     return Replay(ready.world, ready.machine, kernels, ready.fabric, lowering, roles, watch)
-
-
-def alone() -> Measurement:
-    """Tasks a second of CPU time, recording, replay and metrics included."""
-    return _tasks_per_s(contended=False)
-
-
-def unrecorded() -> Measurement:
-    """The same without recording, and so without the metrics that are read from it."""
-    return _tasks_per_s(contended=False, record=False)
-
-
-def contended() -> Measurement:
-    """The same with contention in every rank and collectives between them."""
-    return _tasks_per_s(contended=True)

@@ -8,9 +8,11 @@ import platform
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 import click
 
+from simulator.bench import collectives, decode, flows, recording, runs, streams
 from simulator.bench.benchmark import Benchmark, BenchmarkRow, Measurement, environment
 from simulator.bench.growth import GrowthPoint, growth_lines
 from simulator.observe.markdown import number, table
@@ -25,68 +27,60 @@ WALK = ("after an end the compiled walk (physics/ranked.c) works out levels from
 
 BENCHMARKS = (
     Benchmark("flows_independent", "20,000 flows that share nothing, CPU time a flow, best of three",
-         "simulator.bench.flows:independent", "us/flow", 2.0,
-         limit="a start, an end and a callback are about twenty Python calls a flow"),
+              flows.independent, "us/flow", 2.0,
+              limit="a start, an end and a callback are about twenty Python calls a flow"),
     Benchmark("flows_coupled", "All-to-all of 144 hosts on a star, 20,592 sizes all different, CPU time a flow",
-         "simulator.bench.flows:coupled", "us/flow", 100,
-         limit=f"{WALK}; and each end is told to Python"),
+              flows.coupled, "us/flow", 100, limit=f"{WALK}; and each end is told to Python"),
     Benchmark("flows_star_32", "the same of 32 hosts, 992 flows, CPU time of all",
-         "simulator.bench.flows:star_32", "s", 0.15, limit=WALK),
-    Benchmark("flows_star_64", "the same of 64 hosts, 4,032 flows",
-         "simulator.bench.flows:star_64", "s", 3.1, limit=WALK),
+              partial(flows.star, 32), "s", 0.15, limit=WALK),
+    Benchmark("flows_star_64", "the same of 64 hosts, 4,032 flows", partial(flows.star, 64), "s", 3.1, limit=WALK),
     Benchmark("flows_coupled_plain", "flows_star_32 with the solver in Python (BRAID_PLAIN=1)",
-         "simulator.bench.flows:star_32", "s", 1.5, variables={"BRAID_PLAIN": "1"},
-         limit="after each end all flows that can notice are solved anew, with rounds of objections, in Python"),
+              partial(flows.star, 32), "s", 1.5, variables={"BRAID_PLAIN": "1"},
+              limit="after each end all flows that can notice are solved anew, with rounds of objections, in Python"),
     Benchmark("flows_tree", "All-to-all of 32 hosts on a tree of two levels, sizes skewed and all different, ends told",
-         "simulator.bench.flows:tree", "s", 0.14, limit=WALK),
+              flows.tree, "s", 0.14, limit=WALK),
     Benchmark("flows_tree_by_host", "the same; what a host sends and receives is waited for together, 64 ends are told",
-         "simulator.bench.flows:tree_by_host", "s", 0.14, limit=WALK),
+              flows.tree_by_host, "s", 0.14, limit=WALK),
     Benchmark("streams_alone", "144 ranks x 61 layers x 2 x 25 kernels, nothing shared, whole run, best of three",
-         "simulator.bench.streams:alone", "tasks/s", 200_000, more_is_better=True,
-         limit="columns and metrics of the finished run are a good part of it"),
+              partial(streams.tasks_per_s, contended=False), "tasks/s", 200_000, more_is_better=True,
+              limit="columns and metrics of the finished run are a good part of it"),
     Benchmark("streams_unrecorded", "the same without recording",
-         "simulator.bench.streams:unrecorded", "tasks/s", 200_000, more_is_better=True),
+              partial(streams.tasks_per_s, contended=False, record=False), "tasks/s", 200_000, more_is_better=True),
     Benchmark("streams_contended", "streams_alone on two streams that contend, a collective per half layer, whole run",
-         "simulator.bench.streams:contended", "tasks/s", 100_000, more_is_better=True),
+              partial(streams.tasks_per_s, contended=True), "tasks/s", 100_000, more_is_better=True),
     Benchmark("collective_8", "A symmetric collective on 8 ranks by roles, mean of four kinds",
-         "simulator.bench.collectives:on_8", "us", 100),
-    Benchmark("collective_144", "the same on 144 ranks", "simulator.bench.collectives:on_144", "us", 100),
-    Benchmark("collective_384", "the same on 384 ranks", "simulator.bench.collectives:on_384", "us", 100),
-    Benchmark("collective_4096", "the same on 4,096 ranks", "simulator.bench.collectives:on_4096", "us", 100),
-    Benchmark("collective_65536", "the same on 65,536 ranks", "simulator.bench.collectives:on_65536", "us", 100),
+              partial(collectives.simulation, 8), "us", 100),
+    *(Benchmark(f"collective_{n}", f"the same on {n:,} ranks", partial(collectives.simulation, n), "us", 100)
+      for n in (144, 384, 4096, 65_536)),
     Benchmark("collective_prepare", "What is prepared before for these collectives on 65,536 ranks, a rank",
-         "simulator.bench.collectives:prepare_65536", "us/rank", 150),
+              partial(collectives.preparation, 65_536), "us/rank", 150),
     Benchmark("decode_roles", "Decode iteration, 61 layers, two micro-batches, 288 dies by roles",
-         "simulator.bench.decode:by_roles", "s", 0.5),
+              decode.run, "s", 0.5),
     Benchmark("decode_kinds", "the same with two kinds of experts, one hotter than the other",
-         "simulator.bench.decode:two_kinds", "s", 1.0),
+              partial(decode.run, kinds=2), "s", 1.0),
     Benchmark("decode_skewed", "decode_roles with skewed routing, every die by itself",
-         "simulator.bench.decode:skewed", "s", 8.0,
-         limit="a task is a start and an end at best, about 12 us; a put is two, and where the halves of a die slow "
-               "each other its memory is shared out anew whenever bytes begin or end; the memory of 288 dies is more "
-               "than the caches of a core hold"),
-    Benchmark("decode_100k", "decode_roles on 100,224 dies",
-         "simulator.bench.decode:hundred_thousand", "s", 5.0),
-    Benchmark("recording", "10,000,000 task rows recorded: memory a row",
-         "simulator.bench.recording:rows", "B/row", 100),
+              partial(decode.run, ranks="all", kinds=288), "s", 8.0,
+              limit="a task is a start and an end at best, about 12 us; a put is two, and where the halves of a die "
+                    "slow each other its memory is shared out anew whenever bytes begin or end; the memory of 288 dies "
+                    "is more than the caches of a core hold"),
+    Benchmark("decode_100k", "decode_roles on 100,224 dies", partial(decode.run, 348 * 288), "s", 5.0),
+    Benchmark("recording", "10,000,000 task rows recorded: memory a row", recording.rows, "B/row", 100),
     Benchmark("recording_written", "the same, then written to Parquet in row groups: peak memory a row of both",
-         "simulator.bench.recording:written", "B/row", 100),
-    Benchmark("recording_cost", "What recording adds to a task, over a run without it",
-         "simulator.bench.recording:cost", "us/task", 0.5),
+              recording.written, "B/row", 100),
+    Benchmark("recording_cost", "What recording adds to a task, over a run without it", recording.cost, "us/task", 0.5),
     Benchmark("run_all", "a3_prefill:microbatch, 32 dies, 61 layers, every rank by itself",
-         "simulator.bench.runs:microbatch_all", "s", 10.0),
+              partial(runs.simulated, "a3_prefill:microbatch", "all"), "s", 10.0),
     Benchmark("run_roles", "a3_prefill:microbatch by roles",
-         "simulator.bench.runs:microbatch_roles", "s", 1.0),
-    Benchmark("cold_help", "`braid --help` from a cold start",
-         "simulator.bench.runs:cold_help", "s", 0.3),
+              partial(runs.simulated, "a3_prefill:microbatch", "roles"), "s", 1.0),
+    Benchmark("cold_help", "`braid --help` from a cold start", partial(runs.cold_start, "--help"), "s", 0.3),
     Benchmark("cold_run", "`braid run a3_prefill:dp --ranks roles` from a cold start",
-         "simulator.bench.runs:cold_run", "s", 2.0),
+              partial(runs.cold_start, "run", "a3_prefill:dp", "--ranks", "roles"), "s", 2.0),
     Benchmark("command_decode", "`braid run cm384_decode:decode_50ms`, whole command: 288 dies, lengths, routing drawn",
-         "simulator.bench.runs:command_decode", "s", 6.0),
+              partial(runs.whole_command, "run", "cm384_decode:decode_50ms"), "s", 6.0),
     Benchmark("command_prefill", "`braid run a3_prefill:microbatch --set routing.skew=0.6`, whole command",
-         "simulator.bench.runs:command_prefill", "s", 20.0),
+              partial(runs.whole_command, "run", "a3_prefill:microbatch", "--set", "routing.skew=0.6"), "s", 20.0),
     Benchmark("command_show", "`braid show flow_mla:h800_flow_32`, whole command, one of the slowest to show",
-         "simulator.bench.runs:command_show", "s", 2.0),
+              partial(runs.whole_command, "show", "flow_mla:h800_flow_32"), "s", 2.0),
 )
 
 
@@ -117,16 +111,13 @@ def _measure(benchmark: Benchmark) -> BenchmarkRow:
 
 def print_rows(rows: Sequence[BenchmarkRow]) -> None:
     """The rows as a table in the terminal, reasons of failures below it."""
-    shown = Titled("", ("<name", ">value", "<unit", ">target", "<met", ">cpu_s", ">peak_mib", "~counts"))
-    for row in rows:
-        shown.add(*_cells(row))
-    show(console(), shown)
+    show(console(), Titled("", _HEAD, rows=[(*_cells(row),) for row in rows]))
     for row in rows:
         if row.failed:
             click.echo(f"{row.benchmark.name}: not measured: {row.reason}")
 
 
-_HEAD = ("name", "value", "unit", "target", "met", "cpu_s", "peak_mib", "counts")
+_HEAD = ("<name", ">value", "<unit", ">target", "<met", ">cpu_s", ">peak_mib", "~counts")
 
 
 def _cells(row: BenchmarkRow) -> list[str]:
@@ -147,7 +138,7 @@ def markdown(rows: Sequence[BenchmarkRow], series: list[GrowthPoint]) -> str:
         "# Benchmarks", "",
         f"Written by `braid bench` on one computer ({computer}); each row is a process of its own on one core.",
         "`cpu_s` is the CPU time of the measured part, `peak_mib` the peak memory of the whole process.", "",
-        table(_HEAD, [_cells(row) for row in rows]),
+        table([head[1:] for head in _HEAD], [_cells(row) for row in rows]),
         *[f"* `{benchmark.name}`: {benchmark.what}" for benchmark in BENCHMARKS],
     ]
     lines += growth_lines(series)

@@ -206,9 +206,9 @@ class Workload(NamedTuple):
 
     program: Callable[[Rank, Case], None]
     groups: Callable[[Case], Groups]
-    coordinates: Callable[[Case, int], Mapping[str, object]]
-    memory: Callable[[Case], list[MemoryItem]]
-    measures: Callable[[Case, float], Mapping[str, float]]
+    coordinates: Callable[[Case, int], Mapping[str, object]] = lambda case, rank: {}
+    memory: Callable[[Case], list[MemoryItem]] = lambda case: []
+    measures: Callable[[Case, float], Mapping[str, float]] = lambda case, seconds: {}
     live: Callable[[Any, Case], Any] | None = None
     readings: Callable[[Case, Mapping[str, Any]], Mapping[str, float]] | None = None
 

@@ -94,14 +94,14 @@ def test_markdown_tables_hold_any_text() -> None:
 
 
 def test_a_benchmark_row_has_the_promised_keys() -> None:
-    case = Benchmark("flows", "what", "module:function", "us/flow", 2.0)
+    case = Benchmark("flows", "what", lambda: Measurement(1.0, 0.1), "us/flow", 2.0)
     keys = {"name", "value", "unit", "target", "met", "cpu_s", "peak_mib"}
     assert set(BenchmarkRow(case, Measurement(1.0, 0.1), 20.0).as_object()) == keys
     assert BenchmarkRow(case, Measurement(1.0, 0.1), 20.0).as_object()["met"] is True
     missing = BenchmarkRow(case, reason="no such part").as_object()
     assert set(missing) == keys | {"reason"}
     assert missing["met"] is False
-    assert Benchmark("rate", "what", "m:f", "tasks/s", 2.0, more_is_better=True).met(3.0)
+    assert Benchmark("rate", "what", lambda: Measurement(3.0, 0.1), "tasks/s", 2.0, more_is_better=True).met(3.0)
 
 
 def test_the_progress_bar_is_silent_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
