@@ -11,6 +11,7 @@ from simulator.collective.lowering import Lowering
 from simulator.die.memory import Ledger
 from simulator.errors import InputError
 from simulator.fabric.graph import Fabric
+from simulator.live.journal import Journal
 from simulator.live.live import LiveReplay
 from simulator.observe.critical import CriticalPath, critical_path
 from simulator.observe.metrics import Metrics, busy_by_block, measure
@@ -25,7 +26,6 @@ from simulator.replay.rates import schedules
 from simulator.replay.replay import Replay, rate_of
 from simulator.replay.variants import Compiler
 from simulator.spec.machine import MachineSpec
-from simulator.study.live_journal import LiveJournal
 from simulator.study.provenance import parameters_of
 from simulator.study.reads import Reads
 from simulator.study.refusals import naming_settings, numbers_of
@@ -161,7 +161,7 @@ def simulate(
     replay = (LiveReplay if live else Replay)(
         ready.world, ready.machine, scenario.kernels, ready.fabric, lowering, roles, watch, changing
     )
-    journal = LiveJournal(kept)
+    journal = Journal(kept)
     if isinstance(replay, LiveReplay):
         replay.attach(partial(_live, live, ready.case), journal)
     makespan_ps = replay.run()
@@ -178,7 +178,7 @@ def simulate(
         "changed": dict(scenario.changes),
     }
     result = Result(scenario, ready.machine, header, {}, timeline, ready.ledger, makespan_ps, ready.world,
-                    journal.flights, record)
+                    [Flight(*one) for one in journal.flights], record)
     result.metrics.update(_metrics(result, ready.case))
     sent = traffic(ready.world, roles, lowering, ready.fabric)
     result.metrics.update({f"sent_{level}_mb": size / 1e6 for level, size in sent.items()})

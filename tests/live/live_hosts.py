@@ -6,7 +6,7 @@ from typing import Any
 
 from simulator.fabric.graph import Fabric
 from simulator.live.host import Host
-from simulator.live.journal import JournalRow, Label
+from simulator.live.journal import Journal, JournalRow, Label
 from simulator.live.nic import cards
 from simulator.physics.clock import Clock
 from simulator.physics.flows import Capacity, Network
@@ -22,10 +22,11 @@ ROUND = {
 }  # fmt: skip
 
 
-class Rows:
+class Rows(Journal):
     """A journal that keeps its rows as tuples: (rank, stream, kind, name, start us, end us)."""
 
     def __init__(self) -> None:
+        super().__init__(None)
         self.rows: list[tuple[int, str, str, str, float, float]] = []
         self.causes: dict[JournalRow, JournalRow | None] = {}
 
