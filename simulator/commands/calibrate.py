@@ -46,7 +46,7 @@ def kernels(folder: Path, machine: str | None, fits: bool, only: str | None, as_
     from simulator.calibrate.kernels import MACHINES
     from simulator.calibrate.kernels import calibrate as found_in
     from simulator.commands.output import to_json
-    from simulator.commands.progress import ProgressBar
+    from simulator.commands.progress import progress_bar
     from simulator.errors import InputError
     from simulator.paths import did_you_mean
 
@@ -54,8 +54,8 @@ def kernels(folder: Path, machine: str | None, fits: bool, only: str | None, as_
         hint = did_you_mean(machine, MACHINES)
         raise InputError(f"no tables are read for machine '{machine}'{hint}; for {', '.join(MACHINES)} they are")
     objects = []
-    with ProgressBar("kernel families") as bar:
-        for where, one in found_in(folder, machine, only, fits, bar if bar.wanted else None):
+    with progress_bar("kernel families") as tell:
+        for where, one in found_in(folder, machine, only, fits, tell):
             objects.append({"machine": where, "what": one.what, "text": one.text, "numbers": one.numbers})
             if not as_json:
                 click.echo(f"{where:13s} {one.what:28s} {one.text}")

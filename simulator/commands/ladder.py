@@ -35,18 +35,17 @@ def ladder(scenario: str, metrics: str, settings: dict[str, str], seed: int, as_
       braid ladder trt_min_latency:base
       braid ladder trt_min_latency:base --set machine.host.launch_graph="0 us"
     """
-    from simulator.commands.output import to_json
-    from simulator.commands.progress import ProgressBar
+    from simulator.commands.output import to_json, warn_unread
+    from simulator.commands.progress import progress_bar
     from simulator.commands.request import scenario_of
-    from simulator.commands.terminal import warn_unread
     from simulator.errors import InputError
     from simulator.study.ladder import run_ladder
     from simulator.study.sweep import in_all
 
-    wanted = tuple(metric.strip() for metric in metrics.split(",") if metric.strip())
+    wanted = options.names_of(metrics)
     chosen = scenario_of(scenario, settings)
-    with ProgressBar(f"{chosen.name}: ladder") as bar, redirect_stdout(sys.stderr):
-        rows = run_ladder(chosen, seed, bar if bar.wanted else None)
+    with progress_bar(f"{chosen.name}: ladder") as tell, redirect_stdout(sys.stderr):
+        rows = run_ladder(chosen, seed, tell)
     unknown = [metric for metric in wanted if metric not in rows[0].metrics]
     if unknown or not wanted:
         which = ", ".join(unknown)

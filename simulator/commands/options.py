@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click as plain_click
 import rich_click as click
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _pairs(ctx: plain_click.Context, parameter: plain_click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
@@ -24,51 +20,34 @@ def _pairs(ctx: plain_click.Context, parameter: plain_click.Parameter, given: tu
     return pairs
 
 
-def settings(command: F) -> F:
-    """`--set KEY=VALUE`, any number of times -> settings: dict[str, str]."""
-    option = click.option(
-        "--set", "settings", multiple=True, metavar="KEY=VALUE", callback=_pairs,
-        help='Change one setting of the scenario, or with machine.KEY="3.2 TB/s" a number of its machine; '
-             'machine.fabric.cut="die 3 - node 0" takes links away, machine.fabric.slow="die 3 - node 0: 0.5" leaves '
-             "them half their rate. Repeatable. `braid show SCENARIO` lists the keys.")
-    return option(command)
+def names_of(text: str) -> tuple[str, ...]:
+    """The names in "A,B,..."."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def ranks(command: F) -> F:
-    """`--ranks roles|all` -> ranks: str."""
-    option = click.option(
-        "--ranks", type=click.Choice(["roles", "all"]), default="roles", show_default=True,
-        help="Simulate ranks that do the same thing once, with a multiplicity, or every rank by itself.")
-    return option(command)
+settings = click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", callback=_pairs,
+    help='Change one setting of the scenario, or with machine.KEY="3.2 TB/s" a number of its machine; '
+         'machine.fabric.cut="die 3 - node 0" takes links away, machine.fabric.slow="die 3 - node 0: 0.5" leaves '
+         "them half their rate. Repeatable. `braid show SCENARIO` lists the keys.")
+"""`--set KEY=VALUE`, any number of times -> settings: dict[str, str]."""
 
+ranks = click.option(
+    "--ranks", type=click.Choice(["roles", "all"]), default="roles", show_default=True,
+    help="Simulate ranks that do the same thing once, with a multiplicity, or every rank by itself.")
 
-def seed(command: F) -> F:
-    """`--seed N` -> seed: int."""
-    option = click.option(
-        "--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N",
-        help="Seed of whatever is drawn by chance: routing, lengths.")
-    return option(command)
+seed = click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N",
+    help="Seed of whatever is drawn by chance: routing, lengths.")
 
+record = click.option(
+    "--no-record", "record", is_flag=True, default=True, flag_value=False,
+    help="Keep no timeline: print only what follows from the makespan and from the programs.")
 
-def record(command: F) -> F:
-    """`--no-record` -> record: bool."""
-    option = click.option(
-        "--no-record", "record", is_flag=True, default=True, flag_value=False,
-        help="Keep no timeline: print only what follows from the makespan and from the programs.")
-    return option(command)
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables; nothing else on stdout.")
 
-
-def as_json(command: F) -> F:
-    """`--json` -> as_json: bool."""
-    option = click.option("--json", "as_json", is_flag=True,
-                          help="Print JSON instead of tables; nothing else on stdout.")
-    return option(command)
-
-
-def out(command: F) -> F:
-    """`--out DIR` -> out: pathlib.Path | None."""
-    option = click.option(
-        "--out", type=click.Path(path_type=Path), default=None, metavar="DIR",
-        help="Write timeline.parquet, trace.json.gz (open it in ui.perfetto.dev) and result.json there. "
-             "The folder above DIR must exist.")
-    return option(command)
+out = click.option(
+    "--out", type=click.Path(path_type=Path), default=None, metavar="DIR",
+    help="Write timeline.parquet, trace.json.gz (open it in ui.perfetto.dev) and result.json there. "
+         "The folder above DIR must exist.")
+"""`--out DIR` -> out: pathlib.Path | None."""

@@ -1,10 +1,13 @@
-"""What is left of a result when the command has ended: JSON for scripts, files in a folder."""
+"""What is left of a result when the command has ended: JSON for scripts, warnings, files in a folder."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import rich_click as click
 
 from simulator.commands.folder import OutputFolder
 from simulator.study.expected import compared, expected_row, plain
@@ -27,6 +30,12 @@ def result_object(result: Result) -> dict[str, Any]:
 def to_json(value: Any) -> str:
     """JSON as all commands print it."""
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def warn_unread(scenario: str, keys: Iterable[str]) -> None:
+    """Says on stderr which of the settings given change nothing."""
+    for key in keys:
+        click.echo(f"warning: {key} has no effect on {scenario}: nothing in this run reads it", err=True)
 
 
 def write_result(result: Result, folder: OutputFolder) -> list[Path]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -13,38 +14,33 @@ if TYPE_CHECKING:
 PATIENCE_S = 2.0
 
 
-class ProgressBar:
-    """Call it with the share done, 0 to 1, as often as you like; `with` takes it off the screen, also on an error."""
+@contextmanager
+def progress_bar(title: str) -> Iterator[Callable[[float], None] | None]:
+    """Gives what to call with the share done, 0 to 1, as often as you like; None where no person watches."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    since_s = time.monotonic()
+    bars: list[Progress] = []  # one, once it is shown
 
-    def __init__(self, title: str) -> None:
-        self._title = title
-        self._since_s = time.monotonic()
-        self.wanted = sys.stderr.isatty()
-        self._bar: Progress | None = None
-        self._task: Any = None
+    def tell(share: float) -> None:
+        if not bars and time.monotonic() - since_s > PATIENCE_S:
+            bars.append(_started(title))
+        for bar in bars:
+            bar.update(bar.task_ids[0], completed=share)
 
-    def __enter__(self) -> ProgressBar:
-        return self
+    try:
+        yield tell
+    finally:
+        for bar in bars:
+            bar.stop()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 where: TracebackType | None) -> None:
-        if self._bar is not None:
-            self._bar.stop()
 
-    def __call__(self, share: float) -> None:
-        if not self.wanted:
-            return
-        if self._bar is None:
-            if time.monotonic() - self._since_s < PATIENCE_S:
-                return
-            self._start()
-        if self._bar is not None:
-            self._bar.update(self._task, completed=share)
+def _started(title: str) -> Progress:
+    from rich.console import Console
+    from rich.progress import Progress
 
-    def _start(self) -> None:
-        from rich.console import Console
-        from rich.progress import Progress
-
-        self._bar = Progress(console=Console(stderr=True), transient=True)
-        self._task = self._bar.add_task(self._title, total=1.0)
-        self._bar.start()
+    bar = Progress(console=Console(stderr=True), transient=True)
+    bar.add_task(title, total=1.0)
+    bar.start()
+    return bar

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING
 
-from simulator.commands.progress import ProgressBar
+from simulator.commands.progress import progress_bar
 from simulator.errors import BraidError, InputError
 from simulator.paths import located
 
@@ -49,9 +49,8 @@ def simulate(scenario: Scenario, ranks: str, seed: int, record: bool = True) -> 
     from simulator.study import simulate as simulation
     from simulator.study.expected import compared
 
-    with ProgressBar(scenario.name) as bar, redirect_stdout(sys.stderr):
-        progress = bar if bar.wanted else None
-        result = simulation.simulate(scenario, ranks=ranks, seed=seed, progress=progress, record=record)
+    with progress_bar(scenario.name) as tell, redirect_stdout(sys.stderr):
+        result = simulation.simulate(scenario, ranks=ranks, seed=seed, progress=tell, record=record)
         compared(result)  # may run other scenarios, which print too
         return result
 

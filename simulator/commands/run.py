@@ -39,10 +39,9 @@ def run(
       braid run my_study.py:mine --json
     """
     from simulator.commands.folder import OutputFolder
-    from simulator.commands.output import result_object, to_json, write_result
+    from simulator.commands.output import result_object, to_json, warn_unread, write_result
     from simulator.commands.request import scenario_of, simulate
     from simulator.commands.summary import missing, report_of
-    from simulator.commands.terminal import warn_unread
 
     if out is not None and not record:
         raise click.UsageError("--out writes what was recorded: leave out --no-record")

@@ -38,21 +38,20 @@ def sweep(ctx: click.Context, scenario: str, key: str, values: tuple[str, ...], 
       braid sweep a3_prefill:dp machine.chip.hbm.peak "1.2 TB/s" "3.2 TB/s"
       braid sweep a3_prefill:dp knobs.engine sdma aiv --metrics exposed_comm_ms
     """
-    from simulator.commands.output import to_json
-    from simulator.commands.progress import ProgressBar
+    from simulator.commands.output import to_json, warn_unread
+    from simulator.commands.progress import progress_bar
     from simulator.commands.request import scenario_of
-    from simulator.commands.terminal import warn_unread
     from simulator.errors import InputError
     from simulator.study.scenario import Study
     from simulator.study.sweep import run_study
 
     chosen = scenario_of(scenario, settings)
-    asked = None if metrics is None else tuple(one.strip() for one in metrics.split(",") if one.strip())
+    asked = None if metrics is None else options.names_of(metrics)
     if asked == ():
         raise InputError("--metrics names none; `braid run SCENARIO --json` lists them")
     study = Study(title="", key=key, values=values, metrics=DEFAULT_METRICS if asked is None else asked)
-    with ProgressBar(f"{chosen.name}: {key}") as bar, redirect_stdout(sys.stderr):
-        table = run_study(chosen, study, bar if bar.wanted else None)
+    with progress_bar(f"{chosen.name}: {key}") as tell, redirect_stdout(sys.stderr):
+        table = run_study(chosen, study, tell)
     there = [place for place in range(len(study.metrics)) if any(row[place] is not None for _, row in table.rows)]
     missing = [one for place, one in enumerate(study.metrics) if place not in there]
     if len(table.reasons) < len(values) and missing and (asked is not None or not there):

@@ -33,19 +33,19 @@ def validate(ctx: click.Context, pattern: str | None, jobs: int, as_json: bool) 
     """
     from simulator.commands.folder import OutputFolder, write_text
     from simulator.commands.output import to_json
-    from simulator.commands.progress import ProgressBar
+    from simulator.commands.progress import progress_bar
     from simulator.study import validate as validation
 
     target = None
     if pattern is None and not as_json:
         target = Path("results") / "validation.md"
         OutputFolder(target.parent)
-    with ProgressBar("expected values") as bar:
-        rows = validation.validate(pattern, jobs, bar if bar.wanted else None)
+    with progress_bar("expected values") as tell:
+        rows = validation.validate(pattern, jobs, tell)
     studies = []
     if target is not None:
-        with ProgressBar("studies") as bar:
-            studies = validation.studies(jobs, bar if bar.wanted else None)
+        with progress_bar("studies") as tell:
+            studies = validation.studies(jobs, tell)
         write_text(target, validation.markdown(rows, studies))  # before anything is printed: it may have no reader
     if as_json:
         click.echo(to_json([row.as_object() for row in rows]))
