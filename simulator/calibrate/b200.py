@@ -93,14 +93,11 @@ def experts(folder: Path, family: str, distribution: str = "power_law_1.01") -> 
     were measured at a hidden size of 6144, those in NVFP4 at 7168.
     """
     dtype, hidden = ("bf16", 6144) if family == "experts_bf16" else ("nvfp4", SHAPES.hidden)
-    every = aiconfigurator(folder, RELEASE.format("moe", "moe_perf"), kernel_source="moe_torch_flow_cutlass",
-                           num_experts=256, topk=8, moe_dtype={"bf16": "bfloat16"}.get(dtype, dtype),
-                           distribution=distribution, hidden_size=hidden,
-                           inter_size=SHAPES.expert_intermediate)  # fmt: skip
+    every = _routed(folder, "cutlass", {"bf16": "bfloat16"}.get(dtype, dtype), distribution, hidden)
     shapes = replace(SHAPES, hidden=hidden)
     table: Chains = []
     for row in every:
-        if row["num_tokens"] <= 16 and row["moe_tp_size"] * row["moe_ep_size"] == 8:
+        if row["moe_tp_size"] * row["moe_ep_size"] == 8:
             rows = _busiest(row["num_tokens"], row["moe_ep_size"], distribution)
             chain = operator(family, shapes, row["num_tokens"], rows, row["moe_tp_size"])
             fits = sum(work.weight_bytes for work in chain) < WARM_BYTES
@@ -114,12 +111,9 @@ def own_backend(folder: Path) -> Chains:
     With the experts that its routing leaves (`limited_rows`) all splits lie on one curve. Left out is where L2 holds a
     part of the experts.
     """
-    every = aiconfigurator(folder, RELEASE.format("moe", "moe_perf"), kernel_source="moe_torch_flow_min_latency",
-                           num_experts=256, topk=8, moe_dtype="nvfp4", distribution="balanced",
-                           hidden_size=SHAPES.hidden, inter_size=SHAPES.expert_intermediate)  # fmt: skip
     table: Chains = []
-    for row in every:
-        if row["num_tokens"] > 16 or row["moe_tp_size"] > 8 or row["moe_ep_size"] > 8:
+    for row in _routed(folder, "min_latency", "nvfp4", "balanced", SHAPES.hidden):
+        if row["moe_tp_size"] > 8 or row["moe_ep_size"] > 8:
             continue
         rows = choices.blocks_of(limited_rows(row["num_tokens"]), row["moe_ep_size"])[0]
         chain = operator("grouped_gemm_trtllm", SHAPES, row["num_tokens"], rows, row["moe_tp_size"])
@@ -130,6 +124,14 @@ def own_backend(folder: Path) -> Chains:
             continue
         table.append((chain, row["latency"] / 1e3))
     return table
+
+
+def _routed(folder: Path, source: str, dtype: str, distribution: str, hidden: int) -> list[dict]:
+    """Rows of up to 16 tokens of the table of routed experts, of DeepSeek-R1's number and intermediate size."""
+    every = aiconfigurator(folder, RELEASE.format("moe", "moe_perf"), kernel_source=f"moe_torch_flow_{source}",
+                           num_experts=256, topk=8, moe_dtype=dtype, distribution=distribution, hidden_size=hidden,
+                           inter_size=SHAPES.expert_intermediate)  # fmt: skip
+    return [row for row in every if row["num_tokens"] <= 16]
 
 
 def limited_rows(tokens: int) -> tuple[int, ...]:

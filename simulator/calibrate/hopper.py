@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from math import log
 from pathlib import Path
 from statistics import mean
-from types import SimpleNamespace
 from typing import Any
 
 from simulator.calibrate.kernel_tables import (
@@ -36,66 +35,50 @@ from simulator.model.choices import chosen_rows
 from simulator.model.decode import in_l2
 from simulator.model.layout import split
 from simulator.spec.load import load_machine
+from simulator.spec.machine import MachineSpec
 from simulator.spec.model import load_shapes
+from simulator.units import Quantity
 
 GENERATION = "sglang_2025"
 Numbers = dict[str, Any]
 L2_BYTES = 50e6  # of H100 and H800
 MOE = "h100_sxm.moe.trtllm.1.3.0rc20.moe_perf.parquet"
+OF_R1 = {"hidden_size": 7168, "inter_size": 2048, "num_experts": 256, "topk": 8, "moe_dtype": "fp8_block"}
 SLICES, WHOLE = ((8, 1),), ((1, 8), (1, 16), (1, 32))  # how many ways experts are cut, and shared out
 STEPS = (0.7, 0.8, 0.9, 0.95, 0.98, 1.02, 1.05, 1.1, 1.2, 1.4)
 TILES = ((64, 32, None), (64, 64, None), (64, 128, None), (128, 128, 64), (64, 128, 64), (128, 128, 16), (128, 256, 64))
 
 
+FIELDS = {
+    "floor": "floor", "sk": "serial_per_k", "un": "unoverlapped", "cs": "compute_share", "hs": "hbm_share",
+    "tm": "tile_m", "tn": "tile_n", "gr": "granule", "ramp": "tile_ramp", "pk": "plan_keys",
+}  # fmt: skip
+"""Of a kernel family in a machine's file, by the short names of numbers; granule and ramp may be left out."""
+
+
 @dataclass(frozen=True)
 class KernelFamily:
-    """A kernel family to fit: how its table is read, its law, where to start, which numbers are free and which tiles to
-    try."""
+    """A kernel family to fit: of which machine, how its table is read, where to start, which numbers are free and which
+    tiles to try."""
 
+    machine: str
     name: str
-    chip: Any
     read: Callable[[Path], KernelTable]
-    law: str
     start: Numbers
     free: tuple[str, ...]
     tiles: tuple[tuple[int, int, int | None], ...] = ()
 
+    @cached_property
+    def spec(self) -> MachineSpec:
+        """The machine as its file has it."""
+        return load_machine(self.machine)
 
-class Numbered(SimpleNamespace):
-    """Numbers as laws read them; those that a law may leave out are left out."""
-
-    def __getattr__(self, name: str) -> None:
-        return None
-
-
-def number(value: float) -> Any:
-    """What laws read of a quantity."""
-    return SimpleNamespace(si=float(value), count=int(value))
-
-
-def chip(sms: int, peaks: dict[str, float], hbm_peak: float, hbm_share: float, l2_rate: float) -> Any:
-    """What laws read of a chip; the numbers are those of the machine files."""
-    return SimpleNamespace(
-        cores={"sm": number(sms)},
-        peak={"sm": {name: number(peak) for name, peak in peaks.items()}},
-        hbm=SimpleNamespace(peak=number(hbm_peak), efficiency=number(hbm_share)),
-        l2=SimpleNamespace(rate=number(l2_rate), port_rate={"sm": number(224e9)}),
-    )
-
-
-H20 = chip(78, {"fp8": 296e12, "bf16": 148e12, "fp32": 44e12}, 4.0e12, 0.9, 8e12)
-H800 = chip(132, {"fp8": 1979e12, "bf16": 989e12, "fp32": 67e12}, 3.35e12, 0.93, 14e12)
-
-
-def kernel(law: str, p: Numbers) -> Any:
-    """A family with these numbers, as laws read it."""
-    optional = {"granule": p.get("gr"), "tile_ramp": p.get("ramp"), "plan_keys": p.get("pk")}
-    return Numbered(
-        law=law, cores={"sm": number(1)}, floor=number(p["floor"]), serial_per_k=number(p.get("sk", 0.0)),
-        unoverlapped=number(p["un"]), compute_share=number(p["cs"]), hbm_share=number(p["hs"]),
-        tile_m=number(p["tm"]), tile_n=number(p.get("tn", 0)), score_bytes=number(0.0),
-        **{name: number(value) if value else None for name, value in optional.items()},
-    )  # fmt: skip
+    def misfit(self, numbers: Numbers, table: KernelTable) -> Misfit:
+        """How far the family is from its table with these numbers in place of the file's."""
+        kernel = self.spec.kernels[GENERATION][self.name]
+        given = {FIELDS[name]: Quantity.model_construct(value=value, unit="1", kind="fitted", source="this search")
+                 if value or name == "un" else None for name, value in numbers.items()}  # fmt: skip
+        return misfit(self.spec.chip, kernel.model_copy(update=given), table)
 
 
 def fit(family: KernelFamily, table: KernelTable) -> tuple[Numbers, Misfit]:
@@ -105,12 +88,12 @@ def fit(family: KernelFamily, table: KernelTable) -> tuple[Numbers, Misfit]:
 
 
 def _descend(family: KernelFamily, table: KernelTable, best: Numbers) -> tuple[Numbers, Misfit]:
-    found = misfit(family.chip, kernel(family.law, best), table)
+    found = family.misfit(best, table)
     for _ in range(8):
         before = found.loss
         for name in family.free:
             for value in _around(name, best[name]):
-                other = misfit(family.chip, kernel(family.law, {**best, name: value}), table)
+                other = family.misfit({**best, name: value}, table)
                 if other.loss < found.loss:
                     best, found = {**best, name: value}, other
         if before - found.loss < 1e-5:
@@ -130,8 +113,8 @@ def grouped(folder: Path, chip: str) -> KernelTable:
     return infersim_grouped(folder, chip, "decode") + infersim_grouped(folder, chip, "prefill")
 
 
-def families() -> tuple[tuple[str, KernelFamily], ...]:
-    """All that is fitted, by machine."""
+def families() -> tuple[KernelFamily, ...]:
+    """All that is fitted."""
     gemm = {"floor": 3e-6, "sk": 2e-10, "cs": 0.8, "hs": 0.8, "un": 0.0, "ramp": 256}
     free = ("floor", "sk", "cs", "hs", "ramp")
     bound = ("floor", "sk", "cs", "ramp")  # H20: on 64-row tiles compute binds at every size; HBM's share shows nowhere
@@ -141,15 +124,15 @@ def families() -> tuple[tuple[str, KernelFamily], ...]:
     decode, prefill = (partial(infersim_mla_decode, family="m"), partial(infersim_mla_prefill, family="f"))
     small, large = "h20_node", "h800_cluster"
     return (
-        (small, KernelFamily("gemm_fp8", H20, partial(infersim_gemm, chip="h20"), "gemm", gemm, bound, TILES[:3])),
-        (small, KernelFamily("grouped_gemm_fp8", H20, partial(grouped, chip="h20"), "gemm", gemm, bound, TILES[:3])),
-        (small, KernelFamily("mla_decode", H20, partial(decode, chip="h20"), "attention", planned, bare)),
-        (large, KernelFamily("gemm_fp8", H800, partial(infersim_gemm, chip="h800"), "gemm", gemm, free, TILES[2:])),
-        (large, KernelFamily("gemm_bf16", H800, dense_bf16, "gemm", gemm, free, TILES[2:])),
-        (large, KernelFamily("batched_gemm_bf16", H800, absorbed, "gemm", gemm, free, TILES[1:])),
-        (large, KernelFamily("grouped_gemm_fp8", H800, partial(grouped, chip="h800"), "gemm", gemm, free, TILES[2:])),
-        (large, KernelFamily("mla_decode", H800, partial(decode, chip="h800"), "attention", planned, attention)),
-        (large, KernelFamily("flash_attention", H800, partial(prefill, chip="h800"), "attention", flash, bare)),
+        KernelFamily(small, "gemm_fp8", partial(infersim_gemm, chip="h20"), gemm, bound, TILES[:3]),
+        KernelFamily(small, "grouped_gemm_fp8", partial(grouped, chip="h20"), gemm, bound, TILES[:3]),
+        KernelFamily(small, "mla_decode", partial(decode, chip="h20"), planned, bare),
+        KernelFamily(large, "gemm_fp8", partial(infersim_gemm, chip="h800"), gemm, free, TILES[2:]),
+        KernelFamily(large, "gemm_bf16", dense_bf16, gemm, free, TILES[2:]),
+        KernelFamily(large, "batched_gemm_bf16", absorbed, gemm, free, TILES[1:]),
+        KernelFamily(large, "grouped_gemm_fp8", partial(grouped, chip="h800"), gemm, free, TILES[2:]),
+        KernelFamily(large, "mla_decode", partial(decode, chip="h800"), planned, attention),
+        KernelFamily(large, "flash_attention", partial(prefill, chip="h800"), flash, bare),
     )
 
 
@@ -220,10 +203,8 @@ def moe_layers(folder: Path, splits: tuple[tuple[int, int], ...]) -> list[Layer]
     machine, shapes = load_machine("h800_cluster"), load_shapes("deepseek_r1")
     kernels = dict(machine.kernels["sglang_2025"])
     kernels["experts_sort"] = kernels["experts_sort"].model_copy(update={"per_row": None, "per_slot": None})
-    found = aiconfigurator(folder, MOE, hidden_size=shapes.hidden, inter_size=2048, num_experts=256, topk=8,
-                           distribution="balanced", moe_dtype="fp8_block")  # fmt: skip
     layers = []
-    for row in found:
+    for row in aiconfigurator(folder, MOE, distribution="balanced", **OF_R1):
         tokens, tp, ep = row["num_tokens"], row["moe_tp_size"], row["moe_ep_size"]
         if (tp, ep) not in splits or tokens * 8 < ep:
             continue
@@ -253,8 +234,7 @@ def touched_experts(folder: Path) -> dict[int, float]:
     """How many of 256 experts so many tokens touch in the table's power law of 1.01 (H100, FP8, TP8 slices), as time
     tells: with even routing, tokens touch 8 experts each as long as there are that many left, and all take as long."""
     us: dict[str, dict[int, float]] = {}
-    for row in aiconfigurator(folder, MOE, hidden_size=7168, inter_size=2048, num_experts=256, topk=8,
-                              moe_dtype="fp8_block", moe_ep_size=1, moe_tp_size=8):  # fmt: skip
+    for row in aiconfigurator(folder, MOE, moe_ep_size=1, moe_tp_size=8, **OF_R1):
         us.setdefault(row["distribution"], {})[row["num_tokens"]] = row["latency"] * 1e3
     even, drawn = us["balanced"], us["power_law_1.01"]
     each = (even[32] - even[8]) / (256 - 64)
@@ -273,10 +253,10 @@ def popularity_skew(touched: dict[int, float]) -> float:
     return min((step / 20 for step in range(30)), key=off)
 
 
-def _family(machine: str, family: KernelFamily, folder: Path, fits: bool) -> Iterator[Finding]:
+def _family(family: KernelFamily, folder: Path, fits: bool) -> Iterator[Finding]:
     """How far the machine's file is from the table; with a fit, how far what it finds is."""
-    table, spec = family.read(folder), load_machine(machine)
-    yield Finding(family.name, str(misfit(spec.chip, spec.kernels[GENERATION][family.name], table)))
+    table = family.read(folder)
+    yield Finding(family.name, str(family.misfit({}, table)))
     if fits:
         numbers, error = fit(family, table)
         shown = ", ".join(f"{name} {value:.3g}" for name, value in numbers.items() if value)
@@ -313,7 +293,7 @@ def _skew(folder: Path, fits: bool) -> Iterator[Finding]:
     yield Finding("experts touched", f"by so many tokens: {shown}; as many as with skew {skew:.2f}", {"skew": skew})
 
 
-PARTS = (*(Fit(machine, family.name, partial(_family, machine, family)) for machine, family in families()),
+PARTS = (*(Fit(family.machine, family.name, partial(_family, family)) for family in families()),
          Fit("h800_cluster", "ladders", _bandwidth_curves), Fit("h800_cluster", "experts_sort", _sorting),
          Fit("h800_cluster", "routing", _skew))  # fmt: skip
 """In the order of the machines' files."""

@@ -96,9 +96,9 @@ def _there(path: Path) -> Path:
     return path
 
 
-def rows(path: Path) -> Iterator[dict[str, str]]:
-    """Of a CSV table; TableMissing if it is not there."""
-    with _there(path).open(encoding="utf-8") as file:
+def rows(folder: Path, name: str) -> Iterator[dict[str, str]]:
+    """Of a CSV table of InferSim; TableMissing if it is not there."""
+    with _there(folder / "infersim" / f"{name}.csv").open(encoding="utf-8") as file:
         yield from csv.DictReader(file)
 
 
@@ -106,7 +106,7 @@ def infersim_gemm(folder: Path, chip: str, dtype: str = "fp8") -> KernelTable:
     """bench_data/gemm/CHIP/data.csv: dense GEMMs."""
     return [
         (ops.gemm(int(row["m"]), int(row["n"]), int(row["k"]), dtype), float(row["latency_us"]) / 1e6)
-        for row in rows(folder / "infersim" / f"gemm.{chip}.data.csv")
+        for row in rows(folder, f"gemm.{chip}.data")
     ]
 
 
@@ -119,7 +119,7 @@ def infersim_grouped(folder: Path, chip: str, phase: str, dtype: str = "fp8") ->
     are those of few experts, whose draw is unknown.
     """
     table: KernelTable = []
-    for row in rows(folder / "infersim" / f"grouped_gemm.{phase}.{chip}.data.csv"):
+    for row in rows(folder, f"grouped_gemm.{phase}.{chip}.data"):
         each, experts = int(row["tokens_per_expert"]), int(row["num_local_experts"])
         hidden, inner = int(row["hidden_size"]), int(row["intermediate_size"])
         if each < 2 or experts < FEW_EXPERTS:
@@ -136,7 +136,7 @@ def infersim_mla_decode(folder: Path, chip: str, family: str) -> KernelTable:
     return [
         (ops.latent_attention(((1, int(row["kv_len"])),) * int(row["batch_size"]), 128, 512, 64, family),
          float(row["latency_us"]) / 1e6)
-        for row in rows(folder / "infersim" / f"mla.decode.{chip}.128-512-64.csv")
+        for row in rows(folder, f"mla.decode.{chip}.128-512-64")
     ]  # fmt: skip
 
 
@@ -145,7 +145,7 @@ def infersim_mla_prefill(folder: Path, chip: str, family: str) -> KernelTable:
     return [
         (ops.flash_attention(((int(row["seq_len"]), int(row["seq_len"]), True),), 128, 192, 128, family),
          float(row["latency_us"]) / 1e6)
-        for row in rows(folder / "infersim" / f"mla.prefill.{chip}.128-128-64.csv")
+        for row in rows(folder, f"mla.prefill.{chip}.128-128-64")
     ]  # fmt: skip
 
 
