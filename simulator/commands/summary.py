@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from simulator.observe.report import ExpectedRow, Footnote, ReportInput
@@ -62,26 +62,10 @@ def missing(result: Result) -> list[str]:
     return [f"expected {one['id']}: {one['missing']}" for one in compared(result) if one["missing"]]
 
 
-@dataclass(frozen=True)
-class KnownErrorRow(ExpectedRow):
-    """A published value whose error is known already: none inside a band, outside it to the nearer end."""
-
-    known_error: float | None = None
-
-    @property
-    def error(self) -> float | None:
-        """The known one."""
-        return self.known_error
-
-
 def expected_rows(result: Result) -> list[ExpectedRow]:
     """Published values, or bands, beside simulated values."""
-    rows: list[ExpectedRow] = []
-    for one in compared(result):
-        band = band_text(one["band"]) if one["band"] else ""
-        known = one["id"], one["metric"], one["value"], one["simulated"], one["role"], band, one["error"]
-        rows.append(KnownErrorRow(*known))
-    return rows
+    return [ExpectedRow(one["id"], one["metric"], one["value"], one["simulated"], one["error"], one["role"],
+                        band_text(one["band"]) if one["band"] else "") for one in compared(result)]
 
 
 def headline(result: Result) -> dict[str, float]:

@@ -7,7 +7,7 @@ from itertools import chain
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from simulator.observe.columns import COLUMNS, TEXT, codes
+from simulator.observe.columns import COLUMNS, codes
 from simulator.observe.files import whole_file
 
 if TYPE_CHECKING:
@@ -26,7 +26,22 @@ def schema() -> Any:
 
 def to_arrow(columns: Columns) -> Any:
     """The table as a pyarrow.Table."""
-    return _table(columns, {name: codes(columns[name]) for name in TEXT})
+    import numpy as np
+    import pyarrow as pa
+
+    arrays = []
+    for name, (kind, _) in COLUMNS.items():
+        if kind == "text":
+            number, values = codes(columns[name])
+            arrays.append(pa.DictionaryArray.from_arrays(pa.array(number), pa.array(values, pa.string())))
+        elif kind == "tasks":
+            tasks = columns[name].tolist()
+            offsets = np.concatenate([[0], np.cumsum([len(one) for one in tasks], dtype=np.int32)])
+            flat = np.fromiter(chain.from_iterable(tasks), dtype=np.int32, count=int(offsets[-1]))
+            arrays.append(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(flat)))
+        else:
+            arrays.append(pa.array(columns[name]))
+    return pa.Table.from_arrays(arrays, schema=schema())
 
 
 def write_parquet(groups: Iterable[Columns], path: str | PathLike[str]) -> None:
@@ -54,22 +69,3 @@ def read_parquet(path: str | PathLike[str]) -> dict[str, Array]:
         else:
             columns[name] = values.to_numpy()
     return columns
-
-
-def _table(columns: Columns, texts: dict[str, tuple[Array, list[str]]]) -> Any:
-    import numpy as np
-    import pyarrow as pa
-
-    arrays = []
-    for name, (kind, _) in COLUMNS.items():
-        if kind == "text":
-            number, values = texts[name]
-            arrays.append(pa.DictionaryArray.from_arrays(pa.array(number), pa.array(values, pa.string())))
-        elif kind == "tasks":
-            tasks = columns[name].tolist()
-            offsets = np.concatenate([[0], np.cumsum([len(one) for one in tasks], dtype=np.int32)])
-            flat = np.fromiter(chain.from_iterable(tasks), dtype=np.int32, count=int(offsets[-1]))
-            arrays.append(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(flat)))
-        else:
-            arrays.append(pa.array(columns[name]))
-    return pa.Table.from_arrays(arrays, schema=schema())

@@ -61,6 +61,17 @@ def codes(column: Array) -> tuple[Array, list[Any]]:
     return np.fromiter(map(number.__getitem__, values), dtype=np.int32, count=len(values)), distinct
 
 
+def block_of(name: str) -> str:
+    """The block that a task belongs to: the first word of its name ("attention" of "attention.q_a")."""
+    return name.partition(".")[0]
+
+
+def middle_layer(columns: Columns) -> int:
+    """The layer in the middle of those that there are; -1 if there is none."""
+    layers = sorted({layer for layer in columns["layer"].tolist() if layer >= 0})
+    return layers[len(layers) // 2] if layers else -1
+
+
 def rank_weights(columns: Columns) -> tuple[Array, Array, Array]:
     """(ranks ascending, their multiplicities, for every row the position of its rank in them)."""
     import numpy as np

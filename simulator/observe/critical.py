@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
@@ -49,17 +49,13 @@ class CriticalPath:
             total[key(segment)] += segment.to_ps - segment.from_ps
         return {one: length / self.makespan_ps for one, length in total.most_common()}
 
-    def by_kind(self) -> dict[str, float]:
-        """Share by task kind; "host" and "wait" where the path runs through no work."""
-        return self.shares(_kind)
+    def by_kind_and_bound(self, least: float = 0.0) -> dict[tuple[str, str], float]:
+        """Shares of more than `least` by (kind, bound_by): which parameters mattered.
 
-    def by_bound(self) -> dict[str, float]:
-        """Share by what bounded it: a capacity, compute, latency, host, cores, peers."""
-        return self.shares(lambda segment: segment.bound_by)
-
-    def by_kind_and_bound(self) -> dict[tuple[str, str], float]:
-        """Share by (kind, bound_by): which parameters mattered."""
-        return self.shares(lambda segment: (_kind(segment), segment.bound_by))
+        The kind is "host" or "wait" where the path runs through no work.
+        """
+        shares = self.shares(lambda one: (one.what if one.what in ("host", "wait") else one.kind, one.bound_by))
+        return {pair: share for pair, share in shares.items() if share > least}
 
 
 def critical_path(columns: Columns) -> CriticalPath:
@@ -196,13 +192,3 @@ class _Walk:
         columns = self.columns
         self.segments.append(Segment(int(columns["rank"][row]), int(columns["task"][row]), str(columns["name"][row]),
                                      str(columns["kind"][row]), from_ps, to_ps, what, bound_by))
-
-
-def _kind(segment: Segment) -> str:
-    return segment.what if segment.what in ("host", "wait") else segment.kind
-
-
-def important(shares: Mapping[tuple[str, str], float], least: float = 0.01) -> dict[tuple[str, str], float]:
-    """The (kind, bound_by) pairs that make up more than a share `least` of the critical path, largest first."""
-    return {pair: share for pair, share in sorted(shares.items(), key=lambda item: -item[1]) if share > least}
-

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from simulator.observe.columns import select
+from simulator.observe.columns import block_of, middle_layer, select
 from simulator.observe.intervals import Intervals, union
 
 if TYPE_CHECKING:
@@ -51,17 +51,16 @@ class LayerBudget:
 
 def layer_budget(columns: Columns, rank: int, layer: int | None = None) -> LayerBudget | None:
     """The budget of a layer, of the middle one where none is given; None where the rank has no tasks in layers."""
+    import numpy as np
+
     mine = select(columns, columns["rank"] == rank)
-    layers = sorted({one for one in mine["layer"].tolist() if one >= 0})
-    if not layers:
-        return None
-    layer = layers[len(layers) // 2] if layer is None else layer
+    layer = middle_layer(mine) if layer is None else layer
     here = mine["layer"] == layer
-    if not here.any():
+    if layer < 0 or not here.any():
         return None
     start = int(mine["start_ps"][here].min())
     following = mine["start_ps"][mine["layer"] == layer + 1]
-    names = _blocks(mine["name"])
+    names = np.array([block_of(name) for name in mine["name"].tolist()], dtype=object)
     blocks = [_budget(mine, names, here, block) for block in dict.fromkeys(names[here].tolist())]
     step = int(following.min()) - start if len(following) else None
     return LayerBudget(rank, layer, int(mine["end_ps"][here].max()) - start, step, blocks)
@@ -71,8 +70,8 @@ def _budget(mine: Columns, names: Array, here: Array, block: str) -> BlockBudget
     rows = here & (names == block)
     work = union(mine["start_ps"][rows], mine["end_ps"][rows])
     waits = union(mine["ready_ps"][rows], mine["start_ps"][rows])
-    streams = set(mine["stream"][rows].tolist())
-    elsewhere = _elsewhere(mine, streams) if len(streams) == 1 else ~rows
+    streams = mine["stream"][rows]
+    elsewhere = mine["stream"] != streams[0] if len(set(streams.tolist())) == 1 else ~rows
     others = union(mine["start_ps"][elsewhere], mine["end_ps"][elsewhere])
     lasts: Counter[str] = Counter()
     for bound, start, end in zip(*(mine[name][rows].tolist() for name in ("bound_by", "start_ps", "end_ps")),
@@ -97,15 +96,3 @@ def _beside(mine: Columns, names: Array, elsewhere: Array, work: Intervals) -> d
 
 def _common(one: Intervals, other: Intervals) -> int:
     return int(other.covered(one.start, one.end).sum()) if len(one.start) and len(other.start) else 0
-
-
-def _elsewhere(mine: Columns, streams: set[str]) -> Array:
-    (stream,) = streams
-    rows: Array = mine["stream"] != stream
-    return rows
-
-
-def _blocks(names: Array) -> Array:
-    import numpy as np
-
-    return np.array([str(name).partition(".")[0] for name in names.tolist()], dtype=object)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
-from simulator.observe.columns import select
+from simulator.observe.columns import block_of, middle_layer, select
 from simulator.observe.tables import number, time_unit
 from simulator.units import PS_PER_S, format_si
 
@@ -51,13 +52,13 @@ def layer_picture(columns: Columns, rank: int, layer: int | None = None, width: 
     from rich.text import Text
 
     mine = select(columns, columns["rank"] == rank)
-    layer = _middle(mine) if layer is None else layer
+    layer = middle_layer(mine) if layer is None else layer
     here = mine["layer"] == layer
     if not here.any():
         raise ValueError(f"rank {rank} has no task of layer {layer}")
     start, end = int(mine["start_ps"][here].min()), int(mine["end_ps"][here].max())
     end = max(end, start + 1)
-    letters = _letters([_block_of(name) for name in mine["name"][here].tolist()])
+    letters = _letters([block_of(name) for name in mine["name"][here].tolist()])
     label = min(_LABEL, max(2, *(len(stream) for stream in mine["stream"].tolist())))
     cells = max(10, width - label - 3)
     unit, per_unit = time_unit(end - start)
@@ -75,15 +76,6 @@ def layer_picture(columns: Columns, rank: int, layer: int | None = None, width: 
     if len(rows) > 1:
         picture.append("\ntimes are of this layer, added up over the streams")
     return picture
-
-
-def _block_of(name: str) -> str:
-    return str(name).partition(".")[0]
-
-
-def _middle(columns: Columns) -> int:
-    layers = sorted({layer for layer in columns["layer"].tolist() if layer >= 0})
-    return layers[len(layers) // 2] if layers else -1
 
 
 def _letters(names: list[str]) -> dict[str, tuple[str, str]]:
@@ -106,7 +98,7 @@ def _rows(columns: Columns, layer: int, letters: dict[str, tuple[str, str]], sta
     for stream, name, its, batch, ready, began, ended in zip(*(columns[one].tolist() for one in names), strict=True):
         if ended <= start or ready >= end:
             continue
-        letter, colour = letters[_block_of(name)] if its == layer else (ELSEWHERE, "")
+        letter, colour = letters[block_of(name)] if its == layer else (ELSEWHERE, "")
         blocks = rows[stream]
         blocks.append(_Block(WAITING if its == layer else IDLE, "dim", ready, began))
         style = f"black on {colour}" if colour else "dim"
@@ -150,10 +142,9 @@ def _legend(columns: Columns, letters: dict[str, tuple[str, str]], unit: str, pe
     from rich.text import Text
 
     work = (columns["end_ps"] - columns["start_ps"]).tolist()
-    total: dict[str, int] = {}
+    total: Counter[str] = Counter()
     for name, length in zip(columns["name"].tolist(), work, strict=True):
-        block = _block_of(name)
-        total[block] = total.get(block, 0) + length
+        total[block_of(name)] += length
     legend, used = Text(), 0
     for name, (letter, colour) in letters.items():
         length = total[name]

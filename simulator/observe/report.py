@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING
 
-from simulator.observe.critical import CriticalPath, important
+from simulator.observe.critical import CriticalPath
 from simulator.observe.metrics import CommunicationTimes, Metrics
 from simulator.observe.tables import SideBySide, Titled, console, number, percent, show, time_unit
 
@@ -23,22 +23,19 @@ PS_PER_MS = 10**9
 
 @dataclass(frozen=True)
 class ExpectedRow:
-    """A published or measured value beside the simulated one; role: fit or predict.
+    """A published or measured value beside the simulated one, if there is one; role: fit or predict.
 
-    band: what was published instead of one value, in words ("above 1"); inside it there is no error.
+    error: relative to what was expected. band: what was published instead of one value, in words ("above 1"); inside it
+    there is no error.
     """
 
     id: str
     metric: str
     value: float
     simulated: float | None
+    error: float | None
     role: str
     band: str = ""
-
-    @property
-    def error(self) -> float | None:
-        """(simulated - expected) / expected; None where nothing was simulated or zero was expected."""
-        return None if self.simulated is None or not self.value else self.simulated / self.value - 1
 
 
 @dataclass(frozen=True)
@@ -145,7 +142,7 @@ def communication_table(metrics: Metrics) -> Titled:
 def critical_table(path: CriticalPath, least: float = 0.01) -> Titled:
     """What bounded more than a share `least` of the critical path."""
     table = Titled("critical path", ("<kind", "<bound by", ">ms", ">of the path"), f"more than {least:.0%} of it")
-    for (kind, bound), part in important(path.by_kind_and_bound(), least).items():
+    for (kind, bound), part in path.by_kind_and_bound(least).items():
         table.add(kind, bound, ms(part * path.makespan_ps), f"{part:.1%}")
     return table
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from simulator.observe.critical import CriticalPath, critical_path, important
+from simulator.observe.critical import CriticalPath, critical_path
 from tests.observe.hand import comm, task, timeline
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def _path(columns: Columns) -> CriticalPath:
     assert path.segments[0].from_ps == 0
     assert path.segments[-1].to_ps == path.makespan_ps == columns["end_ps"].max()
     assert all(one.to_ps == next_one.from_ps for one, next_one in pairwise(path.segments))
-    assert sum(path.by_kind().values()) == pytest.approx(1)
+    assert sum(path.by_kind_and_bound().values()) == pytest.approx(1)
     return path
 
 
@@ -37,9 +37,9 @@ def test_the_longer_of_two_branches() -> None:
     ]).columns())
     assert _steps(path) == [(0, "attention", 0, 10, "work", "L2"), (0, "dispatch", 10, 30, "work", "link"),
                             (0, "experts", 30, 50, "work", "HBM")]
-    assert path.by_kind() == {"all_to_all": 0.4, "gemm": 0.4, "attention": 0.2}
-    assert path.by_bound() == {"link": 0.4, "HBM": 0.4, "L2": 0.2}
-    assert important(path.by_kind_and_bound(), 0.2) == {("all_to_all", "link"): 0.4, ("gemm", "HBM"): 0.4}
+    assert path.shares(lambda segment: segment.kind) == {"all_to_all": 0.4, "gemm": 0.4, "attention": 0.2}
+    assert path.shares(lambda segment: segment.bound_by) == {"link": 0.4, "HBM": 0.4, "L2": 0.2}
+    assert path.by_kind_and_bound(0.2) == {("all_to_all", "link"): 0.4, ("gemm", "HBM"): 0.4}
 
 
 def test_a_late_peer_is_followed_to_its_rank() -> None:
@@ -64,7 +64,7 @@ def test_waits_that_nobody_explains_are_named() -> None:
     assert [step[2:] for step in _steps(path)] == [
         (0, 10, "work", "compute"), (10, 20, "wait", "cores"), (20, 30, "work", "compute"), (30, 35, "wait", "peers"),
         (35, 40, "work", "link"), (40, 50, "wait", "unknown"), (50, 60, "work", "compute")]
-    assert path.by_kind()["wait"] == 25 / 60
+    assert path.shares(lambda segment: segment.what)["wait"] == 25 / 60
 
 
 def test_the_host_is_followed_back_to_what_it_was_blocked_on() -> None:
@@ -76,7 +76,7 @@ def test_the_host_is_followed_back_to_what_it_was_blocked_on() -> None:
     ]).columns())
     assert _steps(path) == [(0, "a", 0, 10, "work", "compute"), (0, "counts", 10, 18, "latency", "latency"),
                             (0, "c", 18, 27, "host", "host"), (0, "c", 27, 30, "work", "compute")]
-    assert path.by_kind()["host"] == 9 / 30
+    assert path.shares(lambda segment: segment.what)["host"] == 9 / 30
 
 
 def test_a_host_that_was_never_blocked_goes_back_to_the_beginning() -> None:

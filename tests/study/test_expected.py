@@ -1,0 +1,25 @@
+"""Errors of simulated values against published ones."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from simulator.study.expected import compared
+from simulator.study.scenario import Expected
+
+
+@pytest.mark.parametrize(("value", "band", "simulated", "error"), [
+    (3128.0, None, 3200.0, 72 / 3128), (0.5, None, None, None), (1.0, (0.9, 1.2), 1.1, 0.0),
+    (1.0, (0.9, 1.2), 1.8, 0.5), (1.0, (1.0, None), 3.0, 0.0), (1.0, (1.0, None), 0.25, -0.75),
+])  # fmt: skip
+def test_errors_are_relative_to_what_was_expected(value: float, band: Any, simulated: float | None,
+                                                  error: float | None) -> None:
+    expected = Expected(id="A1", metric="latency_ms", value=value, role="predict", band=band)
+    metrics = {} if simulated is None else {"latency_ms": simulated}
+    run: Any = SimpleNamespace(scenario=SimpleNamespace(name="mine", expected=(expected,)), metrics=metrics, recorded=True)
+    (row,) = compared(run)
+    assert row["error"] == (None if error is None else pytest.approx(error))
+    assert bool(row["missing"]) == (simulated is None)
