@@ -19,7 +19,8 @@ def test_errors_are_relative_to_what_was_expected(value: float, band: Any, simul
                                                   error: float | None) -> None:
     expected = Expected(id="A1", metric="latency_ms", value=value, role="predict", band=band)
     metrics = {} if simulated is None else {"latency_ms": simulated}
-    run: Any = SimpleNamespace(scenario=SimpleNamespace(name="mine", expected=(expected,)), metrics=metrics, recorded=True)
+    scenario = SimpleNamespace(name="mine", expected=(expected,))
+    run: Any = SimpleNamespace(scenario=scenario, metrics=metrics, recorded=True)
     (row,) = compared(run)
     assert row["error"] == (None if error is None else pytest.approx(error))
     assert bool(row["missing"]) == (simulated is None)
