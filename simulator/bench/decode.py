@@ -29,10 +29,11 @@ def _rows(layer: int, half: int) -> Sequence[int]:
     """Rows for every die's expert, drawn from a power law."""
     import numpy as np
 
+    from simulator.model.routing import power_law
+
     random = np.random.default_rng((layer, half))
-    popularity = np.arange(1, EXPERT_PARALLEL + 1, dtype=float) ** -0.1
-    random.shuffle(popularity)
-    rows: list[int] = random.multinomial(TOKENS * 8 * EXPERT_PARALLEL, popularity / popularity.sum()).tolist()
+    popularity = power_law(EXPERT_PARALLEL, 0.1, random)
+    rows: list[int] = random.multinomial(TOKENS * 8 * EXPERT_PARALLEL, popularity).tolist()
     return rows
 
 

@@ -10,7 +10,6 @@ levels by arithmetic, and are those of the graph.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import pairwise
@@ -137,15 +136,6 @@ class Fabric:
             if shift % dies:
                 return False
         return True
-
-    def members(self, level: str, index: int) -> range:
-        """The ranks in one instance of a level: members("node", 1) == range(16, 32)."""
-        dies = self.by_level[level].dies
-        return range(min(index * dies, self.ranks), min((index + 1) * dies, self.ranks))
-
-    def links(self) -> Iterator[tuple[str, str, float]]:
-        """Every directed edge with its rate in bytes per second."""
-        yield from self.graph.edges(data="rate_bytes_per_s")
 
     def route(self, source: int, target: int) -> Route:
         """The way from one rank to another through the innermost level that joins them.

@@ -11,8 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from simulator.die.kernels import Work
-from simulator.model import ops
-from simulator.model.layout import shard_size
+from simulator.model import mla, moe, ops
 from simulator.model.mla import Kernels
 from simulator.spec.model import ModelShapes
 
@@ -26,18 +25,18 @@ def prolog(s: ModelShapes, tokens: int, weights: str = "", fused: bool = True) -
     """
     latent = s.kv_lora + s.rope_dim
     parts: Kernels = [
-        ("attention.q_a", ops.gemm(tokens, s.q_lora, s.hidden, weights=_named(weights, "q_a"))),
+        ("attention.q_a", ops.gemm(tokens, s.q_lora, s.hidden, weights=ops.named(weights, "q_a"))),
         ("attention.q_a.norm", ops.rms_norm(tokens, s.q_lora)),
-        ("attention.q_b", ops.gemm(tokens, s.heads * s.qk_dim, s.q_lora, weights=_named(weights, "q_b"))),
+        ("attention.q_b", ops.gemm(tokens, s.heads * s.qk_dim, s.q_lora, weights=ops.named(weights, "q_b"))),
         ("attention.absorb_k",
-         ops.batched_gemm(tokens, s.heads, s.kv_lora, s.nope_dim, weights=_named(weights, "absorb_k"))),
+         ops.batched_gemm(tokens, s.heads, s.kv_lora, s.nope_dim, weights=ops.named(weights, "absorb_k"))),
         ("attention.q_rope", ops.copy(tokens * s.heads * s.rope_dim)),
-        ("attention.kv_a", ops.gemm(tokens, latent, s.hidden, weights=_named(weights, "kv_a"))),
+        ("attention.kv_a", ops.gemm(tokens, latent, s.hidden, weights=ops.named(weights, "kv_a"))),
         ("attention.kv_a.norm_rope_cache", ops.passes(2.0 * tokens * latent, 4.0 * tokens * latent)),
     ]  # fmt: skip
     if not fused:
         return in_l2(parts)
-    work = ops.fused("mla_prolog", "gemm", tuple(work for _, work in parts), _named(weights, "prolog"))
+    work = ops.fused("mla_prolog", "gemm", tuple(work for _, work in parts), ops.named(weights, "prolog"))
     return in_l2([("attention.prolog", work)])
 
 
@@ -52,54 +51,34 @@ def attention(
     core = ops.latent_attention(contexts, s.heads, s.kv_lora, s.rope_dim, family)
     if awaited := min(awaited_bytes, core.streamed_bytes):
         streamed = core.streamed_bytes - awaited
-        core = replace(core, streamed_bytes=streamed, weight_bytes=awaited, weights=_named(weights, "cache"))
+        core = replace(core, streamed_bytes=streamed, weight_bytes=awaited, weights=ops.named(weights, "cache"))
     return in_l2([("attention.core", core)]) + absorb_v(s, tokens, weights)
 
 
 def absorb_v(s: ModelShapes, tokens: int, weights: str = "") -> Kernels:
     """The way back from the latent space."""
-    product = ops.batched_gemm(tokens, s.heads, s.v_dim, s.kv_lora, weights=_named(weights, "absorb_v"))
+    product = ops.batched_gemm(tokens, s.heads, s.v_dim, s.kv_lora, weights=ops.named(weights, "absorb_v"))
     return in_l2([("attention.absorb_v", product)])
 
 
 def output_projection(s: ModelShapes, tokens: int, shards: int = 1, weights: str = "") -> Kernels:
     """Quantise, and o_proj with 1/shards of its input."""
-    width = shard_size(s.heads, shards, "heads") * s.v_dim
-    return in_l2([
-        ("attention.o.quantise", ops.quantise(tokens, width)),
-        ("attention.o", ops.gemm(tokens, s.hidden, width, weights=_named(weights, "o"))),
-    ])
+    return in_l2(mla.output_projection(s, tokens, shards, weights))
 
 
 def gate(s: ModelShapes, tokens: int, weights: str = "") -> Kernels:
     """Router in FP32 and top-k."""
-    scores = 4.0 * tokens * s.routed_experts
-    return in_l2([
-        ("gate.router", ops.gemm(tokens, s.routed_experts, s.hidden, "fp32", "fp32", _named(weights, "router"))),
-        ("gate.top_k", ops.passes(2.0 * scores, scores)),
-    ])
+    return in_l2(moe.router(s, tokens, weights))
 
 
 def ffn(s: ModelShapes, block: str, tokens: int, width: int, weights: str = "", quantise: bool = True) -> Kernels:
     """A gated FFN of `width` on these tokens: dense, shared expert, or a shard of either."""
-    return in_l2([
-        *([(f"{block}.quantise", ops.quantise(tokens, s.hidden))] if quantise else []),
-        (f"{block}.gate_up",
-         ops.gemm(tokens, 2 * width, s.hidden, out="int32", weights=_named(weights, f"{block}.gate_up"))),
-        (f"{block}.swiglu", ops.swiglu_quantise(tokens, width)),
-        (f"{block}.down", ops.gemm(tokens, s.hidden, width, weights=_named(weights, f"{block}.down"))),
-    ])  # fmt: skip
+    return in_l2(moe.ffn(s, block, tokens, width, weights, quantise))
 
 
 def experts(s: ModelShapes, rows: tuple[int, ...], weights: str = "") -> Kernels:
     """The local experts on the rows that came for each of them."""
-    width = s.expert_intermediate
-    return in_l2([
-        ("experts.gate_up",
-         ops.grouped_gemm(rows, 2 * width, s.hidden, out="int32", weights=_named(weights, "experts.gate_up"))),
-        ("experts.swiglu", ops.swiglu_quantise(sum(rows), width)),
-        ("experts.down", ops.grouped_gemm(rows, s.hidden, width, weights=_named(weights, "experts.down"))),
-    ])  # fmt: skip
+    return in_l2(moe.products(s, rows, weights))
 
 
 def mla_blocks(
@@ -119,8 +98,3 @@ def _weight_bytes(work: Work) -> float:
 def in_l2(kernels: Kernels) -> Kernels:
     """These kernels with activations that stay in L2."""
     return [(name, ops.cached(work)) for name, work in kernels]
-
-
-def _named(weights: str, part: str) -> str:
-    """A layer's weights of one part, or "" where what lies in L2 is not tracked."""
-    return f"{weights}.{part}" if weights else ""

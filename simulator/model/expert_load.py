@@ -11,7 +11,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Protocol
 
 from simulator.model.eplb import Placement, rebalance, spread
-from simulator.model.routing import check_skew
+from simulator.model.routing import check_skew, power_law
 
 if TYPE_CHECKING:
     import numpy as np
@@ -99,6 +99,4 @@ def _popularity(load: ExpertLoad, layer: int) -> np.ndarray:
     import numpy as np
 
     check_skew(load.experts, load.per_token, load.skew)
-    popularity = np.arange(1, load.experts + 1, dtype=float) ** -load.skew
-    np.random.default_rng((load.seed, 4, layer)).shuffle(popularity)
-    return popularity / popularity.sum()
+    return power_law(load.experts, load.skew, np.random.default_rng((load.seed, 4, layer)))

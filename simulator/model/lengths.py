@@ -17,17 +17,15 @@ def cached_lengths(ranks: int, per_rank: int, mean: int, spread: float, seed: in
 
 
 def on_ranks(lengths: list[int], ranks: int, length_aware: bool) -> list[tuple[int, ...]]:
-    """The lengths on each rank: as many requests each as they come, or as many tokens each."""
+    """The lengths on each rank: as many requests each as they come, or as many tokens each.
+
+    Where requests divide over ranks they get as many of them too: a deal of the sorted lengths, back and forth.
+    """
     if not length_aware:
         return [tuple(lengths[rank::ranks]) for rank in range(ranks)]
-    return _level(lengths, ranks)
-
-
-def _level(lengths: list[int], ranks: int) -> list[tuple[int, ...]]:
-    """As many requests on each rank, tokens as level as a back-and-forth deal of the sorted lengths makes them."""
-    longest_first = sorted(lengths, reverse=True)
     if len(lengths) % ranks:
         return deal(lengths, ranks)
+    longest_first = sorted(lengths, reverse=True)
     hands: list[list[int]] = [[] for _ in range(ranks)]
     for start in range(0, len(lengths), ranks):
         poorest_first = sorted(range(ranks), key=lambda rank: sum(hands[rank]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from simulator.die.kernels import Work
 from simulator.model import ops
+from simulator.model.layout import shard_size
 from simulator.spec.model import ModelShapes
 
 Kernels = list[tuple[str, Work]]
@@ -35,10 +36,9 @@ def down_projections(s: ModelShapes, tokens: int) -> Kernels:
 
 def up_projections(s: ModelShapes, tokens: int, heads: int) -> Kernels:
     """Latents up to per-head queries, keys and values, each part of a head in the layout that attention wants."""
-    q_dim = s.nope_dim + s.rope_dim
     return [
         ("attention.q_b.quantise", ops.quantise(tokens, s.q_lora)),
-        ("attention.q_b", ops.gemm(tokens, heads * q_dim, s.q_lora)),
+        ("attention.q_b", ops.gemm(tokens, heads * s.qk_dim, s.q_lora)),
         ("attention.q.rope", ops.copy(tokens * heads * s.rope_dim)),
         ("attention.q_rope.layout", ops.copy(tokens * heads * s.rope_dim)),
         ("attention.q_nope.layout", ops.copy(tokens * heads * s.nope_dim)),
@@ -54,16 +54,17 @@ def attention(s: ModelShapes, sequences: Sequences, heads: int, family: str) -> 
     """FlashAttention and the layout of its result; the TND family reads and writes tokens in order, without layouts."""
     queries = sum(queries for queries, _, _ in sequences)
     return [
-        ("attention.flash", ops.flash_attention(sequences, heads, s.nope_dim + s.rope_dim, s.v_dim, family)),
+        ("attention.flash", ops.flash_attention(sequences, heads, s.qk_dim, s.v_dim, family)),
         ("attention.o.layout", ops.copy(queries * heads * s.v_dim)),
     ]
 
 
-def output_projection(s: ModelShapes, tokens: int) -> Kernels:
-    """All heads of these tokens back to the hidden size."""
+def output_projection(s: ModelShapes, tokens: int, shards: int = 1, weights: str = "") -> Kernels:
+    """Heads of these tokens back to the hidden size: quantise, and o_proj with 1/shards of its input."""
+    width = shard_size(s.heads, shards, "heads") * s.v_dim
     return [
-        ("attention.o.quantise", ops.quantise(tokens, s.heads * s.v_dim)),
-        ("attention.o", ops.gemm(tokens, s.hidden, s.heads * s.v_dim)),
+        ("attention.o.quantise", ops.quantise(tokens, width)),
+        ("attention.o", ops.gemm(tokens, s.hidden, width, weights=ops.named(weights, "o"))),
     ]
 
 

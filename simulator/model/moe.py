@@ -15,13 +15,20 @@ from simulator.spec.model import ModelShapes
 
 def gate(s: ModelShapes, tokens: int) -> Kernels:
     """Norm, router in FP32 (cast, GEMM), then scores, groups and top-k."""
-    scores = 4.0 * tokens * s.routed_experts
     return [
         ("gate.norm", ops.add_rms_norm(tokens, s.hidden)),
         ("gate.cast", ops.passes(2.0 * tokens * s.hidden, 4.0 * tokens * s.hidden)),
-        ("gate.router", ops.gemm(tokens, s.routed_experts, s.hidden, dtype="fp32", out="fp32")),
-        ("gate.top_k", ops.passes(2.0 * scores, scores)),
+        *router(s, tokens),
         ("gate.scale", ops.copy(tokens * s.experts_per_token, 4.0)),
+    ]
+
+
+def router(s: ModelShapes, tokens: int, weights: str = "") -> Kernels:
+    """Router in FP32 and top-k."""
+    scores, name = 4.0 * tokens * s.routed_experts, ops.named(weights, "router")
+    return [
+        ("gate.router", ops.gemm(tokens, s.routed_experts, s.hidden, "fp32", "fp32", name)),
+        ("gate.top_k", ops.passes(2.0 * scores, scores)),
     ]
 
 
@@ -41,12 +48,10 @@ def split_sizes(s: ModelShapes) -> Kernels:
 
 def experts(s: ModelShapes, rows: tuple[int, ...]) -> Kernels:
     """The local experts on the rows that arrived for each of them, sorted by expert before and unsorted after."""
-    total, width = sum(rows), s.expert_intermediate
+    total = sum(rows)
     return [
         ("experts.re_routing", ops.copy(total * (s.hidden + 4.0), 1.0)),
-        ("experts.gate_up", ops.grouped_gemm(rows, 2 * width, s.hidden, out="int32")),
-        ("experts.swiglu", ops.swiglu_quantise(total, width)),
-        ("experts.down", ops.grouped_gemm(rows, s.hidden, width)),
+        *products(s, rows),
         ("experts.unsort_to_float", ops.copy(total, 4.0)),
         ("experts.unsort_argsort", ops.copy(total, 4.0)),
         ("experts.unsort_to_int", ops.copy(total, 4.0)),
@@ -54,15 +59,32 @@ def experts(s: ModelShapes, rows: tuple[int, ...]) -> Kernels:
     ]
 
 
+def products(s: ModelShapes, rows: tuple[int, ...], weights: str = "") -> Kernels:
+    """Both products of the local experts on the rows of each of them."""
+    width = s.expert_intermediate
+    up, down = (ops.named(weights, f"experts.{part}") for part in ("gate_up", "down"))
+    return [
+        ("experts.gate_up", ops.grouped_gemm(rows, 2 * width, s.hidden, out="int32", weights=up)),
+        ("experts.swiglu", ops.swiglu_quantise(sum(rows), width)),
+        ("experts.down", ops.grouped_gemm(rows, s.hidden, width, weights=down)),
+    ]
+
+
+def ffn(s: ModelShapes, block: str, tokens: int, width: int, weights: str = "", quantise: bool = True) -> Kernels:
+    """A gated FFN of `width` on these tokens: dense, shared expert, or a shard of either."""
+    up, down = (ops.named(weights, f"{block}.{part}") for part in ("gate_up", "down"))
+    return [
+        *([(f"{block}.quantise", ops.quantise(tokens, s.hidden))] if quantise else []),
+        (f"{block}.gate_up", ops.gemm(tokens, 2 * width, s.hidden, out="int32", weights=up)),
+        (f"{block}.swiglu", ops.swiglu_quantise(tokens, width)),
+        (f"{block}.down", ops.gemm(tokens, s.hidden, width, weights=down)),
+    ]
+
+
 def shared_expert(s: ModelShapes, tokens: int) -> Kernels:
     """The expert that every token visits, if there is one."""
     width = s.shared_experts * s.expert_intermediate
-    return [] if not width else [
-        ("shared.quantise", ops.quantise(tokens, s.hidden)),
-        ("shared.gate_up", ops.gemm(tokens, 2 * width, s.hidden, out="int32")),
-        ("shared.swiglu", ops.swiglu_quantise(tokens, width)),
-        ("shared.down", ops.gemm(tokens, s.hidden, width)),
-    ]
+    return ffn(s, "shared", tokens, width) if width else []
 
 
 def finalize_routing(s: ModelShapes, tokens: int) -> Kernels:
@@ -76,14 +98,7 @@ def finalize_routing(s: ModelShapes, tokens: int) -> Kernels:
 
 def dense(s: ModelShapes, tokens: int) -> Kernels:
     """The FFN of the first layers."""
-    width = s.dense_intermediate
-    return [
-        ("dense.norm", ops.add_rms_norm(tokens, s.hidden)),
-        ("dense.quantise", ops.quantise(tokens, s.hidden)),
-        ("dense.gate_up", ops.gemm(tokens, 2 * width, s.hidden, out="int32")),
-        ("dense.swiglu", ops.swiglu_quantise(tokens, width)),
-        ("dense.down", ops.gemm(tokens, s.hidden, width)),
-    ]
+    return [("dense.norm", ops.add_rms_norm(tokens, s.hidden)), *ffn(s, "dense", tokens, s.dense_intermediate)]
 
 
 def embedding_shard(s: ModelShapes, tokens: int) -> Kernels:

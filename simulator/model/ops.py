@@ -11,6 +11,11 @@ from dataclasses import replace
 from simulator.die.kernels import ELEMENT_BYTES, Work
 
 
+def named(weights: str, part: str) -> str:
+    """A layer's weights of one part, or "" where what lies in L2 is not tracked."""
+    return f"{weights}.{part}" if weights else ""
+
+
 def gemm(tokens: int, n: int, k: int, dtype: str = "int8", out: str = "bf16", weights: str = "") -> Work:
     """[tokens, k] x [k, n]. An int32 result has no dequantising epilogue, so it is a family of its own."""
     return grouped_gemm((tokens,), n, k, dtype, out, weights)
@@ -39,49 +44,24 @@ def grouped_gemm(
 
 
 def flash_attention(
-    sequences: tuple[tuple[int, int, bool], ...],
-    heads: int,
-    qk_dim: int,
-    v_dim: int,
-    family: str = "flash_attention_ntd",
-    dtype: str = "bf16",
-    kv_heads: int = 0,
+    sequences: tuple[tuple[int, int, bool], ...], heads: int, qk_dim: int, v_dim: int,
+    family: str = "flash_attention_ntd", dtype: str = "bf16", kv_heads: int = 0,
 ) -> Work:
     """Attention with its own keys per head, or per `kv_heads` groups of heads; sequences: (queries, keys, causal)."""
-    queries = sum(queries for queries, _, _ in sequences)
-    keys = sum(keys for _, keys, _ in sequences)
-    kv_heads = kv_heads or heads
-    element = ELEMENT_BYTES[dtype]
-    return Work(
-        family,
-        kind="attention",
-        dtype=dtype,
-        out_dtype=dtype,
-        scores=sequences,
-        heads=heads,
-        kv_heads=kv_heads,
-        kv_dim=qk_dim + v_dim,
-        qk_dim=qk_dim,
-        v_dim=v_dim,
-        read_bytes=(heads * queries * qk_dim + kv_heads * keys * (qk_dim + v_dim)) * element,
-        write_bytes=heads * queries * v_dim * element,
-    )
+    work = _attention(sequences, heads, kv_heads or heads, qk_dim, v_dim, qk_dim + v_dim, family, dtype)
+    return replace(work, read_bytes=work.read_bytes + work.streamed_bytes, streamed_bytes=0.0)
 
 
 def grouped_attention(
-    sequences: tuple[tuple[int, int], ...],
-    heads: int,
-    kv_heads: int,
-    qk_dim: int,
-    v_dim: int,
-    family: str,
+    sequences: tuple[tuple[int, int], ...], heads: int, kv_heads: int, qk_dim: int, v_dim: int, family: str,
     dtype: str = "bf16",
 ) -> Work:
     """Grouped-query attention in decode: heads of a group share keys and values, which stream past L2 once.
 
     sequences: (queries, cached tokens) of every request.
     """
-    return _decode_attention(sequences, heads, kv_heads, qk_dim, v_dim, qk_dim + v_dim, family, dtype)
+    scores = tuple((queries, keys, False) for queries, keys in sequences)
+    return _attention(scores, heads, kv_heads, qk_dim, v_dim, qk_dim + v_dim, family, dtype)
 
 
 def latent_attention(
@@ -91,23 +71,23 @@ def latent_attention(
 
     sequences: (queries, cached tokens) of every request. The cache is read once per request and streams past L2.
     """
-    latent = kv_lora + rope_dim
-    return _decode_attention(sequences, heads, 1, latent, kv_lora, latent, family, dtype)
+    scores, latent = tuple((queries, keys, False) for queries, keys in sequences), kv_lora + rope_dim
+    return _attention(scores, heads, 1, latent, kv_lora, latent, family, dtype)
 
 
-def _decode_attention(
-    sequences: tuple[tuple[int, int], ...], heads: int, kv_heads: int, qk_dim: int, v_dim: int, kv_dim: int,
+def _attention(
+    scores: tuple[tuple[int, int, bool], ...], heads: int, kv_heads: int, qk_dim: int, v_dim: int, kv_dim: int,
     family: str, dtype: str,
 ) -> Work:
-    """kv_dim: what the cache keeps per token and head of keys and values."""
-    queries, keys = sum(queries for queries, _ in sequences), sum(keys for _, keys in sequences)
+    """Keys and values stream past L2. kv_dim: their elements per token and head that has keys of its own."""
+    queries, keys = sum(queries for queries, _, _ in scores), sum(keys for _, keys, _ in scores)
     element = ELEMENT_BYTES[dtype]
     return Work(
         family,
         kind="attention",
         dtype=dtype,
         out_dtype=dtype,
-        scores=tuple((queries, keys, False) for queries, keys in sequences),
+        scores=scores,
         heads=heads,
         kv_heads=kv_heads,
         kv_dim=kv_dim,
@@ -116,7 +96,7 @@ def _decode_attention(
         read_bytes=queries * heads * qk_dim * element,
         write_bytes=queries * heads * v_dim * element,
         streamed_bytes=keys * kv_heads * kv_dim * element,
-    )  # fmt: skip
+    )
 
 
 def cached(work: Work) -> Work:

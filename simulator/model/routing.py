@@ -69,9 +69,7 @@ class Drawn:
         import numpy as np
 
         random = np.random.default_rng(self.seed)
-        popularity = np.arange(1, self.experts + 1, dtype=float) ** -self.skew
-        random.shuffle(popularity)
-        popularity /= popularity.sum()
+        popularity = power_law(self.experts, self.skew, random)
         return np.stack([random.multinomial(tokens * self.per_token, popularity) for tokens in self.tokens])
 
     @cached_property
@@ -115,6 +113,15 @@ def routing_of(
 
 
 _drawn = lru_cache(maxsize=512)(Drawn)  # every rank that takes part asks for the same draw
+
+
+def power_law(experts: int, skew: float, random: np.random.Generator) -> np.ndarray:
+    """The popularity of every expert, in a random order; they add up to 1."""
+    import numpy as np
+
+    popularity = np.arange(1, experts + 1, dtype=float) ** -skew
+    random.shuffle(popularity)
+    return popularity / popularity.sum()
 
 
 def check_skew(experts: int, per_token: int, skew: float) -> None:

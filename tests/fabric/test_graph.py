@@ -27,7 +27,7 @@ def test_atlas_a3_two_nodes_vertex_by_vertex() -> None:
     assert fabric.graph.number_of_nodes() == 32 + 3
     assert fabric.graph.number_of_edges() == 32 + 2 * 32 + 2 * 2  # pairs in packages, ports, uplinks
     assert fabric.graph.nodes["die 19"] == {"rank": 19, "package": 9, "node": 1, "supernode": 0}
-    rates = {(u, v): rate for u, v, rate in fabric.links()}
+    rates = {(u, v): rate for u, v, rate in fabric.graph.edges(data="rate_bytes_per_s")}
     assert rates["die 0", "die 1"] == rates["die 1", "die 0"] == 224e9
     assert rates["die 0", "node 0"] == rates["node 0", "die 0"] == 196e9
     assert rates["node 1", "supernode 0"] == 16 * 196e9
@@ -78,12 +78,11 @@ def test_uplinks_belong_to_the_nearest_switches_below() -> None:
     assert fabric.route(0, 2).edges[0] == ("die 0", "leaf 0")
 
 
-def test_instances_and_members() -> None:
+def test_instances_and_their_ranks() -> None:
     fabric = Fabric(A3, ranks=20)
     assert fabric.levels == ("package", "node", "supernode")
     assert (fabric.instance(17, "package"), fabric.instance(17, "node"), fabric.instance(17, "supernode")) == (8, 1, 0)
-    assert fabric.members("node", 1) == range(16, 20)
-    assert list(fabric.members("package", 40)) == []
+    assert [rank for rank in range(20) if fabric.instance(rank, "node") == 1] == [16, 17, 18, 19]
 
 
 @pytest.mark.parametrize("ranks", [0, -1, 769, 10**6])
