@@ -16,7 +16,6 @@ from simulator.live.host import Host
 from simulator.live.host_thread import HostProcess
 from simulator.live.journal import Label
 from simulator.model.layout import blocks, shard_size, split
-from simulator.program.flag import set_flag
 from simulator.program.rank import Rank
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Part, Workload
@@ -54,12 +53,12 @@ def prefill(npu: Rank, case: Case) -> None:
     for layer in range(case.knobs.layers):
         with npu.scope(layer=layer):
             layers.launch(npu, layers.prefill_attention(s, tokens))
-            set_flag(npu, "kv.progress", f"layer {layer}", watched=True)
+            npu.set_flag("kv.progress", f"layer {layer}", watched=True)
             rows = tokens * s.experts_per_token
             node.all_to_all("dispatch.tokens", rows * s.hidden // GROUP, "nvlink")
             layers.launch(npu, layers.experts(s, tuple(split(rows, local))))
             node.all_to_all("combine.tokens", rows * s.hidden * 2 // GROUP, "nvlink")
-    set_flag(npu, "prefilled", "prefilled", watched=True)
+    npu.set_flag("prefilled", "prefilled", watched=True)
 
 
 def _prefills(rank: Any) -> Any:

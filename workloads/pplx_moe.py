@@ -19,7 +19,6 @@ from simulator.live.journal import Label
 from simulator.model import ops
 from simulator.model.layout import blocks
 from simulator.model.routing import routing_of
-from simulator.program.flag import set_flag, wait_flag
 from simulator.program.rank import Event, Rank
 from simulator.program.task import SizeTable
 from simulator.study import scenario
@@ -153,17 +152,17 @@ def _rows(
 def dispatch_send(npu: Rank, step: Step, tokens: int) -> Event:
     """Count routes, then pack the tokens of every remote peer; peers in the node get theirs over NVLink."""
     counted = npu.launch(ops.passes(tokens * 8 * 8.0, ROUTE_BYTES), "dispatch.count")
-    set_flag(npu, "dispatch.route_done", step.on("route_done"))
+    npu.set_flag("dispatch.route_done", step.on("route_done"))
     stored = _over_nvlink(npu, step, counted, "dispatch.nvlink", step.node_bytes(step.token.slot_bytes))
     npu.launch(phase(tokens * step.token.slot_bytes, step.sent(step.remote) * step.token.slot_bytes), "dispatch.pack")
-    set_flag(npu, "dispatch.send_done", step.on("send_done"))
+    npu.set_flag("dispatch.send_done", step.on("send_done"))
     return stored
 
 
 def dispatch_receive(npu: Rank, step: Step, stored: Event) -> Event:
     """Spin on the flag of the host, then shuffle what came into the layout of the grouped GEMM."""
     npu.wait(stored)
-    wait_flag(npu, "dispatch.wait", step.on("dispatched"))
+    npu.wait_flag("dispatch.wait", step.on("dispatched"))
     arrived = step.received(range(len(step.rows))) * step.token.slot_bytes
     return npu.launch(ops.passes(arrived, arrived), "dispatch.shuffle")
 
@@ -172,17 +171,17 @@ def combine_send(npu: Rank, step: Step) -> Event:
     """Pack expert outputs per peer; peers in the node get theirs over NVLink."""
     back = step.received(step.remote) * step.token.combine_bytes
     packed = npu.launch(ops.passes(back, back), "combine.pack")
-    set_flag(npu, "combine.send_done", step.on("combine_packed"))
+    npu.set_flag("combine.send_done", step.on("combine_packed"))
     return _over_nvlink(npu, step, packed, "combine.nvlink", step.node_bytes(step.token.combine_bytes, back=True))
 
 
 def combine_receive(npu: Rank, step: Step, stored: Event, tokens: int) -> Event:
     """Spin on the flag, then sum the copies of every token in FP32."""
     npu.wait(stored)
-    wait_flag(npu, "combine.wait", step.on("combined"))
+    npu.wait_flag("combine.wait", step.on("combined"))
     arrived = step.sent(range(len(step.rows))) * step.token.combine_bytes
     summed = npu.launch(ops.passes(arrived, tokens * step.token.combine_bytes), "combine.sum")
-    set_flag(npu, "combine.done", step.on("combine_done"))
+    npu.set_flag("combine.done", step.on("combine_done"))
     return summed
 
 

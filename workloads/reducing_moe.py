@@ -28,7 +28,6 @@ from simulator.live.journal import JournalRow, Label
 from simulator.live.nic import Write
 from simulator.model import ops
 from simulator.model.layout import split
-from simulator.program.flag import set_flag, wait_flag
 from simulator.program.rank import Event, Rank
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Workload
@@ -111,11 +110,11 @@ def dispatch(npu: Rank, copies: Copies, number: int, held: Any) -> None:
     npu.launch(ops.passes(copies.tokens * 8 * 8.0, ROUTE_BYTES), "dispatch.count")
     size = copies.token.slot_bytes
     npu.launch(phase(copies.tokens * size, copies.crossing * size), "dispatch.pack")
-    set_flag(npu, "dispatch.send_done", flag(number, "packed"))
+    npu.set_flag("dispatch.send_done", flag(number, "packed"))
     own = copies.inside / copies.nodes
     copied = received(npu, own * size)
     for chunk in range(copies.chunks if copies.nodes > 1 else 0):
-        wait_flag(npu, "dispatch.wait", flag(number, "dispatched", chunk), held)
+        npu.wait_flag("dispatch.wait", flag(number, "dispatched", chunk), held)
         copied = received(npu, (copies.inside - own) / copies.chunks * size)
     npu.wait(copied)
 
@@ -137,10 +136,10 @@ def combine(npu: Rank, copies: Copies, number: int, held: Any) -> None:
         with npu.stream("sum"):
             npu.wait(arrived)
             npu.launch(phase(inside / copies.chunks, back / copies.chunks), "combine.reduce")
-            summed = set_flag(npu, "combine.send_done", flag(number, "summed", chunk))
+            summed = npu.set_flag("combine.send_done", flag(number, "summed", chunk))
     npu.wait(summed)
     if copies.nodes > 1:
-        wait_flag(npu, "combine.wait", flag(number, "combined"), held)
+        npu.wait_flag("combine.wait", flag(number, "combined"), held)
     npu.launch(ops.passes(back, copies.tokens * size), "combine.sum")
 
 

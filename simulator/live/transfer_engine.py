@@ -113,14 +113,6 @@ class TransferEngine:
         yield from self._submit(on, label, writes, self.spec.post_page.si, "nic.post_page", because)
         return done
 
-    def send(self, on: HostThread, label: Label, peer: int, size_bytes: int, tag: str) -> HostProcess:
-        """One message that the peer receives by its tag."""
-        yield from self.write(on, label, peer, size_bytes, tag)
-
-    def recv(self, label: Label, tag: str, parts: int = 1) -> simpy.Event:
-        """An event: a message of this tag is here (a large one comes in one part per card)."""
-        return self.count(label, tag, parts)
-
     def count(self, label: Label, immediate: str, expected: int, gpu_flag: str = "") -> simpy.Event:
         """An event: so many immediates have been counted; they may come before a process waits for them."""
         wanted = Expectation(expected, self.env.event(), label, gpu_flag)

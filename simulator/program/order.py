@@ -14,9 +14,8 @@ from types import FrameType
 
 from simulator.die.kernels import Work
 from simulator.paths import innermost_own
-from simulator.program.flag import Flag
 from simulator.program.rank import Event, Rank
-from simulator.program.task import Collective, Prefetch, Program, ProgramError, Task
+from simulator.program.task import Collective, Flag, Prefetch, Program, ProgramError, Task
 
 Issued = dict[tuple[str, str], dict[tuple, Task]]
 """By group and side ("put", "collect", or "" for all others): the exchanges of a rank in the order of their launches,

@@ -159,6 +159,14 @@ class Rank:
         last = Prefetch(weights, size_bytes / pieces, rate_bytes_per_s, size_bytes)
         return self.launch(last, f"prefetch {weights}")
 
+    def set_flag(self, name: str, flag: str, watched: bool = False) -> Event:
+        """The host can see `flag` once everything before it in the current stream has ended."""
+        return self.launch(Flag("set_flag", flag, watched=watched), name)
+
+    def wait_flag(self, name: str, flag: str, cores: tuple[tuple[str, int], ...] = ()) -> Event:
+        """What follows in the current stream starts once the host has set `flag`."""
+        return self.launch(Flag("wait_flag", flag, cores), name)
+
     def event(self, name: str) -> Event:
         """An event that is still to be recorded."""
         return Event(name, None, self)
@@ -237,7 +245,7 @@ class Group:
 
     def all_to_all(self, name: str, bytes_per_pair: int, via: str, algorithm: str = "direct") -> Event:
         """Every rank sends `bytes_per_pair` to every other one."""
-        return self._launch(Collective("all_to_all", self.name, via, _whole(bytes_per_pair), algorithm=algorithm), name)
+        return self._launch(Collective("all_to_all", self.name, via, int(bytes_per_pair), algorithm=algorithm), name)
 
     def all_to_all_uneven(
         self, name: str, sizes: tuple[tuple[int, ...], ...], via: str, algorithm: str = "direct"
@@ -250,17 +258,15 @@ class Group:
 
     def all_gather(self, name: str, shard_bytes: int, via: str, algorithm: str = "direct") -> Event:
         """Every rank ends with the shards of all."""
-        return self._launch(Collective("all_gather", self.name, via, _whole(shard_bytes), algorithm=algorithm), name)
+        return self._launch(Collective("all_gather", self.name, via, int(shard_bytes), algorithm=algorithm), name)
 
     def reduce_scatter(self, name: str, shard_bytes: int, via: str, algorithm: str = "direct") -> Event:
         """Every rank ends with the sum of one shard."""
-        return self._launch(
-            Collective("reduce_scatter", self.name, via, _whole(shard_bytes), algorithm=algorithm), name
-        )
+        return self._launch(Collective("reduce_scatter", self.name, via, int(shard_bytes), algorithm=algorithm), name)
 
     def all_reduce(self, name: str, buffer_bytes: int, via: str, algorithm: str = "direct") -> Event:
         """Every rank ends with the sum of the whole buffer: a ReduceScatter, then an AllGather."""
-        return self._launch(Collective("all_reduce", self.name, via, _whole(buffer_bytes), algorithm=algorithm), name)
+        return self._launch(Collective("all_reduce", self.name, via, int(buffer_bytes), algorithm=algorithm), name)
 
     def barrier(self, name: str, via: str) -> Event:
         """No member passes before all have come."""
@@ -271,7 +277,7 @@ class Group:
 
         received_bytes: what the others put here in the same exchange.
         """
-        sent, received = _whole(sent_bytes), _whole(received_bytes)
+        sent, received = int(sent_bytes), int(received_bytes)
         return self._launch(Collective("put", self.name, via, sent_bytes=sent, received_bytes=received), name)
 
     def collect(self, name: str, via: str) -> Event:
@@ -289,7 +295,7 @@ class Group:
     def _message(self, kind: str, name: str, peer: int, size_bytes: int, via: str) -> Event:
         if not 0 <= peer < self.size:
             raise ProgramError(f"{kind} '{name}': group '{self.name}' has members 0 to {self.size - 1}, not {peer}")
-        return self._launch(Collective(kind, self.name, via, _whole(size_bytes), peer=peer), name)
+        return self._launch(Collective(kind, self.name, via, int(size_bytes), peer=peer), name)
 
     def _launch(self, collective: Collective, name: str) -> Event:
         algorithm, right = collective.algorithm, ALGORITHMS.get(collective.kind, ("direct",))
@@ -297,7 +303,3 @@ class Group:
             what = f"{collective.kind} '{name}' in group '{self.name}': no algorithm '{algorithm}'"
             raise ProgramError(f"{what}{did_you_mean(algorithm, right)}; there are {', '.join(right)}")
         return self.npu.launch(collective, name)
-
-
-def _whole(size_bytes: float) -> int:
-    return int(size_bytes)

@@ -9,7 +9,6 @@ port that stands gets 1 MB x 12 / 4 = 3 MB while the message that stands moves 1
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from simulator.collective.transfer import CapacityKey, Phase, Transfer
@@ -22,25 +21,22 @@ if TYPE_CHECKING:
     from simulator.symmetry.ties import Exchange, WorldTies
 
 
-@dataclass(frozen=True, slots=True)
-class Classes:
-    """The class of every capacity and transfer; standing: the capacity that stands for each class. rates: bytes/s."""
-
-    capacities: Array
-    standing: Array
-    rates: Array
-    transfers: Array
-
-
 class Folding:
-    """What stands for what. leader[r]: who is simulated for rank r."""
+    """What stands for what.
 
-    def __init__(self, ties: WorldTies, leader: Sequence[int], classes: Classes) -> None:
+    leader[r]: who is simulated for rank r. capacities, transfers: the class of each; standing: the capacity that stands
+    for each class. rates: of capacities, in bytes/s.
+    """
+
+    def __init__(
+        self, ties: WorldTies, leader: Sequence[int], capacities: Array, standing: Array, rates: Array, transfers: Array
+    ) -> None:
         import numpy as np
 
-        self._ties, self._leader, self._classes = ties, leader, classes
-        self._capacities_alike = np.bincount(classes.capacities)
-        self._transfers_alike = np.bincount(classes.transfers) if len(classes.transfers) else classes.transfers
+        self._ties, self._leader, self._rates = ties, leader, rates
+        self._capacities, self._standing, self._transfers = capacities, standing, transfers
+        self._capacities_alike = np.bincount(capacities)
+        self._transfers_alike = np.bincount(transfers) if len(transfers) else transfers
 
     def phases(self, exchange: Exchange, phases: tuple[Phase, ...]) -> tuple[Phase, ...]:
         """Those of an exchange for the leaders: all like it together, on the capacities that stand."""
@@ -48,7 +44,7 @@ class Folding:
         for phase in phases:
             stand: dict[int, tuple[int, Transfer]] = {}
             for number, transfer in enumerate(phase.transfers, first):
-                stand.setdefault(int(self._classes.transfers[number]), (number, transfer))
+                stand.setdefault(int(self._transfers[number]), (number, transfer))
             first += len(phase.transfers)
             transfers = tuple(
                 self._folded(one, colour, *self._ties.capacities_of_transfer.of(at))
@@ -62,7 +58,7 @@ class Folding:
         place = self._ties.place_of(key)
         if place is None:
             return None
-        standing = self._classes.standing[int(self._classes.capacities[place])]
+        standing = self._standing[int(self._capacities[place])]
         return self._ties.numbering.key(int(self._ties.used[standing]))
 
     def own(self, exchange: Exchange, rank: int, transfer: Transfer, side: int) -> Transfer:
@@ -71,7 +67,7 @@ class Folding:
 
         numbers = [self._ties.numbering.of(key)[0] for key, _ in transfer.loads]
         loads = np.array([load for _, load in transfer.loads])
-        colour = int(self._classes.transfers[self._ties.first[exchange] + 2 * exchange[1].index(rank) + side])
+        colour = int(self._transfers[self._ties.first[exchange] + 2 * exchange[1].index(rank) + side])
         return self._folded(transfer, colour, loads, np.searchsorted(self._ties.used, numbers))
 
     def busy_ps(self, exchange: Exchange, before: int, numbers: Sequence[int]) -> int:
@@ -85,20 +81,20 @@ class Folding:
         loads, capacities = (np.concatenate(column) for column in zip(*ties, strict=True))
         there, place = np.unique(capacities, return_inverse=True)
         moved = np.bincount(place, weights=loads)
-        return to_ps(float((moved / self._classes.rates[there]).max(initial=0.0)))
+        return to_ps(float((moved / self._rates[there]).max(initial=0.0)))
 
     def _folded(self, transfer: Transfer, colour: int, loads: Array, capacities: Array) -> Transfer:
         """It for its class, which loads these capacities so much."""
         import numpy as np
 
         alike = int(self._transfers_alike[colour])
-        classes, first, place = np.unique(self._classes.capacities[capacities], return_index=True, return_inverse=True)
+        classes, first, place = np.unique(self._capacities[capacities], return_index=True, return_inverse=True)
         moved = np.zeros(len(classes), dtype=np.int64)
         np.add.at(moved, place, loads)
         stands = []
         for at in np.argsort(first).tolist():
             one = int(classes[at])
-            key = self._ties.numbering.key(int(self._ties.used[self._classes.standing[one]]))
+            key = self._ties.numbering.key(int(self._ties.used[self._standing[one]]))
             stands.append((key, int(moved[at]) * alike // int(self._capacities_alike[one])))
         waiting = sorted({self._leader[rank] for rank in transfer.ranks})
         return Transfer(transfer.size_bytes, tuple(stands), tuple(waiting), transfer.weight)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from simulator.symmetry.folding import Classes, Folding
+from simulator.symmetry.folding import Folding
 from simulator.symmetry.refinement import classes, colours_of, first_of_each, numbered
 from simulator.symmetry.ties import WorldTies
 
@@ -91,7 +91,7 @@ def find_roles(
     leaders = first_of_each(ranks, np.zeros(len(ranks)))
     leader = tuple(leaders[ranks].tolist())
     standing = _standing(ties, leaders, capacities)
-    return Roles(leader, Folding(ties, leader, Classes(capacities, standing, rates, transfers)))
+    return Roles(leader, Folding(ties, leader, capacities, standing, rates, transfers))
 
 
 def _by_rate(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from simulator.collective.one_sided import COLLECT, ONE_SIDED, keys_of, latency_s
@@ -36,17 +36,6 @@ class _Vertex:
     loads: Sequence[tuple[CapacityKey, int]]
     called: Sequence[int]
     ranks: Sequence[int]
-
-
-class _Numbers(dict):
-    """The number of every capacity that was asked for."""
-
-    def __init__(self, numbering: Numbering) -> None:
-        self._numbering = numbering
-
-    def __missing__(self, key: CapacityKey) -> int:
-        number = self[key] = self._numbering.of(key)[0]
-        return number
 
 
 @dataclass(slots=True)
@@ -75,7 +64,7 @@ class WorldTies:
 
         self._world, self._lowering = world, lowering
         self.numbering = Numbering(lowering.fabric)
-        self._numbers = _Numbers(self.numbering)
+        self._number = cache(lambda key: self.numbering.of(key)[0])
         meshed = lowering.fabric.spec.fabric[0].kind == "mesh"
         self._partitions = lowering.partitions if meshed else []
         self._names: dict[object, int] = {}
@@ -140,7 +129,7 @@ class WorldTies:
         import numpy as np
 
         latencies, vertices = self._vertices(exchange)
-        members, numbers = exchange[1], self._numbers
+        members = exchange[1]
 
         def column(values: Iterable[int]) -> Array:
             return np.fromiter(values, dtype=np.int64)
@@ -148,7 +137,7 @@ class WorldTies:
         waits = column(len(one.ranks) for one in vertices)
         loads = column(len(one.loads) for one in vertices)
         every = np.arange(len(vertices))
-        capacity = column(numbers[key] for one in vertices for key, _ in one.loads)
+        capacity = column(self._number(key) for one in vertices for key, _ in one.loads)
         return _Pattern(
             members[0],
             self._name("latencies", latencies),

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.live.journal import Label
 from simulator.model import ops
-from simulator.program.flag import set_flag, wait_flag
 from simulator.program.rank import Rank
 from simulator.replay.rates import RateChange
 from simulator.spec.load import load_machine, override
@@ -88,8 +87,8 @@ def communication_beside_communication() -> Columns:
 def _asking(npu: Rank, case: Case) -> None:
     npu.program.captured = True
     npu.launch(ops.copy(1e6), "before")
-    set_flag(npu, "ask", "asked")
-    wait_flag(npu, "answer", "answered", (("sm", 100),))
+    npu.set_flag("ask", "asked")
+    npu.wait_flag("answer", "answered", (("sm", 100),))
     npu.launch(ops.copy(1e6), "after")
 
 

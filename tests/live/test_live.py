@@ -10,8 +10,8 @@ import pytest
 from simulator.errors import InputError, RunError
 from simulator.live.journal import Label
 from simulator.model import ops
-from simulator.program.flag import Flag, set_flag, wait_flag
 from simulator.program.rank import Rank
+from simulator.program.task import Flag
 from simulator.study.library import load_scenario
 from simulator.study.scenario import Case, Scenario, Workload
 from simulator.study.simulate import program_text, simulate
@@ -22,8 +22,8 @@ def _echo(npu: Rank, case: Case) -> None:
     """A kernel, a flag for the host, a flag from the host, a kernel."""
     npu.program.captured = True
     npu.launch(ops.copy(1e6), "before")
-    set_flag(npu, "ask", "asked")
-    wait_flag(npu, "answer", "answered", (("sm", 100),))
+    npu.set_flag("ask", "asked")
+    npu.wait_flag("answer", "answered", (("sm", 100),))
     npu.launch(ops.copy(1e6), "after")
 
 

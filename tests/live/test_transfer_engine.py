@@ -86,14 +86,14 @@ def test_immediates_may_come_before_anybody_waits_for_them() -> None:
     assert wire.run(host.engine.scatter(host.proxy, L, [(1, 0)], "x"), late()) == 100.0
 
 
-def test_a_message_is_received_by_its_tag() -> None:
+def test_a_write_is_received_by_its_counter() -> None:
     wire = Wire(2)
     host, peer = wire.hosts
 
     def receiver():  # type: ignore[no-untyped-def]
-        yield from peer.until(peer.engine.recv(L, "hello"), "a message")
+        yield from peer.until(peer.engine.count(L, "hello", 1), "a message")
 
-    ended = wire.run(host.engine.send(host.proxy, L, 1, 20 * KB, "hello"), receiver())
+    ended = wire.run(host.engine.write(host.proxy, L, 1, 20 * KB, "hello"), receiver())
     assert ended == 1 + 10 + 20
 
 

@@ -13,7 +13,6 @@ from simulator.live.journal import Label
 from simulator.live.nic import Write
 from simulator.model import ops
 from simulator.physics.flows import Flow
-from simulator.program.flag import set_flag
 from simulator.program.rank import Rank
 from simulator.study.library import load_scenario
 from simulator.study.scenario import Case, Workload
@@ -89,7 +88,7 @@ def _beside(size: int) -> Result:
 
     def program(npu: Rank, case: Case) -> None:
         npu.program.captured = True
-        set_flag(npu, "ask", "asked")
+        npu.set_flag("ask", "asked")
         npu.launch(ops.copy(2e9), "kernel")
 
     def live(host: Host, case: Case) -> Any:
