@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from simulator.collective import direct, hierarchical, one_sided, pairwise
 from simulator.collective.all_reduce import all_reduce, parts_of
 from simulator.collective.messages import CollectiveCall
 from simulator.collective.ring import ring
-from simulator.collective.transfer import memory_per_byte
+from simulator.collective.transfer import Phase, memory_per_byte
 from simulator.errors import NoSuchName
 from simulator.paths import did_you_mean
-from simulator.program.task import ALGORITHMS
-
-if TYPE_CHECKING:
-    from simulator.collective.transfer import Phase
-    from simulator.program.task import Collective
-    from simulator.spec.machine import CollectiveSpec
+from simulator.program.task import ALGORITHMS, Collective
+from simulator.spec.machine import CollectiveSpec
 
 Amounts = tuple[float, float]
 

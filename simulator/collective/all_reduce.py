@@ -7,12 +7,10 @@ one shot it sends 7 MB and pays one, which is shorter for small buffers.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from simulator.collective.messages import CollectiveCall
-    from simulator.collective.transfer import Phase
-    from simulator.program.task import Collective
+from simulator.collective.messages import CollectiveCall
+from simulator.collective.transfer import Phase
+from simulator.program.task import Collective
 
 
 def all_reduce(call: CollectiveCall) -> tuple[Phase, ...]:

@@ -19,14 +19,9 @@ memory traffic for each byte on the wire.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from simulator.collective.messages import CollectiveCall
 from simulator.collective.transfer import Phase
-
-if TYPE_CHECKING:
-    from simulator.collective.messages import CollectiveCall
-    from simulator.program.task import SizeTable
-
+from simulator.program.task import SizeTable
 
 
 def all_to_all(call: CollectiveCall) -> tuple[Phase, ...]:

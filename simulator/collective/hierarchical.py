@@ -17,15 +17,12 @@ hidden.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
+from simulator.collective.messages import CollectiveCall
 from simulator.collective.transfer import CapacityKey, Phase, Transfer
 from simulator.errors import InputError
-
-if TYPE_CHECKING:
-    from simulator.collective.messages import CollectiveCall
-    from simulator.fabric.graph import Fabric
-    from simulator.spec.machine import CollectiveSpec
+from simulator.fabric.graph import Fabric
+from simulator.spec.machine import CollectiveSpec
 
 Pairs = list[tuple[int, int]]
 

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING
 
 from simulator.collective.algorithms import algorithm_of
 from simulator.collective.messages import CollectiveCall, Messages
 from simulator.collective.transfer import CapacityKey, Phase, Transfer
 from simulator.errors import InputError, NoSuchName
+from simulator.fabric.graph import Fabric
 from simulator.paths import did_you_mean
+from simulator.program.task import Collective
+from simulator.program.world import Groups
+from simulator.spec.machine import CollectiveSpec
 from simulator.units import to_ps
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from simulator.fabric.graph import Fabric
-    from simulator.program.task import Collective
-    from simulator.program.world import Groups
-    from simulator.spec.machine import CollectiveSpec
 
 __all__ = ["CapacityKey", "Lowering", "Phase", "Transfer"]
 

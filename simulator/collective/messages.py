@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING
 
 from simulator.collective.transfer import CapacityKey, Phase, Transfer, memory_per_byte
 from simulator.fabric.crossings import Way, crossings, way_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from simulator.fabric.graph import Edge, Fabric
-    from simulator.program.task import Collective
-    from simulator.program.world import Groups
-    from simulator.spec.machine import CollectiveSpec
+from simulator.fabric.graph import Edge, Fabric
+from simulator.program.task import Collective
+from simulator.program.world import Groups
+from simulator.spec.machine import CollectiveSpec
 
 
 class Messages:

@@ -19,17 +19,15 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial, wraps
 from itertools import permutations
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
+from simulator.collective.messages import CollectiveCall
 from simulator.collective.transfer import CapacityKey, Phase, Transfer, memory_per_byte
 from simulator.errors import InputError
+from simulator.fabric.graph import Fabric, Route
 from simulator.fabric.level import DIE, Edge, parts
 from simulator.fabric.switch import Switch
-
-if TYPE_CHECKING:
-    from simulator.collective.messages import CollectiveCall
-    from simulator.fabric.graph import Fabric, Route
-    from simulator.spec.machine import CollectiveSpec
+from simulator.spec.machine import CollectiveSpec
 
 PUT, COLLECT = "put", "collect"
 ONE_SIDED = (PUT, COLLECT)

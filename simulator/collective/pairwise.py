@@ -10,20 +10,15 @@ Worked example: 4 nodes of 8, so 24 steps; 250 KB per pair at 25 GB/s and 3 late
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from simulator.collective.hierarchical import nodes_of, together
-from simulator.collective.transfer import Phase
+from simulator.collective.messages import CollectiveCall
+from simulator.collective.transfer import Phase, Transfer
+from simulator.fabric.graph import Fabric
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from simulator.collective.messages import CollectiveCall
-    from simulator.collective.transfer import Transfer
-    from simulator.fabric.graph import Fabric
-
-    Pairs = list[tuple[int, int]]
-    Lowered = Callable[[Pairs, str], tuple[Transfer, ...]]  # of these pairs, at the rates of a curve
+Pairs = list[tuple[int, int]]
+Lowered = Callable[[Pairs, str], tuple[Transfer, ...]]  # of these pairs, at the rates of a curve
 
 
 def steps_of(fabric: Fabric, members: tuple[int, ...]) -> tuple[Pairs, list[Pairs]]:

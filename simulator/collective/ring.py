@@ -11,14 +11,11 @@ to every rank it would be 24 MB.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from simulator.collective.hierarchical import nodes_of
+from simulator.collective.messages import CollectiveCall
 from simulator.collective.transfer import CapacityKey, Phase, Transfer
-
-if TYPE_CHECKING:
-    from simulator.collective.messages import CollectiveCall
-    from simulator.fabric.graph import Fabric
+from simulator.fabric.graph import Fabric
 
 
 def ring(call: CollectiveCall) -> tuple[Phase, ...]:

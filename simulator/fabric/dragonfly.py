@@ -10,13 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain, combinations, pairwise
-from typing import TYPE_CHECKING
 
 from simulator.fabric.level import Edge, Level, Link, both_ways, die
 from simulator.fabric.switch import Switch
-
-if TYPE_CHECKING:
-    from simulator.spec.levels import DragonflyLevel, LevelSpec
+from simulator.spec.levels import DragonflyLevel, LevelSpec
 
 
 class Dragonfly(Switch):

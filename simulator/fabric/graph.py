@@ -25,11 +25,10 @@ from simulator.fabric.switch import Switch
 from simulator.fabric.torus import Torus
 from simulator.paths import did_you_mean
 from simulator.spec.links import LinkChange, cut_links, slow_links
+from simulator.spec.machine import MachineSpec
 
 if TYPE_CHECKING:
     import networkx as nx
-
-    from simulator.spec.machine import MachineSpec
 
 __all__ = ["DIE", "KINDS", "Edge", "Fabric", "Route", "die", "parts"]
 

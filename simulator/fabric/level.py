@@ -7,10 +7,9 @@ of its own, which says `links` and `way`; the graph is made of all links, and a 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from simulator.spec.levels import LevelSpec
+from simulator.spec.levels import LevelSpec
 
 Edge = tuple[str, str]
 DIE = "die"

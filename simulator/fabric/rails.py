@@ -10,13 +10,10 @@ over that card's rail (as NCCL's PXN does). The card on the way passes them on; 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from simulator.fabric.level import Edge, Level, joining
 from simulator.fabric.switch import Switch
-
-if TYPE_CHECKING:
-    from simulator.spec.levels import LevelSpec
+from simulator.spec.levels import LevelSpec
 
 
 class Rails(Switch):

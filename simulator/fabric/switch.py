@@ -10,12 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from simulator.fabric.level import Edge, Level, Link, both_ways, die
-
-if TYPE_CHECKING:
-    from simulator.spec.levels import LevelSpec
+from simulator.spec.levels import LevelSpec
 
 
 class Switch(Level):

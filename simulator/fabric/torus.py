@@ -11,12 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from simulator.fabric.level import Edge, Level, Link, both_ways, die
-
-if TYPE_CHECKING:
-    from simulator.spec.levels import TorusLevel
+from simulator.spec.levels import TorusLevel
 
 
 class Torus(Level):

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from simulator.model.eplb import Placement, rebalance, spread
 from simulator.model.routing import check_skew, power_law
+from simulator.spec.model import ModelShapes
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from simulator.spec.model import ModelShapes
 
 Rows = tuple[tuple[int, ...], ...]
 

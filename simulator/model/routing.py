@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
+from simulator.program.task import SizeTable
+
 if TYPE_CHECKING:
     import numpy as np
-
-    from simulator.program.task import SizeTable
-
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import chain
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from simulator.observe.columns import COLUMNS, codes
+from simulator.observe.columns import COLUMNS, Array, Columns, codes
 from simulator.observe.files import whole_file
-
-if TYPE_CHECKING:
-    from simulator.observe.columns import Array, Columns
 
 
 def schema() -> Any:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 if TYPE_CHECKING:
     import numpy as np
 
-    Array: TypeAlias = np.ndarray[Any, Any]
-    Columns: TypeAlias = Mapping[str, Array]
+Array: TypeAlias = "np.ndarray[Any, Any]"
+Columns: TypeAlias = Mapping[str, Array]
 
 # name -> (element type, what it says); text and `after` are object arrays of str and tuple[int, ...]
 COLUMNS: dict[str, tuple[str, str]] = {

@@ -6,14 +6,10 @@ Each task is taken to move its bytes evenly between its start and its end, so a 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from simulator.observe.columns import select
+from simulator.observe.columns import Columns, select
 from simulator.observe.trace import Sample, some_ranks
 from simulator.units import PS_PER_S
-
-if TYPE_CHECKING:
-    from simulator.observe.columns import Columns
 
 COUNTERS = {"HBM GB/s": "hbm_bytes", "wire GB/s": "wire_bytes"}
 

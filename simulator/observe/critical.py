@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
-from simulator.observe.columns import host_free_ps, row_keys
-
-if TYPE_CHECKING:
-    from simulator.observe.columns import Columns
+from simulator.observe.columns import Columns, host_free_ps, row_keys
 
 KeyT = TypeVar("KeyT")
 What: TypeAlias = Literal["work", "latency", "host", "wait"]

@@ -6,10 +6,8 @@ Many ranks are treated at once by laying them one behind the other on one line (
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from simulator.observe.columns import Array
+from simulator.observe.columns import Array
 
 
 @dataclass(frozen=True)

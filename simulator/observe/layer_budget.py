@@ -8,13 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from simulator.observe.columns import block_of, middle_layer, select
+from simulator.observe.columns import Array, Columns, block_of, middle_layer, select
 from simulator.observe.intervals import Intervals, union
-
-if TYPE_CHECKING:
-    from simulator.observe.columns import Array, Columns
 
 
 @dataclass(frozen=True)

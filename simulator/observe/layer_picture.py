@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
-from simulator.observe.columns import block_of, middle_layer, select
+from simulator.observe.columns import Columns, block_of, middle_layer, select
 from simulator.observe.tables import number, time_unit
 from simulator.units import PS_PER_S, format_si
 
 if TYPE_CHECKING:
     from rich.text import Text
-
-    from simulator.observe.columns import Columns
 
 WAITING, ELSEWHERE, IDLE = "~", ":", " "
 _COLOURS = ("cyan", "green", "yellow", "magenta", "bright_blue", "bright_red", "bright_green", "bright_cyan",

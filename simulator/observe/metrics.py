@@ -8,14 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
-from simulator.observe.columns import codes, host_free_ps, last_wait_end, rank_weights
+from simulator.observe.columns import Array, Columns, codes, host_free_ps, last_wait_end, rank_weights
 from simulator.observe.intervals import Intervals, lay_out, union
 from simulator.units import PS_PER_S
-
-if TYPE_CHECKING:
-    from simulator.observe.columns import Array, Columns
 
 # Neither compute nor communication: what only moves bytes on chip or only passes time.
 AUXILIARY_KINDS = frozenset({"prefetch", "copy", "delay", "device_read", "event"})

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING
 
+from simulator.observe.columns import Columns
 from simulator.observe.critical import CriticalPath
+from simulator.observe.layer_budget import LayerBudget
 from simulator.observe.metrics import CommunicationTimes, Metrics
 from simulator.observe.tables import SideBySide, Titled, console, number, percent, show, time_unit
 
@@ -14,9 +16,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
     from rich.text import Text
-
-    from simulator.observe.columns import Columns
-    from simulator.observe.layer_budget import LayerBudget
 
 PS_PER_MS = 10**9
 

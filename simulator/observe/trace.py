@@ -16,13 +16,10 @@ from contextlib import contextmanager
 from json import dumps
 from os import PathLike
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, NamedTuple
 
-from simulator.observe.columns import causes, rank_weights, select, waits
+from simulator.observe.columns import Array, Columns, causes, rank_weights, select, waits
 from simulator.observe.files import whole_file
-
-if TYPE_CHECKING:
-    from simulator.observe.columns import Array, Columns
 
 PS_PER_NS = 1_000
 # Process of rank 0; threads count from 1, and Perfetto would show a thread with its process's number as main thread.

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from simulator.paths import did_you_mean
 from simulator.spec.levels import disagreeing_levels
 from simulator.spec.links import cut_links, slow_links
-
-if TYPE_CHECKING:
-    from simulator.spec.machine import MachineSpec
+from simulator.spec.machine import MachineSpec
 
 
 def disagreements(spec: MachineSpec) -> Iterator[tuple[str, Any, str]]:

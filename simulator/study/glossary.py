@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
 
 from simulator.study.refusals import numbers_of
-
-if TYPE_CHECKING:
-    from simulator.study.scenario import Case, Scenario
+from simulator.study.scenario import Case, Scenario
 
 # What a workload measures or reads from the timeline; * is any text.
 OF_WORKLOADS = {

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from simulator.errors import InputError
-
-if TYPE_CHECKING:
-    from simulator.study.scenario import Scenario
+from simulator.study.scenario import Scenario
 
 
 class LadderRow(NamedTuple):

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from simulator.program.task import Collective
+from simulator.observe.critical import CriticalPath, Segment
+from simulator.program.task import Collective, Task
+from simulator.program.world import World
 from simulator.spec.generation import base_of
+from simulator.spec.machine import MachineSpec
 from simulator.spec.typed_toml import quantities
 from simulator.units import Quantity
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from simulator.observe.critical import CriticalPath, Segment
-    from simulator.program.task import Task
-    from simulator.program.world import World
-    from simulator.spec.machine import MachineSpec
 
 LEAST_SHARE = 0.01
 _LATENCIES = "floor", "serial_per_k", "per_row", "per_group", "per_slot"  # of a kernel that is bound by latency

@@ -9,18 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import partial
 from inspect import getattr_static
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
 from simulator.spec.links import LINK_SETTINGS
-from simulator.spec.model import FIELDS_OF
+from simulator.spec.machine import MachineSpec
+from simulator.spec.model import FIELDS_OF, ModelShapes
 from simulator.spec.typed_toml import with_number
-
-if TYPE_CHECKING:
-    from simulator.spec.machine import MachineSpec
-    from simulator.spec.model import ModelShapes
-    from simulator.units import Quantity
+from simulator.units import Quantity
 
 PartT = TypeVar("PartT", bound=BaseModel)
 _NUMBER = ("si", "value", "count")  # how a Quantity is read

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from simulator.errors import InputError, RunError
-
-if TYPE_CHECKING:
-    from simulator.study.scenario import Scenario, Study
+from simulator.study.scenario import Scenario, Study
 
 
 @dataclass(frozen=True)

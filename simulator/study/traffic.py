@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from functools import cache
-from typing import TYPE_CHECKING
 
+from simulator.collective.lowering import Lowering
 from simulator.collective.one_sided import ONE_SIDED, ports_of
-from simulator.fabric.graph import DIE, parts
+from simulator.fabric.graph import DIE, Fabric, parts
+from simulator.program.task import Collective
+from simulator.program.world import World
+from simulator.symmetry.roles import Roles
 from simulator.symmetry.ties import as_exchange
-
-if TYPE_CHECKING:
-    from simulator.collective.lowering import Lowering
-    from simulator.fabric.graph import Fabric
-    from simulator.program.task import Collective
-    from simulator.program.world import World
-    from simulator.symmetry.roles import Roles
 
 
 def traffic(world: World, roles: Roles, lowering: Lowering, fabric: Fabric) -> dict[str, float]:

@@ -9,16 +9,12 @@ port that stands gets 1 MB x 12 / 4 = 3 MB while the message that stands moves 1
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from simulator.collective.transfer import CapacityKey, Phase, Transfer
+from simulator.symmetry.refinement import Array
+from simulator.symmetry.ties import Exchange, WorldTies
 from simulator.units import to_ps
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from simulator.symmetry.refinement import Array
-    from simulator.symmetry.ties import Exchange, WorldTies
 
 
 class Folding:

@@ -7,15 +7,11 @@ exchange would take this leader alone.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from simulator.program.task import Collective
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from simulator.program.world import World
-    from simulator.symmetry.roles import Roles
+from simulator.program.world import World
+from simulator.symmetry.roles import Roles
 
 Instances = dict[tuple, dict[tuple[int, ...], None]]
 

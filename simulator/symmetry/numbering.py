@@ -12,16 +12,12 @@ moves by 16 ranks finds its links up one further, and its HBMs 16 further.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from simulator.collective.transfer import CapacityKey
 from simulator.fabric.graph import DIE, Fabric, die, parts
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from simulator.collective.transfer import CapacityKey
-    from simulator.symmetry.refinement import Array
+from simulator.symmetry.refinement import Array
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,21 +16,16 @@ one port's rate and its rank's colour splits off through the transfers that cros
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
+from simulator.collective.lowering import Lowering
+from simulator.collective.transfer import CapacityKey
+from simulator.program.world import World
 from simulator.symmetry.folding import Folding
-from simulator.symmetry.refinement import classes, colours_of, first_of_each, numbered
+from simulator.symmetry.refinement import Array, classes, colours_of, first_of_each, numbered
 from simulator.symmetry.ties import WorldTies
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping
-
-    from simulator.collective.lowering import Lowering
-    from simulator.collective.transfer import CapacityKey
-    from simulator.program.world import World
-    from simulator.symmetry.refinement import Array
 
 
 @dataclass(frozen=True)

@@ -11,18 +11,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING
 
+from simulator.collective.lowering import Lowering
 from simulator.collective.one_sided import COLLECT, ONE_SIDED, keys_of, latency_s
+from simulator.collective.transfer import CapacityKey, Phase
 from simulator.program.task import Collective
+from simulator.program.world import World
 from simulator.symmetry.numbering import Numbering
-from simulator.symmetry.refinement import Ties
-
-if TYPE_CHECKING:
-    from simulator.collective.lowering import Lowering
-    from simulator.collective.transfer import CapacityKey, Phase
-    from simulator.program.world import World
-    from simulator.symmetry.refinement import Array
+from simulator.symmetry.refinement import Array, Ties
 
 Exchange = tuple[str, tuple[int, ...], Collective]  # group, who meets in group order, what (a message: as sent)
 _MESSAGES = ("send", "recv")
