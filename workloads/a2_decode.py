@@ -22,9 +22,9 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from simulator.errors import InputError
-from simulator.model import decode, lengths, ops
+from simulator.model import decode, ops
 from simulator.model.expert_load import ExpertLoad
-from simulator.model.layout import shard_size
+from simulator.model.layout import cached_lengths, on_ranks, shard_size
 from simulator.model.mla import Kernels
 from simulator.model.routing import routing_of
 from simulator.program.rank import DEFAULT_STREAM, Event, Rank
@@ -368,7 +368,7 @@ def lengths_of(case: Case) -> list[tuple[int, ...]]:
 
 @lru_cache(maxsize=4)
 def _lengths(drawn: tuple, ranks: int, length_aware: bool) -> list[tuple[int, ...]]:
-    return lengths.on_ranks(lengths.cached_lengths(*drawn), ranks, length_aware)
+    return on_ranks(cached_lengths(*drawn), ranks, length_aware)
 
 
 def _rows(npu: Rank, case: Case, layer: int) -> Callable[[int], tuple[int, ...]]:

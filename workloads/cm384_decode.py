@@ -21,9 +21,9 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from simulator.die.kernels import Work
-from simulator.model import decode, lengths, ops
+from simulator.model import decode, ops
 from simulator.model.expert_load import ExpertLoad
-from simulator.model.layout import shard_size
+from simulator.model.layout import cached_lengths, on_ranks, shard_size
 from simulator.model.mla import Kernels
 from simulator.program.rank import Event, Rank
 from simulator.program.task import Collective
@@ -327,12 +327,12 @@ def lengths_of(case: Case) -> list[tuple[int, ...]]:
 
 @lru_cache(maxsize=4)
 def _cached_lengths(*how: float) -> tuple[int, ...]:
-    return tuple(lengths.cached_lengths(*how))  # type: ignore[arg-type]
+    return tuple(cached_lengths(*how))  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=4)
 def _on_ranks(drawn: tuple[int, ...], ranks: int, length_aware: bool) -> list[tuple[int, ...]]:
-    return lengths.on_ranks(list(drawn), ranks, length_aware)
+    return on_ranks(list(drawn), ranks, length_aware)
 
 
 def _padded(case: Case) -> int:

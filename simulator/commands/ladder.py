@@ -12,7 +12,7 @@ import rich_click as click
 from simulator.commands import options
 
 if TYPE_CHECKING:
-    from simulator.study.ladder import LadderRow
+    from simulator.study.sweep import LadderRow
 
 DEFAULT_METRICS = "throughput_tok_s,iteration_ms"
 
@@ -39,8 +39,7 @@ def ladder(scenario: str, metrics: str, settings: dict[str, str], seed: int, as_
     from simulator.commands.progress import progress_bar
     from simulator.commands.request import scenario_of
     from simulator.errors import InputError
-    from simulator.study.ladder import run_ladder
-    from simulator.study.sweep import in_all
+    from simulator.study.sweep import in_all, run_ladder
 
     wanted = options.names_of(metrics)
     chosen = scenario_of(scenario, settings)

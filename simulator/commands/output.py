@@ -40,12 +40,11 @@ def warn_unread(scenario: str, keys: Iterable[str]) -> None:
 
 def write_result(result: Result, folder: OutputFolder) -> list[Path]:
     """Writes the timeline, the trace and the JSON of a result; returns their paths."""
-    from simulator.observe.counters import samples
-    from simulator.observe.trace import write_trace
+    from simulator.observe.trace import rates, write_trace
 
     with folder.staged() as staging:
         result.timeline.write_parquet(staging / "timeline.parquet")
         write_trace(result.columns, staging / "trace.json.gz", flights=result.flights,
-                    counters=samples(result.columns))
+                    counters=rates(result.columns))
         (staging / "result.json").write_text(to_json(result_object(result)) + "\n", encoding="utf-8")
     return [folder.path / name for name in ("timeline.parquet", "trace.json.gz", "result.json")]

@@ -20,10 +20,12 @@ from typing import IO, NamedTuple
 
 from simulator.observe.columns import Array, Columns, causes, rank_weights, select, waits
 from simulator.observe.files import whole_file
+from simulator.units import PS_PER_S
 
 PS_PER_NS = 1_000
 # Process of rank 0; threads count from 1, and Perfetto would show a thread with its process's number as main thread.
 FIRST_PID = 1_000
+COUNTERS = {"HBM GB/s": "hbm_bytes", "wire GB/s": "wire_bytes"}
 
 
 class Flight(NamedTuple):
@@ -52,6 +54,32 @@ def some_ranks(columns: Columns) -> list[int]:
     if len(heard):
         return [int(ranks[0]), int(heard.min())]
     return ranks[:8 if (multiplicity > 1).any() else 2].tolist()
+
+
+def rates(columns: Columns) -> Iterator[Sample]:
+    """Every change of how fast a rank moves bytes in HBM and on the wire, on the ranks that a trace shows.
+
+    Each task is taken to move its bytes evenly between its start and its end, so a counter is a sum of steps.
+    """
+    for rank in some_ranks(columns):
+        mine = select(columns, columns["rank"] == rank)
+        for name, column in COUNTERS.items():
+            yield from _steps(name, rank, mine, column)
+
+
+def _steps(name: str, rank: int, columns: Columns, column: str) -> Iterator[Sample]:
+    import numpy as np
+
+    start, end, moved = columns["start_ps"], columns["end_ps"], columns[column]
+    busy = (moved > 0) & (end > start)
+    rate = moved[busy] / (end[busy] - start[busy]) * (PS_PER_S / 1e9)
+    times, place = np.unique(np.concatenate([start[busy], end[busy]]), return_inverse=True)
+    change = np.zeros(len(times))
+    np.add.at(change, place, np.concatenate([rate, -rate]))
+    value = np.cumsum(change)
+    value[np.abs(value) < 1e-6 * max(1.0, float(np.max(value, initial=0.0)))] = 0.0  # what rounding leaves of nothing
+    for time_ps, level in zip(times.tolist(), value.tolist(), strict=True):
+        yield Sample(name, rank, time_ps, round(level, 3))
 
 
 def write_trace(columns: Columns, path: str | PathLike[str], ranks: Sequence[int] | None = None,

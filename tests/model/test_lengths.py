@@ -6,7 +6,7 @@ from statistics import mean, stdev
 
 import pytest
 
-from simulator.model.lengths import cached_lengths, on_ranks
+from simulator.model.layout import cached_lengths, on_ranks
 
 
 def test_without_spread_all_are_alike() -> None:

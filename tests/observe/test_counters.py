@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulator.observe.counters import samples
 from simulator.observe.timeline import StaticTasks, Timeline
+from simulator.observe.trace import rates
 
 GB, MS = 1e9, 10**9
 
@@ -20,5 +20,5 @@ def test_two_tasks_that_overlap_add_up_and_end_at_nothing() -> None:
     timeline.add_rank(0, replace(two))
     timeline.record(0, 0, 0, 0, 0, 4 * MS, 4 * MS, "HBM")
     timeline.record(0, 1, 0, 0, 2 * MS, 4 * MS, 2 * MS, "HBM")
-    found = [(one.name, one.time_ps, one.value) for one in samples(timeline.columns())]
+    found = [(one.name, one.time_ps, one.value) for one in rates(timeline.columns())]
     assert found == [("HBM GB/s", 0, 500.0), ("HBM GB/s", 2 * MS, 1000.0), ("HBM GB/s", 4 * MS, 0.0)]

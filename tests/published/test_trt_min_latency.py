@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.study.ladder import scenarios_of
 from simulator.study.library import load_scenario
+from simulator.study.sweep import scenarios_of
 from tests.published.reported import Row, reported
 from tests.published.runs import run
 
