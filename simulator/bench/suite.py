@@ -111,7 +111,7 @@ def _measure(benchmark: Benchmark) -> BenchmarkRow:
 
 def print_rows(rows: Sequence[BenchmarkRow]) -> None:
     """The rows as a table in the terminal, reasons of failures below it."""
-    show(console(), Titled("", _HEAD, rows=[(*_cells(row),) for row in rows]))
+    show(console(), Titled("", _HEAD, [_cells(row) for row in rows]))
     for row in rows:
         if row.failed:
             click.echo(f"{row.benchmark.name}: not measured: {row.reason}")

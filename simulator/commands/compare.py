@@ -130,10 +130,8 @@ def _ms(times_ps: Mapping[str, float]) -> dict[str, float]:
 def _table(title: str, a: Mapping[str, float], b: Mapping[str, float]) -> Titled:
     from simulator.observe.tables import Titled
 
-    table = Titled("", (f"<{title:<36}", *(f">{head:>9}" for head in ("A", "B", "B - A", "B / A"))))
-    for name, cells in rows(a, b):
-        table.add(name, *cells)
-    return table
+    headings = (f"<{title:<36}", *(f">{head:>9}" for head in ("A", "B", "B - A", "B / A")))
+    return Titled("", headings, [(name, *cells) for name, cells in rows(a, b)])
 
 
 def rows(a: Mapping[str, float], b: Mapping[str, float]) -> Iterable[tuple[str, tuple[str, str, str, str]]]:

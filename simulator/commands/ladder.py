@@ -60,10 +60,10 @@ def _print(rows: Sequence[LadderRow], metrics: tuple[str, ...]) -> None:
     from simulator.observe.markdown import number
     from simulator.observe.tables import Titled, console, show
 
-    shown = Titled("", ("<step", *(f">{metric}" for metric in metrics), ">gain of this step", ">of all"))
+    shown = []
     first = rows[0].metrics[metrics[0]]
     for before, one in zip((rows[0], *rows), rows, strict=False):
         value = one.metrics[metrics[0]]
         gains = (f"x {value / before.metrics[metrics[0]]:.3f}", f"x {value / first:.2f}")
-        shown.add(one.title, *(number(one.metrics[name]) for name in metrics), *gains)
-    show(console(), shown)
+        shown.append((one.title, *(number(one.metrics[name]) for name in metrics), *gains))
+    show(console(), Titled("", ("<step", *(f">{name}" for name in metrics), ">gain of this step", ">of all"), shown))

@@ -102,10 +102,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             stream.reconfigure(encoding="utf-8")
     try:
         code = braid.main(arguments, prog_name="braid", standalone_mode=False)
-    except plain_click.Abort:
+    except (plain_click.Abort, Interrupted):
         code = _complain("interrupted", Interrupted.exit_code, prefix="")
-    except Interrupted as error:
-        code = _complain(str(error), error.exit_code, prefix="")
     except (BrokenPipeError, SystemExit) as error:  # rich and rich-click make an exit of a pipe that is closed
         if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
             raise

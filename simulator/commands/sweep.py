@@ -77,7 +77,5 @@ def _print(rows: Sequence[tuple[str, Sequence[float | None]]], key: str, metrics
     from simulator.observe.markdown import number
     from simulator.observe.tables import Titled, console, show
 
-    shown = Titled("", (f"<{key}", *(f">{metric}" for metric in metrics)))
-    for value, row in rows:
-        shown.add(value, *(number(one) for one in row))
-    show(console(), shown)
+    shown = [(value, *map(number, row)) for value, row in rows]
+    show(console(), Titled("", (f"<{key}", *(f">{metric}" for metric in metrics)), shown))

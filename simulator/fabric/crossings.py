@@ -35,16 +35,11 @@ class Way:
     peers: Counter[int] = field(default_factory=Counter)
 
 
-Sharers = Callable[[int, int], Hashable]  # of the link between two dies: who else uses it
-
-
-def nobody_else(*_: int) -> Hashable:
-    """Where a link between two dies is theirs alone."""
-    return ()
+Sharers = Callable[[int, int], Hashable]  # of the link between two dies: who else uses it; (): it is theirs alone
 
 
 def crossings(
-    fabric: Fabric, members: tuple[int, ...], sharers: Sharers = nobody_else
+    fabric: Fabric, members: tuple[int, ...], sharers: Sharers = lambda *_: ()
 ) -> tuple[list[Way], float]:
     """The ways between all members, from the inside out, and the longest latency of a route, in seconds."""
     if not (fabric.arithmetic and fabric.whole):
@@ -77,7 +72,7 @@ def crossings(
 
 
 def crossings_by_pair(
-    fabric: Fabric, members: tuple[int, ...], sharers: Sharers = nobody_else
+    fabric: Fabric, members: tuple[int, ...], sharers: Sharers = lambda *_: ()
 ) -> tuple[list[Way], float]:
     """The same from the route of every pair: where links are missing, for other kinds of levels, and as a reference.
 

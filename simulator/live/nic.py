@@ -66,16 +66,8 @@ class Nic:
     received: Callable[[Write, JournalRow], object]
     completed: Callable[[Write, JournalRow], object]
 
-    def __init__(
-        self,
-        network: Network,
-        spec: NicSpec,
-        fabric: Fabric,
-        capacity: Callable[[CapacityKey], Capacity],
-        rank: int,
-        number: int,
-        journal: Journal,
-    ) -> None:
+    def __init__(self, network: Network, spec: NicSpec, fabric: Fabric, capacity: Callable[[CapacityKey], Capacity],
+                 rank: int, number: int, journal: Journal) -> None:
         self.env: Any = network.env
         self.network, self.spec, self.fabric, self.capacity = network, spec, fabric, capacity
         self.rank, self.number, self.journal = rank, number, journal

@@ -51,15 +51,8 @@ class TransferEngine:
 
     templates = True
 
-    def __init__(
-        self,
-        env: Any,
-        nics: Sequence[Nic],
-        proxy: ProxySpec,
-        rank: int,
-        journal: Journal,
-        raise_flag: Callable[[str, JournalRow], object],
-    ) -> None:
+    def __init__(self, env: Any, nics: Sequence[Nic], proxy: ProxySpec, rank: int, journal: Journal,
+                 raise_flag: Callable[[str, JournalRow], object]) -> None:
         self.env, self.nics, self.costs, self.rank = env, nics, proxy, rank
         self.spec, self.raise_flag = nics[0].spec, raise_flag
         for nic in nics:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import IO, TYPE_CHECKING
 
 from simulator.observe.columns import Columns
@@ -100,50 +100,45 @@ def parts(report: ReportInput, width: int) -> list[RenderableType]:
 
 def expected_table(rows: Sequence[ExpectedRow]) -> Titled:
     """Expected against simulated; a fitted value is no evidence, hence the role beside every error."""
-    table = Titled("expected against simulated", ("<id", "<metric", ">expected", ">simulated", ">error", "<role"))
-    for row in rows:
+
+    def cells(row: ExpectedRow) -> tuple[str, ...]:
         simulated = "-" if row.simulated is None else number(row.simulated)
         error = "-" if row.error is None else "none" if row.band and not row.error else percent(row.error)
-        table.add(row.id, row.metric, row.band or number(row.value), simulated, error, row.role)
-    return table
+        return row.id, row.metric, row.band or number(row.value), simulated, error, row.role
+
+    headings = ("<id", "<metric", ">expected", ">simulated", ">error", "<role")
+    return Titled("expected against simulated", headings, [cells(row) for row in rows])
 
 
 def kind_table(metrics: Metrics) -> Titled:
     """Time that at least one task of a kind works; kinds overlap, so shares may add up to more than 100%."""
-    table = Titled("time by kind", ("<kind", ">ms", ">of the run"), "average rank")
-    for kind, busy in metrics.kind_ps.items():
-        table.add(kind, ms(busy), percent_of_run(busy, metrics))
-    return table
+    rows = [(kind, ms(busy), percent_of_run(busy, metrics)) for kind, busy in metrics.kind_ps.items()]
+    return Titled("time by kind", ("<kind", ">ms", ">of the run"), rows, "average rank")
 
 
 def account_table(metrics: Metrics) -> Titled:
     """Where the run went: every instant counted once, under the first heading that applies."""
-    table = Titled("where the time went", ("<", ">ms", ">of the run"), "each instant once")
-    for heading, length in metrics.account_ps.items():
-        if length:
-            table.add(heading, ms(length), percent_of_run(length, metrics))
-    return table
+    rows = [(heading, ms(length), percent_of_run(length, metrics))
+            for heading, length in metrics.account_ps.items() if length]
+    return Titled("where the time went", ("<", ">ms", ">of the run"), rows, "each instant once")
 
 
 def communication_table(metrics: Metrics) -> Titled:
     """Communication by name: at work, hidden under compute, exposed, waiting for peers or cores."""
     headings = ("<name", ">busy", ">hidden", ">exposed", ">waiting", ">of it exposed")
-    table = Titled("communication", headings, "ms of an average rank, share of the run")
-    for name, times in metrics.communication.items():
-        if times.busy_ps or times.waiting_ps:
-            table.add(name, *_communication(times, metrics))
+    rows: list[Sequence[str] | None] = [(name, *_communication(times, metrics))
+                                        for name, times in metrics.communication.items()
+                                        if times.busy_ps or times.waiting_ps]
     if len(metrics.communication) > 1:
-        table.line()
-        table.add("all (overlaps once)", *_communication(metrics.all_communication, metrics))
-    return table
+        rows += [None, ("all (overlaps once)", *_communication(metrics.all_communication, metrics))]
+    return Titled("communication", headings, rows, "ms of an average rank, share of the run")
 
 
 def critical_table(path: CriticalPath, least: float = 0.01) -> Titled:
     """What bounded more than a share `least` of the critical path."""
-    table = Titled("critical path", ("<kind", "<bound by", ">ms", ">of the path"), f"more than {least:.0%} of it")
-    for (kind, bound), part in path.by_kind_and_bound(least).items():
-        table.add(kind, bound, ms(part * path.makespan_ps), f"{part:.1%}")
-    return table
+    rows = [(kind, bound, ms(part * path.makespan_ps), f"{part:.1%}")
+            for (kind, bound), part in path.by_kind_and_bound(least).items()]
+    return Titled("critical path", ("<kind", "<bound by", ">ms", ">of the path"), rows, f"more than {least:.0%} of it")
 
 
 def budget_table(budget: LayerBudget) -> Titled:
@@ -156,21 +151,18 @@ def budget_table(budget: LayerBudget) -> Titled:
     step = "" if budget.step_ps is None else f"; the next one starts {time(budget.step_ps)} {name} after it started"
     caption = f"{name} of rank {budget.rank}, layer {budget.layer}, {time(budget.span_ps)} {name} long{step}"
     headings = ("<block", ">tasks", ">work", ">beside others", ">alone", ">waiting", "<bound by", "~runs beside")
-    table = Titled("budget of one layer", headings, caption)
+    rows = []
     for block in budget.blocks:
         beside = ", ".join(f"{name} {time(its_ps)}" for name, its_ps in list(block.beside_ps.items())[:3])
-        cells = (block.work_ps, block.accompanied_ps, block.alone_ps, block.waiting_ps)
-        table.add(block.block, str(block.tasks), *map(time, cells), block.bound_by, beside or "-")
-    return table
+        times = (block.work_ps, block.accompanied_ps, block.alone_ps, block.waiting_ps)
+        rows.append((block.block, str(block.tasks), *map(time, times), block.bound_by, beside or "-"))
+    return Titled("budget of one layer", headings, rows, caption)
 
 
 def footnote_table(notes: Sequence[Footnote]) -> Titled:
     """Where the parameters that bounded the critical path come from."""
-    table = Titled("parameters that bounded the critical path (not those by which tasks slowed each other)",
-                   ("<parameter", "<value", "<kind", "~source"))  # fmt: skip
-    for note in notes:
-        table.add(note.parameter, note.value, note.kind, note.source)
-    return table
+    return Titled("parameters that bounded the critical path (not those by which tasks slowed each other)",
+                  ("<parameter", "<value", "<kind", "~source"), [astuple(note) for note in notes])  # fmt: skip
 
 
 def stretch_sentence(metrics: Metrics) -> str:

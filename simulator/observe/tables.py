@@ -6,7 +6,7 @@ A terminal is as wide as it is; anything else is COLUMNS wide, or PLAIN_WIDTH, a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -58,16 +58,8 @@ class Titled:
 
     title: str
     headings: Sequence[str]
+    rows: Sequence[Sequence[str] | None]  # None: a line
     caption: str = ""
-    rows: list[tuple[str, ...] | None] = field(default_factory=list)  # None: a line
-
-    def add(self, *cells: str) -> None:
-        """One row."""
-        self.rows.append(cells)
-
-    def line(self) -> None:
-        """A line below the rows so far."""
-        self.rows.append(None)
 
     @property
     def least_width(self) -> int:

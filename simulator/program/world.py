@@ -44,10 +44,7 @@ class World:
 
 
 def record_world(
-    program: Callable[[Rank], None],
-    ranks: int,
-    groups: Groups,
-    coordinates: Callable[[int], Mapping[str, object]],
+    program: Callable[[Rank], None], ranks: int, groups: Groups, coordinates: Callable[[int], Mapping[str, object]]
 ) -> World:
     """Record `program` once for every set of answers that it got about itself; ranks with equal numbers share it.
 

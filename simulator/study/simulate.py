@@ -19,7 +19,6 @@ from simulator.observe.timeline import StaticTasks, Timeline, Unrecorded
 from simulator.observe.trace import Flight
 from simulator.paths import located
 from simulator.physics.clock import seldom_collected
-from simulator.program.rank import Rank
 from simulator.program.task import ProgramError
 from simulator.program.world import World, record_world, sizes_of
 from simulator.replay.rates import schedules
@@ -29,7 +28,7 @@ from simulator.spec.machine import MachineSpec
 from simulator.study.provenance import parameters_of
 from simulator.study.reads import Reads
 from simulator.study.refusals import naming_settings, numbers_of
-from simulator.study.scenario import Case, Scenario, Workload
+from simulator.study.scenario import Case, Scenario
 from simulator.study.traffic import traffic
 from simulator.symmetry.roles import Roles, find_roles, unfolded
 from simulator.units import PS_PER_S
@@ -115,15 +114,11 @@ def prepare(scenario: Scenario, seed: int = 0) -> Prepared:
             ledger.add(*item)  # type: ignore[arg-type]
         ledger.check()
         world = record_world(
-            partial(_record, workload, case), case.ranks, groups, partial(workload.coordinates, case)
+            lambda npu: workload.program(npu, case), case.ranks, groups, partial(workload.coordinates, case)
         )
     except (ProgramError, ValueError) as error:
         raise InputError(f"{scenario.name}: {located(error)}") from error
     return Prepared(scenario, machine, case, world, fabric, ledger, reads)
-
-
-def _record(workload: Workload, case: Case, npu: Rank) -> None:
-    workload.program(npu, case)
 
 
 @naming_settings
@@ -162,8 +157,8 @@ def simulate(
         ready.world, ready.machine, scenario.kernels, ready.fabric, lowering, roles, watch, changing
     )
     journal = Journal(kept)
-    if isinstance(replay, LiveReplay):
-        replay.attach(partial(_live, live, ready.case), journal)
+    if live is not None and isinstance(replay, LiveReplay):
+        replay.attach(lambda host: live(host, ready.case), journal)
     makespan_ps = replay.run()
     if progress is not None:
         progress(1.0)
@@ -184,10 +179,6 @@ def simulate(
     result.metrics.update({f"sent_{level}_mb": size / 1e6 for level, size in sent.items()})
     header["unread"] = ready.reads.unread()
     return result
-
-
-def _live(live: Any, case: Case, host: Any) -> Any:
-    return live(host, case)
 
 
 def _add_ranks(timeline: Timeline, ready: Prepared, roles: Roles) -> None:

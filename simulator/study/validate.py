@@ -160,7 +160,7 @@ def _reason(error: Exception) -> str:
     return text if isinstance(error, BraidError) else f"{type(error).__name__}: {text}"
 
 
-_HEAD = ("id", "scenario", "metric", "expected", "role", "simulated", "error")
+_HEAD = ("<id", "<scenario", "<metric", ">expected", "<role", ">simulated", ">error")
 
 
 def _cells(row: ValidationRow) -> list[str]:
@@ -218,10 +218,7 @@ def _accuracy(rows: Sequence[ValidationRow]) -> list[str]:
 def print_rows(rows: Sequence[ValidationRow]) -> None:
     """The rows as a table in the terminal, then what is not simulated and why, then the summary."""
     terminal = console()
-    shown = Titled("", [f"{'>' if head in ('expected', 'simulated', 'error') else '<'}{head}" for head in _HEAD])
-    for row in rows:
-        shown.add(*_cells(row))
-    show(terminal, shown)
+    show(terminal, Titled("", _HEAD, [_cells(row) for row in rows]))
     for name, reason in dict.fromkeys((row.scenario, row.reason) for row in rows if row.failed):
         show(terminal, f"{name}: not simulated: {reason}")
     show(terminal, summary(rows))
@@ -267,7 +264,8 @@ def markdown(rows: Sequence[ValidationRow], tables: Sequence[StudyTable] = ()) -
         " nothing. **predict**: no parameter was fitted on it. That is weaker than it sounds: several assumed numbers"
         " and mechanisms were chosen with these values in view; calibration.md lists them.",
         "", f"{summary(rows)}.", "", by_system(rows), "", "## Every value", "",
-        table((*_HEAD, "note"), [[*_cells(row), row.reason or row.note or ""] for row in rows]), "",
+        table((*(head[1:] for head in _HEAD), "note"), [[*_cells(row), row.reason or row.note or ""] for row in rows]),
+        "",
     ]
     if tables:
         lines += ["## How results depend on what is uncertain", "",
