@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from simulator.die.kernels import Work
-from simulator.model import choices, ops, sparse
+from simulator.model import choices, ops, serving
 from simulator.program.rank import Event, Rank
 from workloads.trt_parts import all_reduce, of_family, quantise, small, vector
 
@@ -152,7 +152,7 @@ def routed(npu: Rank, case: Case, tokens: int, rows: tuple[int, ...], dtype: str
     """This rank's share of the experts that its rows touch; in BF16 they are one operator of CUTLASS."""
     knobs, shards = case.knobs, case.layout.tensor_parallel
     if dtype != "nvfp4":
-        npu.launch(small(sparse.experts(case.shapes, rows, shards, "experts_bf16", dtype)), "experts.grouped")
+        npu.launch(small(serving.touched_experts(case.shapes, rows, shards, "experts_bf16", dtype)), "experts.grouped")
         return
     quantise(npu, case, tokens, "experts")
     if knobs.sparse == "gemms":
@@ -160,7 +160,7 @@ def routed(npu: Rank, case: Case, tokens: int, rows: tuple[int, ...], dtype: str
             npu.launch(vector(1, case.shapes.routed_experts), f"experts.{name}")
         products(npu, case, tuple(tokens if count else 0 for count in rows), "grouped_gemm_nvfp4")
     elif knobs.moe_backend == "cutlass":
-        npu.launch(small(sparse.sort(case.shapes, rows, "experts_sort")), "experts.sort")
+        npu.launch(small(serving.sort(case.shapes, sum(rows), rows)), "experts.sort")
         products(npu, case, rows, "grouped_gemm_nvfp4")
         npu.launch(vector(sum(rows), case.shapes.hidden), "experts.finalize")
     else:

@@ -28,8 +28,7 @@ def bench(ctx: click.Context, pattern: str | None, as_json: bool) -> None:
       braid bench 'cold_*' --json
     """
     from simulator.bench import growth, suite
-    from simulator.commands.folder import OutputFolder, write_text
-    from simulator.commands.output import to_json
+    from simulator.commands.output import OutputFolder, to_json, write_text
 
     target = None
     if pattern is None and not as_json:

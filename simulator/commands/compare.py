@@ -40,8 +40,7 @@ def compare(a: str, b: str, settings: dict[str, str], ranks: str, seed: int, out
       # keep both traces
       braid compare a3_prefill:dp a3_prefill:microbatch --out results/a3_prefill
     """
-    from simulator.commands.folder import OutputFolder
-    from simulator.commands.output import write_result
+    from simulator.commands.output import OutputFolder, write_result
     from simulator.commands.request import scenario_of, simulate
 
     folder = OutputFolder(out) if out is not None else None

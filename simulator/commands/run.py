@@ -38,8 +38,7 @@ def run(
       # a scenario of your own, for a script
       braid run my_study.py:mine --json
     """
-    from simulator.commands.folder import OutputFolder
-    from simulator.commands.output import result_object, to_json, warn_unread, write_result
+    from simulator.commands.output import OutputFolder, result_object, to_json, warn_unread, write_result
     from simulator.commands.request import scenario_of, simulate
     from simulator.commands.summary import missing, report_of
 

@@ -31,8 +31,7 @@ def validate(ctx: click.Context, pattern: str | None, jobs: int, as_json: bool) 
       braid validate a3_prefill
       braid validate 'a3.prefill.*' --json
     """
-    from simulator.commands.folder import OutputFolder, write_text
-    from simulator.commands.output import to_json
+    from simulator.commands.output import OutputFolder, to_json, write_text
     from simulator.commands.progress import progress_bar
     from simulator.study import validate as validation
 

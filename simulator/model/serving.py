@@ -8,7 +8,7 @@ are read and written through HBM; `decode.in_l2` says that they stay in L2.
 
 from __future__ import annotations
 
-from simulator.die.kernels import Work
+from simulator.die.kernels import ELEMENT_BYTES, Work
 from simulator.model import ops
 from simulator.model.decode import Contexts
 from simulator.model.mla import Kernels, causal
@@ -88,6 +88,28 @@ def experts(s: ModelShapes, tokens: int, rows: tuple[int, ...], width: int, dtyp
         ("experts.down", ops.grouped_gemm(rows, s.hidden, width, dtype)),
         ("experts.sum", ops.passes(2.0 * total * s.hidden, 2.0 * tokens * s.hidden)),
     ]
+
+
+def touched_experts(s: ModelShapes, rows: tuple[int, ...], shards: int, family: str, dtype: str = "nvfp4") -> Work:
+    """Sort rows by expert, both products of every expert that has rows, and sum up: one operator, as where few tokens
+    touch few experts.
+
+    rows: of every local expert, zeros included. shards: over how many ranks each expert is split. It counts as one
+    grouped product of the hidden size and all three matrices of an expert.
+    """
+    width = 3 * s.expert_intermediate // shards
+    element, touched = ELEMENT_BYTES[dtype], sum(map(bool, rows))
+    return Work(
+        family,
+        kind="grouped_gemm",
+        dtype=dtype,
+        rows=rows,
+        n=width,
+        k=s.hidden,
+        read_bytes=2.0 * sum(rows) * s.hidden,
+        write_bytes=2.0 * sum(rows) * s.hidden,
+        weight_bytes=touched * width * s.hidden * element,
+    )
 
 
 def sort(s: ModelShapes, tokens: int, rows: tuple[int, ...]) -> Work:

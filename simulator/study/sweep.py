@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from simulator.errors import InputError, RunError
+from simulator.study.library import load_scenario
 from simulator.study.scenario import Scenario, Study
+from simulator.study.simulate import simulate
 
 
 @dataclass(frozen=True)
@@ -33,9 +35,6 @@ def run_study(scenario: Scenario, study: Study, tell: Callable[[float], None] | 
 
     A value that is no setting's, or a key that is none, is refused before anything runs.
     """
-    from simulator.study.library import load_scenario
-    from simulator.study.simulate import simulate
-
     scenarios = [load_scenario(name) for name in study.beside] + [scenario]
     columns = tuple((one.name, metric) for one in scenarios for metric in study.metrics)
     changed = [(value, [one.replace({study.key: value}) for one in scenarios]) for value in study.values]
@@ -83,8 +82,6 @@ def scenarios_of(scenario: Scenario) -> Iterator[tuple[str, Scenario]]:
 
 def run_ladder(scenario: Scenario, seed: int = 0, tell: Callable[[float], None] | None = None) -> list[LadderRow]:
     """Simulate every step."""
-    from simulator.study.simulate import simulate
-
     steps, rows = list(scenarios_of(scenario)), []
     for title, one in steps:
         result = simulate(one, seed=seed)

@@ -7,17 +7,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from simulator.errors import BraidError, InputError
 from simulator.observe.markdown import number, table
 from simulator.observe.tables import Titled, console, percent, show
 from simulator.patterns import matches
+from simulator.study import library
 from simulator.study.expected import band_text, compared, expected_row
-
-if TYPE_CHECKING:
-    from simulator.study.scenario import Scenario
-    from simulator.study.sweep import StudyTable
+from simulator.study.scenario import Scenario
+from simulator.study.simulate import simulate
+from simulator.study.sweep import StudyTable, run_study
 
 T = TypeVar("T")
 Tell = Callable[[float], None]  # the share done
@@ -55,8 +55,6 @@ def validate(pattern: str | None = None, jobs: int = 1, tell: Tell | None = None
     pattern: chooses scenarios by name or expected values by id (see patterns.matches); InputError if it chooses none.
     jobs: processes. A scenario that fails gives rows with a reason; the others still run.
     """
-    from simulator.study import library
-
     names = [name for name, _ in library.scenario_names()]
     rows = _in_processes(partial(_rows_of, pattern=pattern), names, jobs, tell)
     chosen = [row for of_scenario in rows for row in of_scenario]
@@ -130,8 +128,6 @@ def _follow_the_parent() -> None:
 
 def _rows_of(name: str, pattern: str | None) -> list[ValidationRow]:
     """The rows of one scenario that the pattern chooses; simulates it only if there are any."""
-    from simulator.study import library
-
     try:
         scenario = library.load_scenario(name)
     except Exception as error:
@@ -148,8 +144,6 @@ def _rows_of(name: str, pattern: str | None) -> list[ValidationRow]:
 
 
 def _simulated(scenario: Scenario) -> list[ValidationRow]:
-    from simulator.study.simulate import simulate
-
     names = [field.name for field in fields(ValidationRow) if field.name != "reason"]
     return [ValidationRow(**{name: one[name] for name in names}, reason=one["missing"] or None)
             for one in compared(simulate(scenario))]
@@ -226,16 +220,11 @@ def print_rows(rows: Sequence[ValidationRow]) -> None:
 
 def studies(jobs: int = 1, tell: Tell | None = None) -> list[StudyTable]:
     """The studies of the whole library, in its order; one that cannot run has no columns and its reason as a row."""
-    from simulator.study import library
-
     names = [name for name, _ in library.scenario_names()]
     return [study for found in _in_processes(_studies_of, names, jobs, tell) for study in found]
 
 
 def _studies_of(name: str) -> list[StudyTable]:
-    from simulator.study import library
-    from simulator.study.sweep import StudyTable, run_study
-
     try:
         scenario = library.load_scenario(name)
     except Exception:  # said already by its row in the list of expected values

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from simulator.bench.benchmark import Benchmark, BenchmarkRow, Measurement
-from simulator.commands.folder import OutputFolder, write_text
-from simulator.commands.output import to_json
+from simulator.commands.output import OutputFolder, to_json, write_text
 from simulator.commands.progress import progress_bar
 from simulator.errors import InputError
 from simulator.observe.markdown import number, table

@@ -6,7 +6,7 @@ import pytest
 
 from simulator.die.kernels import cost_of
 from simulator.errors import InputError
-from simulator.model import ops, sparse
+from simulator.model import ops, serving
 from simulator.spec.load import _checked, load_machine, override
 from simulator.spec.machine import MachineSpec
 from simulator.spec.model import load_model, shapes_of
@@ -62,7 +62,7 @@ def test_few_tokens_pay_for_experts_held_and_for_experts_touched() -> None:
     kernel = B200.kernels["trtllm_1_3"]["experts_sort"]
 
     def latency_us(rows: tuple[int, ...]) -> float:
-        work = sparse.sort(R1, rows, "experts_sort")
+        work = serving.sort(R1, sum(rows), rows)
         return cost_of(work, B200.chip, B200.kernels["trtllm_1_3"]).latency_s * 1e6
 
     none, one, two = latency_us((0,) * 64), latency_us((1,) + (0,) * 63), latency_us((1, 3) + (0,) * 62)
@@ -94,6 +94,6 @@ def test_a_longer_loop_along_k_is_split_and_its_latency_is_not_longer() -> None:
 
 
 def test_only_touched_experts_are_read() -> None:
-    work = sparse.experts(R1, (0, 2, 0, 1), 4, "experts_bf16")
+    work = serving.touched_experts(R1, (0, 2, 0, 1), 4, "experts_bf16")
     assert work.weight_bytes == 2 * 3 * 7168 * 2048 / 4 * 0.5625
     assert work.flops == 3 * 2 * 3 * 7168 * 2048 / 4
