@@ -1,4 +1,4 @@
-"""Where the library's machines, models, programs and scenarios lie: in an installed wheel or in a checkout.
+"""Which name is meant, and where the library's machines, models, programs and scenarios lie: in a wheel or a checkout.
 
 A user's own file is given by its path and is treated the same way.
 """
@@ -9,6 +9,7 @@ import difflib
 import sysconfig
 import traceback
 from collections.abc import Iterable
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -27,6 +28,23 @@ def did_you_mean(wrong: str, right: Iterable[str]) -> str:
     """" (did you mean 'x'?)" for the closest right name, or "" where none is close."""
     close = difflib.get_close_matches(wrong, list(right), n=1, cutoff=0.6)
     return f" (did you mean '{close[0]}'?)" if close else ""
+
+
+def matches(pattern: str | None, name: str) -> bool:
+    """Whether a name is chosen: None chooses all, "flows" what contains it, "cold_*" what it describes as a whole."""
+    if pattern is None:
+        return True
+    return fnmatchcase(name, pattern) if any(sign in pattern for sign in "*?[") else pattern in name
+
+
+def choose(pattern: str | None, names: Iterable[str], what: str) -> list[str]:
+    """The names that match, in their order; InputError listing all if none does."""
+    known = list(names)
+    chosen = [name for name in known if matches(pattern, name)]
+    if chosen or pattern is None:
+        return chosen
+    listed = ", ".join(known) or "none"
+    raise InputError(f"no {what} matches '{pattern}'{did_you_mean(pattern, known)}; there are: {listed}")
 
 
 def _roots() -> tuple[Path, ...]:

@@ -16,7 +16,7 @@ PACKAGE = ROOT / "simulator"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 FLOORS = (
-    ("units", "errors", "paths", "patterns"),
+    ("units", "errors", "paths"),
     "physics", "spec", "fabric", "die", "program", "collective", "symmetry", "replay", "live", "model", "study",
     "calibrate", "bench", "commands", "__main__",
 )

@@ -17,7 +17,7 @@ from simulator.bench.benchmark import Benchmark, BenchmarkRow, Measurement, envi
 from simulator.bench.growth import GrowthPoint, growth_lines
 from simulator.observe.markdown import number, table
 from simulator.observe.tables import Titled, console, show
-from simulator.patterns import choose
+from simulator.paths import choose
 
 TIMEOUT_S = 300
 ONE_CORE = {"OPENBLAS_NUM_THREADS": "1"}  # its other threads spin for some milliseconds once numpy is imported

@@ -8,7 +8,7 @@ from pathlib import Path
 from simulator.calibrate import b200, hopper
 from simulator.calibrate.kernel_tables import Finding, Fit, TableMissing
 from simulator.errors import InputError
-from simulator.patterns import choose
+from simulator.paths import choose
 
 PARTS = (*hopper.PARTS, *b200.PARTS)
 MACHINES = tuple(dict.fromkeys(part.machine for part in PARTS))
@@ -20,7 +20,7 @@ def calibrate(
 ) -> Iterator[tuple[str, Finding]]:
     """(machine, finding) of every family whose table is in the folder, as they are found.
 
-    machine: only its families. only: those with this in their name (see `patterns.matches`). fits: search for better
+    machine: only its families. only: those with this in their name (see `paths.matches`). fits: search for better
     numbers too. tell: told the share done.
 
     Raises:

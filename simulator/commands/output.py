@@ -95,7 +95,7 @@ class OutputFolder:
 
 def write_text(path: Path, text: str) -> None:
     """Writes one small file whole or not at all, and makes its folder; InputError if it cannot be written."""
-    from simulator.observe.files import whole_file
+    from simulator.observe.trace import whole_file
 
     try:
         with whole_file(path) as part:

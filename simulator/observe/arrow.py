@@ -8,7 +8,7 @@ from os import PathLike
 from typing import Any
 
 from simulator.observe.columns import COLUMNS, Array, Columns, codes
-from simulator.observe.files import whole_file
+from simulator.observe.trace import whole_file
 
 
 def schema() -> Any:

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from json import dumps
 from os import PathLike
 from pathlib import Path
 from typing import IO, NamedTuple
 
 from simulator.observe.columns import Array, Columns, causes, rank_weights, select, waits
-from simulator.observe.files import whole_file
 from simulator.units import PS_PER_S
 
 PS_PER_NS = 1_000
@@ -227,6 +227,23 @@ def _joined(lines: Iterable[str]) -> Iterator[str]:
     for line in lines:
         yield comma + line
         comma = ",\n"
+
+
+@contextmanager
+def whole_file(path: str | PathLike[str]) -> Iterator[Path]:
+    """Gives a temporary name in the folder of `path`, renamed to `path` at the end, removed if the block fails.
+
+    Makes the folder. Raises OSError where that folder cannot be written.
+    """
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        yield part
+        os.replace(part, target)
+    finally:
+        with suppress(FileNotFoundError):
+            part.unlink()
 
 
 @contextmanager

@@ -13,7 +13,6 @@ from simulator.program.world import World
 from simulator.spec.generation import base_of
 from simulator.spec.machine import MachineSpec
 from simulator.spec.typed_toml import quantities
-from simulator.units import Quantity
 
 LEAST_SHARE = 0.01
 _LATENCIES = "floor", "serial_per_k", "per_row", "per_group", "per_slot"  # of a kernel that is bound by latency
@@ -40,12 +39,9 @@ def parameters_of(
     for name, length in shares.most_common():
         share = length / critical.makespan_ps
         if share > LEAST_SHARE:
-            rows.append({"name": name, **_plain(known[name]), "share": share})
+            quantity = known[name].model_dump(include={"value", "unit", "kind", "source"})
+            rows.append({"name": name, **quantity, "share": share})
     return rows
-
-
-def _plain(quantity: Quantity) -> dict[str, Any]:
-    return {"value": quantity.value, "unit": quantity.unit, "kind": quantity.kind, "source": quantity.source}
 
 
 def _engine(segment: Segment, tasks: Sequence[Task]) -> str:

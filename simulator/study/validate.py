@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from simulator.errors import BraidError, InputError
 from simulator.observe.markdown import number, table
 from simulator.observe.tables import Titled, console, percent, show
-from simulator.patterns import matches
+from simulator.paths import matches
 from simulator.study import library
 from simulator.study.expected import band_text, compared, expected_row
 from simulator.study.scenario import Scenario
@@ -52,7 +52,7 @@ class ValidationRow:
 def validate(pattern: str | None = None, jobs: int = 1, tell: Tell | None = None) -> list[ValidationRow]:
     """Simulates every scenario that has a chosen expected value, by roles, seed 0; rows in the library's order.
 
-    pattern: chooses scenarios by name or expected values by id (see patterns.matches); InputError if it chooses none.
+    pattern: chooses scenarios by name or expected values by id (see paths.matches); InputError if it chooses none.
     jobs: processes. A scenario that fails gives rows with a reason; the others still run.
     """
     names = [name for name, _ in library.scenario_names()]

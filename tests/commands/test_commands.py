@@ -14,7 +14,7 @@ from simulator.commands.output import OutputFolder, to_json, write_text
 from simulator.commands.progress import progress_bar
 from simulator.errors import InputError
 from simulator.observe.markdown import number, table
-from simulator.patterns import choose, matches
+from simulator.paths import choose, matches
 from simulator.study.expected import plain
 
 
