@@ -116,10 +116,6 @@ class Fabric:
         level = self.by_level[route.level]
         return self.ways[level.order], route.hops - level.shortest
 
-    def dies_of(self, level: str) -> int:
-        """How many dies a full instance of a level has."""
-        return self.by_level[level].dies
-
     def moves(self, members: tuple[int, ...], shift: int) -> bool:
         """Whether the same members so many ranks further are joined in the same way, by the links so much further.
 

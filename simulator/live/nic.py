@@ -195,7 +195,7 @@ class Nic:
 
     def _crosses(self, sender: Nic) -> bool:
         """Whether a sender is on another rail: ranks with the same place in their nodes share one."""
-        return (sender.rank - self.rank) % self.fabric.dies_of(self.fabric.levels[0]) != 0
+        return (sender.rank - self.rank) % self.fabric.by_level[self.fabric.levels[0]].dies != 0
 
     def _taken(self, flow: Flow, sender: Nic) -> None:
         """This side has moved all bytes of a write."""

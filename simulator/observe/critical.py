@@ -103,14 +103,9 @@ class _Walk:
 
     def _cause(self, row: int) -> int | None:
         """What a row followed from, of whatever rank: a flag, a post, a write, a count."""
-        import numpy as np
-
-        rank = int(self.columns["cause_rank"][row])
-        if rank < 0:
-            return None
-        key = row_keys(np.array([rank]), self.columns["cause_task"][row : row + 1])
-        found = int(np.minimum(self.keys.searchsorted(key), len(self.keys) - 1)[0])
-        return found if self.keys[found] == key[0] and found not in self.passed else None
+        rank = self._at(row, "cause_rank")
+        found = self._rows_of(rank, (self._at(row, "cause_task"),)) if rank >= 0 else []
+        return found[0] if found else None
 
     def _before_start(self, row: int) -> int | None:
         """Who held up a task that was ready."""
@@ -130,7 +125,7 @@ class _Walk:
         if self._at(row, "ready_ps") == 0:
             return None
         ready, issued = self._at(row, "ready_ps"), self._at(row, "issued_ps")
-        awaited = self._rows_of(row, self.columns["after"][row])
+        awaited = self._rows_of(self._at(row, "rank"), self.columns["after"][row])
         on_time = [one for one in awaited if self._at(one, "end_ps") == ready]
         if on_time:
             return on_time[-1]
@@ -172,10 +167,10 @@ class _Walk:
         fresh = [one for one in rows.tolist() if one not in self.passed]
         return max(fresh, default=None)
 
-    def _rows_of(self, row: int, tasks: tuple[int, ...]) -> list[int]:
+    def _rows_of(self, rank: int, tasks: tuple[int, ...]) -> list[int]:
+        """The rows of these tasks of a rank that the walk has not passed yet, in order."""
         import numpy as np
 
-        rank = int(self.columns["rank"][row])
         wanted = row_keys(np.full(len(tasks), rank), np.array(sorted(tasks), dtype=np.int64))
         found = np.minimum(self.keys.searchsorted(wanted), len(self.keys) - 1)
         return [one for one in found[self.keys[found] == wanted].tolist() if one not in self.passed]

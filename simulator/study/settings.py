@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from simulator.errors import InputError
 from simulator.paths import did_you_mean
@@ -15,27 +16,17 @@ from simulator.spec.typed_toml import plain
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def leaves(model: BaseModel, prefix: str = "") -> dict[str, Any]:
+def leaves(model: BaseModel) -> dict[str, Any]:
     """Dotted key -> value of every leaf that may be set, in order."""
-    found: dict[str, Any] = {}
-    for name, value in _fields(model):
-        if isinstance(value, BaseModel):
-            found |= leaves(value, f"{prefix}{name}.")
-        else:
-            found[prefix + name] = value
-    return found
+    return {key: value for key, _, value in _leaves(model)}
 
 
-def meanings(model: BaseModel, prefix: str = "") -> dict[str, str]:
+def meanings(model: BaseModel) -> dict[str, str]:
     """Dotted key -> what it may be, where it is one of a few, and what it means; "" where nothing is said."""
-    found: dict[str, str] = {}
-    for name, value in _fields(model):
-        if isinstance(value, BaseModel):
-            found |= meanings(value, f"{prefix}{name}.")
-            continue
-        field = type(model).model_fields[name]
+    found = {}
+    for key, field, _ in _leaves(model):
         few = ", ".join(map(str, get_args(field.annotation))) if get_origin(field.annotation) is Literal else ""
-        found[prefix + name] = ": ".join(part for part in (few, field.description) if part)
+        found[key] = ": ".join(part for part in (few, field.description) if part)
     return found
 
 
@@ -80,10 +71,16 @@ def _meant(key: str, own: Sequence[str], elsewhere: Sequence[str]) -> str:
     return did_you_mean(key, own) or did_you_mean(key, () if of_a_part else elsewhere)
 
 
-def _fields(model: BaseModel) -> Iterator[tuple[str, Any]]:
+def _leaves(model: BaseModel, prefix: str = "") -> Iterator[tuple[str, FieldInfo, Any]]:
+    """Dotted key, field and value of every leaf that may be set."""
     for name, field in type(model).model_fields.items():
-        if not field.exclude and name not in ("name", "title"):
-            yield name, getattr(model, name)
+        value = getattr(model, name)
+        if field.exclude or name in ("name", "title"):
+            continue
+        if isinstance(value, BaseModel):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, field, value
 
 
 def _with(model: Model, path: list[str], text: str) -> Model:

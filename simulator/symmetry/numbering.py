@@ -128,4 +128,4 @@ class Numbering:
         return -1 if name == DIE else self.fabric.levels.index(name)
 
     def _dies(self, name: str) -> int:
-        return 1 if name == DIE else self.fabric.dies_of(name)
+        return 1 if name == DIE else self.fabric.by_level[name].dies
