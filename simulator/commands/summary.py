@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from simulator.observe.report import ExpectedRow, Footnote, ReportInput
 from simulator.observe.tables import number
 from simulator.study.expected import band_text, compared
 from simulator.study.glossary import meaning
+from simulator.study.simulate import Result
 from simulator.units import format_si
-
-if TYPE_CHECKING:
-    from simulator.study.simulate import Result
 
 # what the report's tables show in full, so that the headline need not
 _IN_TABLES = {

@@ -9,15 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from simulator import paths
 from simulator.errors import InputError
 from simulator.paths import did_you_mean, own_location
 from simulator.study.refusals import exits_refused
-
-if TYPE_CHECKING:
-    from simulator.study.scenario import Scenario
+from simulator.study.scenario import Scenario
 
 
 def scenario_names() -> list[tuple[str, str]]:
@@ -35,8 +33,6 @@ def load_scenario(reference: str) -> Scenario:
     Raises:
         InputError: no such file or function, or the function does not return a scenario; says which there are.
     """
-    from simulator.study.scenario import Scenario
-
     file, colon, name = reference.rpartition(":")
     if not colon and reference.endswith(".py"):
         has = [f"{reference}:{one}" for one, _ in _functions(_module(paths.find("scenarios", reference)))]

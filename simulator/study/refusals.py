@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from simulator.errors import InputError, NoSuchName, RunError
 from simulator.paths import located, own_location
-
-if TYPE_CHECKING:
-    from simulator.study.scenario import Scenario
+from simulator.study.scenario import Scenario
 
 P = ParamSpec("P")
 R = TypeVar("R")
