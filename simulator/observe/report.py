@@ -53,7 +53,7 @@ class ReportInput:
 
     facts: lines below the title. numbers: headline metrics as (name, text). utilisation: shares by name.
     meanings: what the names of numbers mean, said beside them.
-    picture_rank, picture_layer: what `columns` is drawn for (layer None: the middle one).
+    columns: drawn for the middle layer of rank 0.
     """
 
     title: str
@@ -64,8 +64,6 @@ class ReportInput:
     path: CriticalPath | None = None
     utilisation: Mapping[str, float] = field(default_factory=dict)
     columns: Columns | None = None
-    picture_rank: int = 0
-    picture_layer: int | None = None
     footnotes: Sequence[Footnote] = ()
     meanings: Mapping[str, str] = field(default_factory=dict)
 
@@ -89,10 +87,10 @@ def parts(report: ReportInput, width: int) -> list[RenderableType]:
         from simulator.observe.layer_budget import layer_budget
         from simulator.observe.layer_picture import layer_picture
 
-        budget = layer_budget(report.columns, report.picture_rank, report.picture_layer)
+        budget = layer_budget(report.columns, rank=0)
         if budget is not None:
             made.append(budget_table(budget))
-        made += [layer_picture(report.columns, report.picture_rank, report.picture_layer, width), ""]
+        made += [layer_picture(report.columns, rank=0, width=width), ""]
     if report.footnotes:
         made.append(footnote_table(report.footnotes))
     return made

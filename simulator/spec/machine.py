@@ -7,7 +7,7 @@ begins with `extends = "NAME"`, or the path of a file from its own folder, only 
 from __future__ import annotations
 
 from functools import cached_property
-from math import log
+from math import log, prod
 
 from pydantic import Field
 
@@ -18,16 +18,7 @@ from simulator.spec.kernels import KernelSpec
 from simulator.spec.levels import LevelSpec
 from simulator.spec.nic import NicSpec, ProxySpec
 from simulator.spec.typed_toml import TomlTable
-from simulator.units import (
-    Bytes,
-    BytesPerSecond,
-    FlopsPerSecond,
-    Hertz,
-    PositiveCount,
-    Ratio,
-    Seconds,
-    Share,
-)
+from simulator.units import Bytes, BytesPerSecond, FlopsPerSecond, Hertz, PositiveCount, Ratio, Seconds, Share
 
 
 class HbmSpec(TomlTable):
@@ -182,7 +173,4 @@ class MachineSpec(TomlTable):
     @property
     def dies(self) -> int:
         """How many dies the whole machine has."""
-        product = 1
-        for level in self.fabric:
-            product *= level.size.count
-        return product
+        return prod(level.size.count for level in self.fabric)
