@@ -28,7 +28,6 @@ from simulator.paths import did_you_mean
 PS_PER_S = 10**12
 
 Kind: TypeAlias = Literal["published", "derived", "fitted", "assumed"]
-KINDS = ("published", "derived", "fitted", "assumed")
 
 # unit -> (dimension, numerator, denominator); two whole numbers keep 10 us == 1e-05 exactly
 _UNITS: dict[str, tuple[str, int, int]] = {

@@ -43,7 +43,6 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "cause_task": ("int32", "number of that task; -1: none"),
     "host_after": ("int32", "task that the host was blocked on before it could issue this one; -1: none"),
 }
-TEXT = tuple(name for name, (kind, _) in COLUMNS.items() if kind == "text")
 
 
 def select(columns: Columns, rows: Array) -> dict[str, Array]:

@@ -69,7 +69,7 @@ def record_world(
             programs.append(recorded[0][1])
             continue
         own = {"rank": rank, **coordinates(rank)}
-        known = next((found for asked, found in recorded if _same(asked, own)), None)
+        known = next((found for asked, found in recorded if asked.items() <= own.items()), None)
         if known is None:
             npu = Rank(own, sizes)
             with watched(npu):
@@ -105,10 +105,6 @@ def _size(name: str, instances: Sequence[tuple[int, ...]], ranks: int) -> int:
     if wrong:
         raise ProgramError(f"groups '{name}' must hold each of {ranks} ranks once: wrong for {wrong[:8]}")
     return sizes[0]
-
-
-def _same(asked: Mapping[str, object], coordinates: Mapping[str, object]) -> bool:
-    return all(coordinates[coordinate] == value for coordinate, value in asked.items())
 
 
 def _with_own(programs: list[Program]) -> list[Program]:
