@@ -22,6 +22,7 @@ from simulator.study.expected import compared, expected_row, plain
 if TYPE_CHECKING:
     from simulator.study.simulate import Result
 
+
 def result_object(result: Result) -> dict[str, Any]:
     """What `run --json` prints: what was run, with which changes and seed, and what came out."""
     return {
