@@ -149,20 +149,22 @@ class Program:
     programmatic: a kernel's prologue runs beside the end of the launch before it in its stream, unless it also waits
     for another stream (programmatic dependent launch). captured: the whole program is launched as one graph, instead of
     task by task.
-    by_rank: the work of a task on any rank, where it depends on the rank. own: of a variant for some ranks what those
-    works are for them, by task; `items` are those of the recording that it shares with other variants.
+    by_rank: where works depend on the rank: by the first of neighbouring tasks what gives their works on any rank. own:
+    of a variant for some ranks what those works are for them, by task; `items` are those of the recording that it
+    shares with other variants.
     """
 
     items: list[Task | HostWait] = field(default_factory=list)
     captured: bool = False
     programmatic: bool = False
     partitions: dict[str, dict[str, int]] = field(default_factory=dict)
-    by_rank: dict[int, Callable[[int], Work | Collective]] = field(default_factory=dict)
+    by_rank: dict[int, Callable[[int], Sequence[tuple[str, Work | Collective]]]] = field(default_factory=dict)
     own: dict[int, Work | Collective] = field(default_factory=dict)
 
-    def with_own(self, works: Sequence[Work | Collective]) -> Program:
+    def with_own(self, works: Sequence[Sequence[Work | Collective]]) -> Program:
         """The same launches with other works where they depend on the rank, in the order of `by_rank`."""
-        own = dict(zip(self.by_rank, works, strict=True))
+        pairs = zip(self.by_rank, works, strict=True)
+        own = {task: work for first, some in pairs for task, work in enumerate(some, first)}
         return Program(self.items, self.captured, self.programmatic, self.partitions, {}, own)
 
     @property

@@ -94,8 +94,8 @@ class Result:
 
 
 @naming_settings
-def prepare(scenario: Scenario, seed: int = 0) -> Prepared:
-    """Record the programs of a scenario and check that it fits.
+def prepare(scenario: Scenario, seed: int = 0, record: Callable[..., World] = record_world) -> Prepared:
+    """Record the programs of a scenario and check that it fits; record: `record_shared` does where none is to run.
 
     Raises:
         InputError: a name, number or layout that cannot be. DoesNotFit: more memory than there is, with the ledger.
@@ -114,9 +114,7 @@ def prepare(scenario: Scenario, seed: int = 0) -> Prepared:
                 raise ValueError(f"memory: {item!r} is not (name, category, bytes)")
             ledger.add(*item)  # type: ignore[arg-type]
         ledger.check()
-        world = record_world(
-            partial(_record, workload, case), case.ranks, groups, partial(workload.coordinates, case)
-        )
+        world = record(partial(_record, workload, case), case.ranks, groups, partial(workload.coordinates, case))
     except (ProgramError, ValueError) as error:
         raise InputError(f"{scenario.name}: {located(error)}") from error
     return Prepared(scenario, machine, case, world, fabric, ledger, reads)
