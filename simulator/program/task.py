@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from simulator.die.kernels import Work
 
@@ -160,17 +161,18 @@ class Program:
     partitions: dict[str, dict[str, int]] = field(default_factory=dict)
     by_rank: dict[int, Callable[[int], Sequence[tuple[str, Work | Collective]]]] = field(default_factory=dict)
     own: dict[int, Work | Collective] = field(default_factory=dict)
+    _exchanges: list[Task] | None = field(default=None, compare=False, repr=False)  # of a recording with variants
 
-    def with_own(self, works: Sequence[Sequence[Work | Collective]]) -> Program:
-        """The same launches with other works where they depend on the rank, in the order of `by_rank`."""
-        pairs = zip(self.by_rank, works, strict=True)
-        own = {task: work for first, some in pairs for task, work in enumerate(some, first)}
-        return Program(self.items, self.captured, self.programmatic, self.partitions, {}, own)
+    def with_own(self, own: dict[int, Work | Collective]) -> Program:
+        """The same launches with other works where they depend on the rank."""
+        if self._exchanges is None:
+            self._exchanges = [task for task, _ in self.collectives()]
+        return Program(self.items, self.captured, self.programmatic, self.partitions, {}, own, self._exchanges)
 
     @property
     def launches(self) -> int:
         """How many tasks it has."""
-        return sum(isinstance(item, Task) for item in self.items)
+        return next((item.index + 1 for item in reversed(self.items) if isinstance(item, Task)), 0)
 
     @property
     def tasks(self) -> list[Task]:
@@ -187,11 +189,14 @@ class Program:
 
     def collectives(self) -> Iterator[tuple[Task, Collective]]:
         """Every collective with its task, in launch order."""
-        return ((task, work) for task, work in self.works() if isinstance(work, Collective))
+        if self._exchanges is None:
+            return ((task, work) for task, work in self.works() if isinstance(work, Collective))
+        own: dict[int, Any] = self.own
+        return ((task, own.get(task.index, task.work)) for task in self._exchanges)
 
     def families(self) -> set[str]:
-        """The kernel families that it launches."""
-        return {work.family for _, work in self.works() if isinstance(work, Work)}
+        """The kernel families that it launches; those of all variants of a recording."""
+        return {item.work.family for item in self.items if isinstance(item, Task) and isinstance(item.work, Work)}
 
     def __str__(self) -> str:
         tasks = self.tasks

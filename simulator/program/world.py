@@ -130,10 +130,13 @@ def _with_own(shared: Sequence[Program]) -> list[Program]:
         variants: dict[tuple[int, ...], Program] = {}
         for some in (ranks[first : first + AT_ONCE] for first in range(0, len(ranks), AT_ONCE)):
             columns = [equals.column(list(map(works_of, some))) for works_of in template.by_rank.values()]
-            for rank, works in zip(some, zip(*columns, strict=True), strict=True):
+            lengths = [(first, len(column[0])) for first, column in zip(template.by_rank, columns, strict=True)]
+            tasks = [task for first, length in lengths for task in range(first, first + length)]
+            for rank, blocks in zip(some, zip(*columns, strict=True), strict=True):
+                works = list(chain.from_iterable(blocks))
                 alike = tuple(map(id, works))
                 if alike not in variants:
-                    variants[alike] = template.with_own(works)
+                    variants[alike] = template.with_own(dict(zip(tasks, works, strict=True)))
                 programs[rank] = variants[alike]
     return programs
 
@@ -144,24 +147,22 @@ class _Equals:
     def __init__(self) -> None:
         self._known: dict[Own, Own] = {}
         self._ones: dict[int, Own] = {}  # by identity
-        self._together: dict[tuple[int, ...], tuple[Own, ...]] = {}  # by the identities of its works
 
-    def column(self, launched: list[Sequence[tuple[str, Own]]]) -> list[tuple[Own, ...]]:
-        """The works that stand for those of every rank; what stands for itself is not compared again.
+    def column(self, launched: list[Sequence[tuple[str, Own]]]) -> list[list[Own]]:
+        """The objects that stand for the works of every rank; one that stands for itself is not compared again.
 
         Raises:
             ProgramError: ranks launch different numbers of them.
         """
+        ones, one_of = self._ones, self._one_of
         different = {id(some): some for some in launched}
-        ones = {identity: self._those_of([work for _, work in some]) for identity, some in different.items()}
-        if len({len(works) for works in ones.values()}) > 1:
+        standing = {
+            identity: [ones.get(id(work)) or one_of(work) for _, work in some] for identity, some in different.items()
+        }
+        if len(set(map(len, standing.values()))) > 1:
             name = next(name for some in launched for name, _ in some)
             raise ProgramError(f"from '{name}' on, ranks launch different numbers of works that depend on the rank")
-        return [ones[id(some)] for some in launched]
-
-    def _those_of(self, works: list[Own]) -> tuple[Own, ...]:
-        works = [self._ones.get(id(work)) or self._one_of(work) for work in works]
-        return self._together.setdefault(tuple(map(id, works)), tuple(works))
+        return [standing[id(some)] for some in launched]
 
     def _one_of(self, work: Own) -> Own:
         one = self._known.setdefault(work, work)
