@@ -94,6 +94,7 @@ class Result:
 
 
 @naming_settings
+@seldom_collected()
 def prepare(scenario: Scenario, seed: int = 0, record: Callable[..., World] = record_world) -> Prepared:
     """Record the programs of a scenario and check that it fits; record: `record_shared` does where none is to run.
 
