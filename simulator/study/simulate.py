@@ -20,7 +20,7 @@ from simulator.paths import located
 from simulator.physics.clock import seldom_collected
 from simulator.program.rank import Rank
 from simulator.program.task import ProgramError
-from simulator.program.world import World, record_world, sizes_of
+from simulator.program.world import World, record_shared, record_world, sizes_of
 from simulator.replay.rates import schedules
 from simulator.replay.replay import Replay, rate_of
 from simulator.replay.variants import Compiler
@@ -245,9 +245,6 @@ class _Reporting:
             self._progress(self._count / self._total)
 
 
-def program_text(scenario: Scenario, rank: int = 0) -> str:
-    """What one rank does, in launch order."""
-    ready = prepare(scenario)
-    if not 0 <= rank < ready.case.ranks:
-        raise InputError(f"{scenario.name} has ranks 0 to {ready.case.ranks - 1}; rank {rank} was asked for")
-    return str(ready.world.programs[rank])
+def program_text(scenario: Scenario) -> str:
+    """What rank 0 does, in launch order."""
+    return str(prepare(scenario, record=record_shared).world.programs[0])
