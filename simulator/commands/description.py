@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 def description(scenario: Scenario) -> str:
     """Everything that `braid show` prints; raises what preparing the scenario raises."""
+    from simulator.program.world import record_shared
     from simulator.spec.generation import base_of
     from simulator.spec.model import load_model, override_model
     from simulator.spec.typed_toml import quantities
@@ -23,7 +24,7 @@ def description(scenario: Scenario) -> str:
     from simulator.study.settings import meanings, shown
     from simulator.study.simulate import prepare
 
-    ready = prepare(scenario)
+    ready = prepare(scenario, record=record_shared)
     model = override_model(load_model(scenario.model), scenario.model_changes)
     meaning = meanings(scenario)
     generation = base_of(scenario.kernels, ready.machine.generations)
@@ -72,11 +73,12 @@ def _machine(ready: Prepared) -> list[str]:
 
 def _layout(ready: Prepared) -> list[str]:
     world = ready.world
-    programs = len({id(program) for program in world.programs})
+    programs = {id(program): program for program in world.programs}
+    own = ", with numbers of each rank's own" if any(one.by_rank for one in programs.values()) else ""
     return [
         f"  {count(ready.scenario.cards, 'card')} of {count(ready.machine.dies_per_card.count, 'die')} = "
         f"{count(ready.case.ranks, 'rank')}; "
-        f"different programs: {programs}; {world.programs[0].launches:,} tasks on rank 0",
+        f"recorded programs: {len(programs)}{own}; {world.programs[0].launches:,} tasks on rank 0",
         *(f"  group {name}: {len(members)} of {len(members[0])} ranks" for name, members in world.groups.items()),
     ]
 

@@ -1,8 +1,8 @@
 """Which experts the tokens of one request choose: few tokens, every one of them with experts of its own choice.
 
 With a handful of tokens it matters that a token's experts differ from each other, and how many experts are touched at
-all. A token draws its experts without replacement (Gumbel's trick: the largest of log popularity + noise). Popularities
-are a power law, in one of two ways:
+all. A token draws its experts without replacement: each comes after an exponential time of its own, at a rate that is
+its popularity, and the token takes those that come first. Popularities are a power law, in one of two ways:
 
 * chosen_rows: the expert at place i of a random order has a popularity proportional to (i + 1) ** -skew;
 * power_law_rows: popularities have the density x ** -skew over one decade. That is what the tables of routed experts of
@@ -13,9 +13,8 @@ are a power law, in one of two ways:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
-from math import isclose, log
+from math import isclose
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,19 +22,33 @@ if TYPE_CHECKING:
     from numpy.random import Generator
 
 LEAST, MOST = 1.0, 10.0  # popularities of power_law_rows, before scaling
+AT_ONCE = 256  # tokens whose draws are held side by side
 
 
 @lru_cache(maxsize=512)
 def chosen_rows(
     tokens: int, experts: int, per_token: int, skew: float, seed: tuple[int, ...], groups: int = 0, kept: int = 0
 ) -> tuple[int, ...]:
-    """Rows of every expert; seed: any whole numbers (run, layer, ...). groups, kept: as of power_law_rows."""
+    """Rows of every expert; seed: any whole numbers (run, layer, ...). groups, kept: as of power_law_rows.
+
+    The first of many tokens choose what they would choose alone, so each is drawn once.
+    """
     import numpy as np
 
-    random = np.random.default_rng(seed)
-    popularity = -skew * np.log(np.arange(1, experts + 1, dtype=float))
-    random.shuffle(popularity)
-    return _choose(random, tokens, popularity, per_token, groups, kept)
+    drawn = _drawn(experts, per_token, skew, seed, groups, kept)
+    if not drawn or len(drawn[0]) < tokens:
+        random = np.random.default_rng(seed)
+        times = np.arange(1, experts + 1, dtype=float) ** skew
+        random.shuffle(times)
+        drawn[:] = [np.packbits(_choices(random, tokens, times, per_token, groups, kept), axis=1)]
+    return _rows(np.unpackbits(drawn[0][:tokens], axis=1, count=experts))
+
+
+@lru_cache(maxsize=512)
+def _drawn(*_: object) -> list[np.ndarray]:
+    """The choices of the most tokens that chosen_rows has drawn in one way, a bit for every expert: one array, or none
+    yet."""
+    return []
 
 
 def power_law_rows(
@@ -44,37 +57,46 @@ def power_law_rows(
     """Rows of every expert; skew: exponent of the density (0: all popularities between the two ends are as likely).
 
     groups, kept: a token keeps to so many groups of neighbouring experts, those with the best two (DeepSeek-V3, arXiv
-    2412.19437, section 2.1.2); 0: it chooses from all.
+    2412.19437, section 2.1.2): the least product of their times; 0: it chooses from all.
     """
     import numpy as np
 
     random = np.random.default_rng(seed)
-    popularity = [log(_quantile(share, skew)) for share in random.random(experts)]
-    return _choose(random, tokens, popularity, per_token, groups, kept)
+    times = np.array([1.0 / _quantile(share, skew) for share in random.random(experts)])
+    return _rows(_choices(random, tokens, times, per_token, groups, kept))
 
 
-def _choose(
-    random: Generator, tokens: int, popularity: Sequence[float], per_token: int, groups: int = 0, kept: int = 0
-) -> tuple[int, ...]:
-    """Rows of every expert where each token takes `per_token` different ones; popularity: logarithms."""
+def _rows(chosen: np.ndarray) -> tuple[int, ...]:
+    return tuple(chosen.sum(axis=0).tolist())
+
+
+def _choices(
+    random: Generator, tokens: int, times: np.ndarray, per_token: int, groups: int, kept: int
+) -> np.ndarray:
+    """Which `per_token` experts each token takes; times: when each of them comes on average, 1 / popularity."""
     import numpy as np
 
-    experts = len(popularity)
-    keys = popularity + random.gumbel(size=(tokens, experts))
-    if groups:
-        if kept * experts < per_token * groups:
-            raise ValueError(f"{per_token} experts of a token are more than {kept} of {groups} groups hold")
-        grouped = keys.reshape(tokens, groups, -1)
-        best = np.partition(grouped, -2, axis=2)[:, :, -2:].sum(axis=2)
-        keys = np.where(_largest(best, kept)[:, :, None], grouped, -np.inf).reshape(tokens, experts)
-    return tuple(_largest(keys, per_token).sum(axis=0).tolist())
+    if groups and kept * len(times) < per_token * groups:
+        raise ValueError(f"{per_token} experts of a token are more than {kept} of {groups} groups hold")
+    chosen = [np.zeros((0, len(times)), dtype=bool)]
+    for first in range(0, tokens, AT_ONCE):
+        some = min(AT_ONCE, tokens - first)
+        coming = np.subtract(1.0, random.random((some, len(times))))
+        np.log(coming, out=coming)
+        coming *= -times
+        if groups:
+            grouped = coming.reshape(some, groups, -1)
+            best = np.partition(grouped, 1, axis=2)[:, :, :2].prod(axis=2)
+            grouped[~_first(best, kept)] = np.inf
+        chosen.append(_first(coming, per_token))
+    return np.concatenate(chosen)
 
 
-def _largest(keys: np.ndarray, count: int) -> np.ndarray:
-    """Which keys are among the largest of their row; no two drawn ones are equal."""
+def _first(times: np.ndarray, count: int) -> np.ndarray:
+    """Which are among the first of their row; no two drawn ones are equal."""
     import numpy as np
 
-    return keys >= np.partition(keys, -count, axis=1)[:, -count, None]
+    return times <= np.partition(times, count - 1, axis=1)[:, count - 1, None]
 
 
 def _quantile(share: float, skew: float) -> float:

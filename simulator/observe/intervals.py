@@ -52,6 +52,6 @@ def union(start: Array, end: Array) -> Intervals:
     return Intervals(start[fresh], end[last])
 
 
-def lay_out(position: Array, time: Array, span_ps: int) -> Array:
+def lay_out(position: Array, time: Array | int, span_ps: int) -> Array:
     """Times of the rank at each position, moved to its own stretch of one line; span_ps > every time."""
     return position.astype("int64") * span_ps + time

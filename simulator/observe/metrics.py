@@ -82,6 +82,7 @@ class _Line:
         self.columns = columns
         self.ranks, self.weights, self.position = rank_weights(columns)
         self.span = int(columns["end_ps"].max(initial=0)) + 1
+        self._begin = lay_out(self.position, 0, self.span)  # of the stretch of every row
         self._codes: dict[str, tuple[Array, list[str]]] = {}
 
     @cached_property
@@ -100,10 +101,14 @@ class _Line:
         return self._codes[column]
 
     def at(self, time: Array, rows: Array) -> Array:
-        return lay_out(self.position[rows], time[rows], self.span)
+        there: Array = self._begin[rows] + time[rows]
+        return there
 
     def union(self, rows: Array, start: str = "start_ps", end: str = "end_ps") -> Intervals:
-        return union(self.at(self.columns[start], rows), self.at(self.columns[end], rows))
+        import numpy as np
+
+        chosen = np.flatnonzero(rows)
+        return union(self.at(self.columns[start], chosen), self.at(self.columns[end], chosen))
 
     def by_rank(self, intervals: Intervals, amount: Array | None = None) -> Array:
         """Total length of the intervals, or total of the amounts given for them, per rank (ps)."""

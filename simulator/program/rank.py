@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 
 from simulator.die.kernels import Work
 from simulator.paths import did_you_mean
@@ -142,14 +141,14 @@ class Rank:
 
         work_of(rank) is the work of any rank: of one family, or the same kind of exchange in the same group.
         """
-        self.program.by_rank[self._tasks] = work_of
+        self.program.by_rank[self._tasks] = lambda rank: ((name, work_of(rank)),)
         return self.launch(work_of(self.first), name)
 
     def launch_all_by_rank(self, works_of: Callable[[int], Sequence[tuple[str, Work | Collective]]]) -> None:
         """As `launch_by_rank` for (name, work) after (name, work); the names are those of every rank."""
-        works_of = cache(works_of)
-        for place, (name, _) in enumerate(works_of(self.first)):
-            self.launch_by_rank(lambda rank, place=place: works_of(rank)[place][1], name)  # type: ignore[misc]
+        self.program.by_rank[self._tasks] = works_of
+        for name, work in works_of(self.first):
+            self.launch(work, name)
 
     def prefetch(self, weights: str, size_bytes: float, rate_bytes_per_s: float = 0.0, pieces: int = 1) -> Event:
         """Copy weights into L2 with a DMA queue, at no more than this rate; kernels find the pieces that are there."""

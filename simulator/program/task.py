@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from simulator.die.kernels import Work
 
@@ -149,26 +150,29 @@ class Program:
     programmatic: a kernel's prologue runs beside the end of the launch before it in its stream, unless it also waits
     for another stream (programmatic dependent launch). captured: the whole program is launched as one graph, instead of
     task by task.
-    by_rank: the work of a task on any rank, where it depends on the rank. own: of a variant for some ranks what those
-    works are for them, by task; `items` are those of the recording that it shares with other variants.
+    by_rank: where works depend on the rank: by the first of neighbouring tasks what gives their works on any rank. own:
+    of a variant for some ranks what those works are for them, by task; `items` are those of the recording that it
+    shares with other variants.
     """
 
     items: list[Task | HostWait] = field(default_factory=list)
     captured: bool = False
     programmatic: bool = False
     partitions: dict[str, dict[str, int]] = field(default_factory=dict)
-    by_rank: dict[int, Callable[[int], Work | Collective]] = field(default_factory=dict)
+    by_rank: dict[int, Callable[[int], Sequence[tuple[str, Work | Collective]]]] = field(default_factory=dict)
     own: dict[int, Work | Collective] = field(default_factory=dict)
+    _exchanges: list[Task] | None = field(default=None, compare=False, repr=False)  # of a recording with variants
 
-    def with_own(self, works: Sequence[Work | Collective]) -> Program:
-        """The same launches with other works where they depend on the rank, in the order of `by_rank`."""
-        own = dict(zip(self.by_rank, works, strict=True))
-        return Program(self.items, self.captured, self.programmatic, self.partitions, {}, own)
+    def with_own(self, own: dict[int, Work | Collective]) -> Program:
+        """The same launches with other works where they depend on the rank."""
+        if self._exchanges is None:
+            self._exchanges = [task for task, _ in self.collectives()]
+        return Program(self.items, self.captured, self.programmatic, self.partitions, {}, own, self._exchanges)
 
     @property
     def launches(self) -> int:
         """How many tasks it has."""
-        return sum(isinstance(item, Task) for item in self.items)
+        return next((item.index + 1 for item in reversed(self.items) if isinstance(item, Task)), 0)
 
     @property
     def tasks(self) -> list[Task]:
@@ -185,11 +189,14 @@ class Program:
 
     def collectives(self) -> Iterator[tuple[Task, Collective]]:
         """Every collective with its task, in launch order."""
-        return ((task, work) for task, work in self.works() if isinstance(work, Collective))
+        if self._exchanges is None:
+            return ((task, work) for task, work in self.works() if isinstance(work, Collective))
+        own: dict[int, Any] = self.own
+        return ((task, own.get(task.index, task.work)) for task in self._exchanges)
 
     def families(self) -> set[str]:
-        """The kernel families that it launches."""
-        return {work.family for _, work in self.works() if isinstance(work, Work)}
+        """The kernel families that it launches; those of all variants of a recording."""
+        return {item.work.family for item in self.items if isinstance(item, Task) and isinstance(item.work, Work)}
 
     def __str__(self) -> str:
         tasks = self.tasks

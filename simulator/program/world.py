@@ -43,17 +43,24 @@ class World:
         return known[rank]
 
 
-def record_world(
-    program: Callable[[Rank], None], ranks: int, groups: Groups, coordinates: Callable[[int], Mapping[str, object]]
-) -> World:
+Coordinates = Callable[[int], Mapping[str, object]]
+
+
+def record_world(program: Callable[[Rank], None], ranks: int, groups: Groups, coordinates: Coordinates) -> World:
     """Record `program` once for every set of answers that it got about itself; ranks with equal numbers share it.
 
     coordinates(rank): what a rank may ask about itself; "rank" is always there.
 
     Raises:
         ProgramError: groups of one name that differ in size, or do not hold every rank once; a program that does not
-            end; ranks that issue the collectives of a group in different orders.
+            end; ranks that issue the collectives of a group in different orders, or launch different numbers of works
+            where these depend on the rank.
     """
+    return World(_with_own(record_shared(program, ranks, groups, coordinates).programs), groups)
+
+
+def record_shared(program: Callable[[Rank], None], ranks: int, groups: Groups, coordinates: Coordinates) -> World:
+    """As `record_world`, but works that depend on the rank are left as they are for the first rank of a recording."""
 
     def line_of(rank: int, task: int) -> str:
         again = Located({"rank": rank, **coordinates(rank)}, sizes, task)
@@ -82,7 +89,7 @@ def record_world(
                 recorded.append((npu.asked, known))
         programs.append(known)
     check_order(programs, groups, line_of)
-    return World(_with_own(programs), groups)
+    return World(programs, groups)
 
 
 def sizes_of(groups: Groups, ranks: int) -> dict[str, int]:
@@ -107,8 +114,9 @@ def _size(name: str, instances: Sequence[tuple[int, ...]], ranks: int) -> int:
     return sizes[0]
 
 
-def _with_own(programs: list[Program]) -> list[Program]:
+def _with_own(shared: Sequence[Program]) -> list[Program]:
     """Every rank's program with the works that depend on the rank: one program for all who have the same."""
+    programs = list(shared)
     sharing: dict[int, list[int]] = defaultdict(list)
     for rank, program in enumerate(programs):
         if program.by_rank:
@@ -117,11 +125,14 @@ def _with_own(programs: list[Program]) -> list[Program]:
         template, equals = programs[ranks[0]], _Equals()
         variants: dict[tuple[int, ...], Program] = {}
         for some in (ranks[first : first + AT_ONCE] for first in range(0, len(ranks), AT_ONCE)):
-            columns = [equals.column(list(map(work_of, some))) for work_of in template.by_rank.values()]
-            for rank, works in zip(some, zip(*columns, strict=True), strict=True):
+            columns = [equals.column(list(map(works_of, some))) for works_of in template.by_rank.values()]
+            lengths = [(first, len(column[0])) for first, column in zip(template.by_rank, columns, strict=True)]
+            tasks = [task for first, length in lengths for task in range(first, first + length)]
+            for rank, blocks in zip(some, zip(*columns, strict=True), strict=True):
+                works = list(chain.from_iterable(blocks))
                 alike = tuple(map(id, works))
                 if alike not in variants:
-                    variants[alike] = template.with_own(works)
+                    variants[alike] = template.with_own(dict(zip(tasks, works, strict=True)))
                 programs[rank] = variants[alike]
     return programs
 
@@ -133,11 +144,21 @@ class _Equals:
         self._known: dict[Own, Own] = {}
         self._ones: dict[int, Own] = {}  # by identity
 
-    def column(self, works: list[Own]) -> list[Own]:
-        """The objects that stand for these; one that stands for itself is not compared again."""
-        different = {id(work): work for work in works}
-        ones = {identity: self._ones.get(identity) or self._one_of(work) for identity, work in different.items()}
-        return [ones[id(work)] for work in works]
+    def column(self, launched: list[Sequence[tuple[str, Own]]]) -> list[list[Own]]:
+        """The objects that stand for the works of every rank; one that stands for itself is not compared again.
+
+        Raises:
+            ProgramError: ranks launch different numbers of them.
+        """
+        ones, one_of = self._ones, self._one_of
+        different = {id(some): some for some in launched}
+        standing = {
+            identity: [ones.get(id(work)) or one_of(work) for _, work in some] for identity, some in different.items()
+        }
+        if len(set(map(len, standing.values()))) > 1:
+            name = next(name for some in launched for name, _ in some)
+            raise ProgramError(f"from '{name}' on, ranks launch different numbers of works that depend on the rank")
+        return [standing[id(some)] for some in launched]
 
     def _one_of(self, work: Own) -> Own:
         one = self._known.setdefault(work, work)

@@ -28,8 +28,8 @@ def parameters_of(
     known = dict(quantities(machine))
     shares: Counter[str] = Counter()
     tasks = cache(lambda rank: world.programs[rank].tasks)
-    programs = {id(program): program for program in world.programs}.values()
-    families = sorted({family for program in programs for family in program.families()})
+    recordings = {id(program.items): program for program in world.programs}.values()
+    families = sorted({family for program in recordings for family in program.families()})
     generation = base_of(generation, machine.generations)
     for segment in critical.segments:
         for name in _names(segment, machine, generation, families, _engine(segment, tasks(segment.rank))):

@@ -20,7 +20,7 @@ from simulator.observe.trace import Flight
 from simulator.paths import located
 from simulator.physics.clock import seldom_collected
 from simulator.program.task import ProgramError
-from simulator.program.world import World, record_world, sizes_of
+from simulator.program.world import World, record_shared, record_world, sizes_of
 from simulator.replay.rates import schedules
 from simulator.replay.replay import Replay, rate_of
 from simulator.replay.variants import Compiler
@@ -93,8 +93,9 @@ class Result:
 
 
 @naming_settings
-def prepare(scenario: Scenario, seed: int = 0) -> Prepared:
-    """Record the programs of a scenario and check that it fits.
+@seldom_collected()
+def prepare(scenario: Scenario, seed: int = 0, record: Callable[..., World] = record_world) -> Prepared:
+    """Record the programs of a scenario and check that it fits; record: `record_shared` does where none is to run.
 
     Raises:
         InputError: a name, number or layout that cannot be. DoesNotFit: more memory than there is, with the ledger.
@@ -113,7 +114,7 @@ def prepare(scenario: Scenario, seed: int = 0) -> Prepared:
                 raise ValueError(f"memory: {item!r} is not (name, category, bytes)")
             ledger.add(*item)  # type: ignore[arg-type]
         ledger.check()
-        world = record_world(
+        world = record(
             lambda npu: workload.program(npu, case), case.ranks, groups, partial(workload.coordinates, case)
         )
     except (ProgramError, ValueError) as error:
@@ -237,9 +238,6 @@ class _Reporting:
             self._progress(self._count / self._total)
 
 
-def program_text(scenario: Scenario, rank: int = 0) -> str:
-    """What one rank does, in launch order."""
-    ready = prepare(scenario)
-    if not 0 <= rank < ready.case.ranks:
-        raise InputError(f"{scenario.name} has ranks 0 to {ready.case.ranks - 1}; rank {rank} was asked for")
-    return str(ready.world.programs[rank])
+def program_text(scenario: Scenario) -> str:
+    """What rank 0 does, in launch order."""
+    return str(prepare(scenario, record=record_shared).world.programs[0])

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from functools import cache
+from functools import cache, partial
+from typing import Any
 
 from simulator.collective.lowering import Lowering
 from simulator.collective.one_sided import ONE_SIDED, ports_of
 from simulator.fabric.graph import DIE, Fabric, parts
-from simulator.program.task import Collective
+from simulator.program.task import Collective, Program
 from simulator.program.world import World
 from simulator.symmetry.roles import Roles
 from simulator.symmetry.ties import as_exchange
 
+_Puts = dict[tuple[str, str], list[tuple[int, Collective]]]
+"""By group and block: tasks with their works."""
+_Others = list[tuple[int, str, Collective]]
+"""Task, block, work."""
 
 def traffic(world: World, roles: Roles, lowering: Lowering, fabric: Fabric) -> dict[str, float]:
     """Level, and "level_block" -> bytes that an average rank sends over links of that level.
@@ -20,36 +25,62 @@ def traffic(world: World, roles: Roles, lowering: Lowering, fabric: Fabric) -> d
     They are counted where they leave a die. A block is the first word of a task's name.
     """
 
-    @cache
-    def of_exchange(collective: Collective, members: tuple[int, ...]) -> Counter[str]:
-        """All of its bytes by level."""
-        levels: Counter[str] = Counter()
-        for phase in lowering.lower(collective, members):
-            for transfer in phase.transfers:
-                for key, load in transfer.loads:
-                    if key[0] == "link" and parts(key[1])[0] == DIE:
-                        levels[fabric.link_level(key[1], key[2])] += load
-        return levels
+    of_exchange = cache(partial(_by_level, lowering, fabric))
+
+    def sent_by(rank: int, collective: Collective) -> list[tuple[str, float]]:
+        """Its part in an exchange, times the ranks that it stands for, by level."""
+        instance = world.instance(collective.group, rank)
+        _, members, exchange = as_exchange(collective.group, instance, rank, collective)
+        share = 1 if collective.kind == "send" else len(members)
+        return [(level, roles.multiplicity[rank] * size / share)
+                for level, size in of_exchange(exchange, members).items()]  # fmt: skip
 
     total: dict[str, float] = defaultdict(float)
+    recordings: dict[int, tuple[_Puts, _Others]] = {}
     for rank, count in roles.multiplicity.items():
-        put: Counter[tuple[str, str]] = Counter()  # bytes by group and block
-        for task, collective in world.programs[rank].collectives():
-            if collective.kind == "recv":
-                continue  # its sender counts it
-            if collective.kind in ONE_SIDED:
-                put[collective.group, task.name.partition(".")[0]] += collective.sent_bytes
-                continue
-            instance = world.instance(collective.group, rank)
-            _, members, exchange = as_exchange(collective.group, instance, rank, collective)
-            share = 1 if collective.kind == "send" else len(members)
-            for level, size in of_exchange(exchange, members).items():
-                for name in (level, f"{level}_{task.name.partition('.')[0]}"):
-                    total[name] += count * size / share
-        for (group, block), size in put.items():
+        program = world.programs[rank]
+        own: dict[int, Any] = program.own
+        sent: dict[int, list[tuple[str, float]]] = {}  # by identity
+        if id(program.items) not in recordings:
+            recordings[id(program.items)] = _exchanges_of(program)
+        puts, others = recordings[id(program.items)]
+        for index, block, shared in others:
+            collective = own.get(index, shared)
+            if id(collective) not in sent:
+                sent[id(collective)] = sent_by(rank, collective)
+            for level, size in sent[id(collective)]:
+                total[level] += size
+                total[f"{level}_{block}"] += size
+        for (group, block), tasks in puts.items():
+            sent_bytes = sum(own.get(index, shared).sent_bytes for index, shared in tasks)
             instance = world.instance(group, rank)
             for out, _, peers in ports_of(fabric, instance, rank):
                 level = fabric.link_level(*out)
                 for name in (level, f"{level}_{block}"):
-                    total[name] += count * size / max(len(instance) - 1, 1) * peers
+                    total[name] += count * sent_bytes / max(len(instance) - 1, 1) * peers
     return {level: size / world.ranks for level, size in total.items()}
+
+
+def _by_level(lowering: Lowering, fabric: Fabric, collective: Collective, members: tuple[int, ...]) -> Counter[str]:
+    """All bytes of an exchange."""
+    levels: Counter[str] = Counter()
+    for phase in lowering.lower(collective, members):
+        for transfer in phase.transfers:
+            for key, load in transfer.loads:
+                if key[0] == "link" and parts(key[1])[0] == DIE:
+                    levels[fabric.link_level(key[1], key[2])] += load
+    return levels
+
+
+def _exchanges_of(program: Program) -> tuple[_Puts, _Others]:
+    """The exchanges of a recording, equal ones as one object. What is received its sender counts."""
+    puts: _Puts = defaultdict(list)
+    others: _Others = []
+    known: dict[Collective, Collective] = {}
+    for task, collective in program.collectives():
+        block = task.name.partition(".")[0]
+        if collective.kind in ONE_SIDED:
+            puts[collective.group, block].append((task.index, collective))
+        elif collective.kind != "recv":
+            others.append((task.index, block, known.setdefault(collective, collective)))
+    return puts, others

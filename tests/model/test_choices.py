@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from statistics import mean
 
+import numpy as np
 import pytest
 
 from simulator.model.choices import blocks_of, chosen_rows, even_rows, power_law_rows
@@ -32,6 +33,30 @@ def test_a_token_never_chooses_an_expert_twice(draw: Callable[..., tuple[int, ..
 def test_the_same_seed_draws_the_same_and_skew_touches_fewer(draw: Callable[..., tuple[int, ...]]) -> None:
     assert draw(4, 256, 8, 1.01, (0, 7)) == draw(4, 256, 8, 1.01, (0, 7))
     assert touched(draw, 16, 0) > touched(draw, 16, 1) > touched(draw, 16, 2)
+
+
+def by_gumbel(tokens: int, experts: int, per_token: int, skew: float, seed: tuple[int, ...], groups: int, kept: int
+              ) -> list[int]:
+    """The same draws as the largest of log popularity + Gumbel noise; groups by the sum of their two best."""
+    random = np.random.default_rng(seed)
+    popularity = -skew * np.log(np.arange(1, experts + 1, dtype=float))
+    random.shuffle(popularity)
+    rows = np.zeros(experts, dtype=int)
+    for keys in popularity + random.gumbel(size=(tokens, experts)):
+        blocks = keys.reshape(groups, -1)
+        good = np.argsort([sum(sorted(block)[-2:]) for block in blocks])[-kept:]
+        there = np.concatenate([block if number in good else block - np.inf for number, block in enumerate(blocks)])
+        rows[np.argsort(there)[-per_token:]] += 1
+    return rows.tolist()
+
+
+@pytest.mark.parametrize(("skew", "groups", "kept"), [(0.0, 1, 1), (0.7, 1, 1), (1.3, 8, 4)])
+def test_rows_are_those_of_gumbels_trick_and_the_first_of_many_tokens_choose_as_few_do(
+    skew: float, groups: int, kept: int
+) -> None:
+    for tokens in (300, 7, 301):
+        rows = chosen_rows(tokens, 64, 4, skew, (5, tokens > 300), groups, kept)
+        assert list(rows) == by_gumbel(tokens, 64, 4, skew, (5, tokens > 300), groups, kept)
 
 
 @pytest.mark.parametrize(("tokens", "experts", "fullest"), [(4, 29, 6.3), (8, 61, 11.3), (16, 100, 17)])

@@ -10,7 +10,7 @@ import pytest
 from simulator.model import ops
 from simulator.program.rank import Rank
 from simulator.program.task import Collective, HostWait, Program, ProgramError
-from simulator.program.world import record_world
+from simulator.program.world import record_shared, record_world
 from tests.replay.small import everybody, passes_mb
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -245,6 +245,26 @@ def test_ranks_that_ask_who_they_are_record_their_own() -> None:
 
     programs = record_world(program, 3, everybody(3), lambda _: {}).programs
     assert [str(program.tasks[0].name) for program in programs] == ["rank 0", "rank 1", "rank 2"]
+
+
+def test_works_by_rank_are_left_as_they_are_for_the_first_rank_until_they_are_wanted() -> None:
+    asked = []
+
+    def program(npu: Rank) -> None:
+        npu.launch_all_by_rank(lambda rank: asked.append(rank) or [("one", passes_mb(rank)), ("two", passes_mb(9))])  # type: ignore[func-returns-value]
+
+    shared = record_shared(program, 3, everybody(3), lambda _: {})
+    assert asked == [0]
+    assert len({id(each) for each in shared.programs}) == 1
+    assert str(shared.programs[2]) == str(record_world(program, 3, everybody(3), lambda _: {}).programs[0])
+
+
+def test_works_by_rank_are_as_many_on_every_rank() -> None:
+    def program(npu: Rank) -> None:
+        npu.launch_all_by_rank(lambda rank: [("part", passes_mb(1))] * (2 if rank == 1 else 1))
+
+    with pytest.raises(ProgramError, match="from 'part' on, ranks launch different numbers of works"):
+        record_world(program, 3, everybody(3), lambda _: {})
 
 
 def test_an_algorithm_that_a_collective_does_not_know() -> None:

@@ -36,6 +36,13 @@ def test_it_runs_as_if_every_rank_had_been_recorded() -> None:
         assert (one.columns[column] == other.columns[column]).all()
 
 
+def test_its_exchanges_and_launches_are_those_that_every_rank_would_record() -> None:
+    one, other = (record_world(program, 4, everybody(4), lambda _: {}).programs for program in (shared, separate))
+    for ours, theirs in zip(one, other, strict=True):
+        assert [work for _, work in ours.collectives()] == [work for _, work in theirs.collectives()]
+        assert (ours.launches, ours.families()) == (theirs.launches, theirs.families())
+
+
 def test_folding_keeps_ranks_apart_that_have_numbers_of_their_own() -> None:
     world = record_world(shared, 4, everybody(4), lambda _: {})
     assert len(replay(world, fold=True).roles.leaders) == 4
