@@ -15,6 +15,13 @@
    E_j = V_i + q_j / w_j on the clock of i, which stays as it is however L_i changes, until another capacity holds the
    flow. The next end is the least (min over flows held by i of E_j - V_i) / L_i over all i.
 
+   Slack. A flow crosses more capacities than can ever be full. Each flow j has a narrowest one, c(j), with the least
+   C / (a w); what moves on i is at most
+
+       sum over c of C_c max_j (a_ij w_j / a_cj w_j),    c = c(j) for flows j on i.
+
+   While this is less than C_i and c is never i itself, i holds nothing whatever the others do: it has no rank.
+
    Worked example. X = 10 B/s, Y = 4 B/s; a (30 B) on X, b (2 B) on X and Y, c (4 B) on Y. Let X stand first: it holds a
    and b, L_X = 10/2 = 5; Y holds c, L_Y = (4 - 5)/1 is lower, so Y goes first and takes over b: L_Y = 4/2 = 2,
    L_X = (10 - 2)/1 = 8, E_b = 2 and E_c = 4 on Y, E_a = 30 on X. b ends after 1 s, with V_Y = 2, V_X = 8. Then
@@ -32,29 +39,36 @@ typedef long double real;
 #define PS 1e-12L
 #define FORGIVEN 0.0078125L /* picoseconds of rounding noise, as units.to_ps */
 #define NOISE 1e-14         /* relative: levels that differ by less are equal */
+#define ROOM (1 - 1e-9)     /* of a capacity; what is nearer to full may hold flows */
 #define NONE (-1)
 
-typedef struct { double pull; int32_t flow, capacity, place; } Load; /* pull: coefficient times weight */
+typedef struct { int32_t flow, capacity, place; } Load; /* place: in the list of its capacity */
+typedef struct { double pull; int32_t holder, load; } Entry; /* pull: coefficient times weight; holder: of its flow */
+typedef struct { double most; int32_t capacity; } Cover; /* most: of what crosses this capacity too, where it is asked */
 typedef struct {
-    double rate;
-    real clock, first;       /* first: least end of the flows that it holds */
+    double rate, need;       /* need: the most that can move here, while it is slack */
+    real clock, pull, first; /* of the flows that it holds: sum of their pulls, and their least end */
     int64_t serial;          /* of two at the same level the lower one stands first */
-    int32_t rank, count, room, *loads;
+    int32_t rank, held, count, room; /* rank: NONE while slack; the first `held` of its `count` entries are those that it holds */
+    int32_t changed;         /* what it holds has changed since pull and first were worked out */
+    int32_t bound, covers, cover_room; /* bound: it may hold flows */
+    Entry *entries;
+    Cover *cover;
 } Capacity;
 typedef struct {
     real end;
     int64_t since_ps;        /* since when what holds it now holds it */
-    int32_t first_load, loads, held, alive, told, first_count, counts;
+    int32_t first_load, loads, held, alive, told, first_count, counts; /* held: by which load, after its end too */
 } Flow;
 typedef struct {
     Capacity *capacities; Flow *flows; Load *loads;
     real *levels;            /* of capacities; INFINITY where one is not full */
     int32_t *order;          /* capacities by rank */
-    int32_t *holders;        /* of flows */
     int64_t *spent_ps;       /* how long each load has held its flow, before the present time */
     int32_t *counters, *counted, *ended, *reached;
     int32_t capacity_count, flow_count, load_count, counter_count, counted_count, ended_count, reached_count;
     int32_t capacity_room, flow_room, load_room, counter_room, counted_room, reached_room;
+    int32_t ranks;           /* how many capacities have one */
     int32_t from;            /* the rank from which levels must be worked out again */
     int64_t now_ps, next_ps;
 } Net;
@@ -72,8 +86,11 @@ Net *net_new(int64_t now_ps)
 
 void net_free(Net *net)
 {
-    for (int32_t i = 0; i < net->capacity_count; i++) free(net->capacities[i].loads);
-    free(net->capacities); free(net->flows); free(net->loads); free(net->levels); free(net->order); free(net->holders);
+    for (int32_t i = 0; i < net->capacity_count; i++) {
+        free(net->capacities[i].entries);
+        free(net->capacities[i].cover);
+    }
+    free(net->capacities); free(net->flows); free(net->loads); free(net->levels); free(net->order);
     free(net->spent_ps); free(net->counters); free(net->counted); free(net->ended); free(net->reached); free(net);
 }
 
@@ -85,9 +102,8 @@ int32_t net_capacity(Net *net, double rate, int64_t serial)
         GROW(net->levels, net->capacity_room);
         GROW(net->order, net->capacity_room);
     }
-    net->capacities[number] = (Capacity){.rate = rate, .first = INFINITY, .serial = serial, .rank = number};
+    net->capacities[number] = (Capacity){.rate = rate, .first = INFINITY, .serial = serial, .rank = NONE};
     net->levels[number] = INFINITY;
-    net->order[number] = number;
     return number;
 }
 
@@ -101,35 +117,111 @@ int32_t net_counter(Net *net)
 
 static void again_from(Net *net, int32_t rank) { if (rank < net->from) net->from = rank; }
 
+/* A capacity may hold flows from now on. */
+static void give_rank(Net *net, int32_t number)
+{
+    Capacity *capacity = &net->capacities[number];
+    if (capacity->rank != NONE) return;
+    capacity->rank = net->ranks;
+    again_from(net, net->ranks);
+    net->order[net->ranks++] = number;
+}
+
+/* A flow crosses a capacity, and moves no more there than `most` of what `by`, its narrowest, allows. */
+static void cover(Net *net, int32_t number, int32_t by, double most)
+{
+    Capacity *capacity = &net->capacities[number];
+    int32_t i = 0;
+    if (capacity->bound) return;
+    while (i < capacity->covers && capacity->cover[i].capacity != by) i++;
+    if (i == capacity->covers) {
+        if (!FITS(i + 1, capacity->cover_room)) GROW(capacity->cover, capacity->cover_room);
+        capacity->cover[capacity->covers++] = (Cover){0, by};
+    }
+    if (most > capacity->cover[i].most) {
+        capacity->need += most - capacity->cover[i].most;
+        capacity->cover[i].most = most;
+    }
+    capacity->bound = number == by || capacity->need > capacity->rate * ROOM;
+}
+
+/* What a new flow loads: those that may hold it are marked. */
+static void cover_all(Net *net, int32_t count, const int32_t *capacities, const double *pulls)
+{
+    int32_t by = 0;
+    for (int32_t k = 1; k < count; k++)
+        if (net->capacities[capacities[k]].rate * pulls[by] < net->capacities[capacities[by]].rate * pulls[k]) by = k;
+    for (int32_t k = 0; k < count; k++)
+        cover(net, capacities[k], capacities[by], pulls[k] / pulls[by] * net->capacities[capacities[by]].rate);
+}
+
 /* The level of a capacity, from those of all that stand before it; -1: it holds no flow and is too narrow all the same. */
 static real level_of(Net *net, int32_t number)
 {
     Capacity *capacity = &net->capacities[number];
-    real used = 0, pull = 0, first = INFINITY;
-    for (int32_t i = 0; i < capacity->count; i++) {
-        const Load *load = &net->loads[capacity->loads[i]];
-        int32_t holder = net->holders[load->flow];
-        if (holder != number) { used += (real)load->pull * net->levels[holder]; continue; }
-        pull += load->pull;
-        if (net->flows[load->flow].end < first) first = net->flows[load->flow].end;
+    const Entry *entries = capacity->entries, *end = entries + capacity->count, *entry = entries + capacity->held;
+    const real *levels = net->levels;
+    real used = 0, more = 0; /* two sums, so that one need not wait for the other */
+    for (; entry + 1 < end; entry += 2) {
+        used += entry[0].pull * levels[entry[0].holder];
+        more += entry[1].pull * levels[entry[1].holder];
     }
-    capacity->first = first;
-    if (pull == 0) return used > capacity->rate * (1 + NOISE) ? -1 : INFINITY;
-    return used < capacity->rate ? (capacity->rate - used) / pull : 0;
+    if (entry < end) used += entry->pull * levels[entry->holder];
+    used += more;
+    if (capacity->changed) {
+        capacity->pull = 0;
+        capacity->first = INFINITY;
+        for (int32_t i = 0; i < capacity->held; i++) {
+            real ends = net->flows[net->loads[entries[i].load].flow].end;
+            capacity->pull += entries[i].pull;
+            if (ends < capacity->first) capacity->first = ends;
+        }
+        capacity->changed = 0;
+    }
+    if (!capacity->held) return used > capacity->rate * (1 + NOISE) ? -1 : INFINITY;
+    return used < capacity->rate ? (capacity->rate - used) / capacity->pull : 0;
+}
+
+static void put(Net *net, Capacity *capacity, int32_t place, Entry entry)
+{
+    capacity->entries[place] = entry;
+    net->loads[entry.load].place = place;
+}
+
+/* An entry changes places with another one of its capacity. */
+static void exchange(Net *net, Capacity *capacity, int32_t place, int32_t other)
+{
+    Entry entry = capacity->entries[place];
+    put(net, capacity, place, capacity->entries[other]);
+    put(net, capacity, other, entry);
+}
+
+/* The capacity of a load holds its flow no more. */
+static void let_go(Net *net, int32_t load)
+{
+    Capacity *capacity = &net->capacities[net->loads[load].capacity];
+    exchange(net, capacity, net->loads[load].place, --capacity->held);
+    capacity->changed = 1;
 }
 
 /* A flow is held by another one of its loads from now on. */
 static void hold(Net *net, int32_t number, int32_t load)
 {
     Flow *flow = &net->flows[number];
+    int32_t holder = net->loads[load].capacity;
+    Capacity *capacity = &net->capacities[holder];
     if (flow->held != NONE) {
         net->spent_ps[flow->held] += net->now_ps - flow->since_ps;
-        flow->end -= net->capacities[net->holders[number]].clock;
+        flow->end -= net->capacities[net->loads[flow->held].capacity].clock;
         flow->since_ps = net->now_ps;
+        let_go(net, flow->held);
     }
     flow->held = load;
-    net->holders[number] = net->loads[load].capacity;
-    flow->end += net->capacities[net->loads[load].capacity].clock;
+    flow->end += capacity->clock;
+    exchange(net, capacity, net->loads[load].place, capacity->held++);
+    capacity->changed = 1;
+    for (int32_t k = flow->first_load; k < flow->first_load + flow->loads; k++)
+        net->capacities[net->loads[k].capacity].entries[net->loads[k].place].holder = holder;
 }
 
 /* The capacity at a rank goes before its neighbour, and takes over the flows that cross both. */
@@ -137,10 +229,9 @@ static void go_before(Net *net, int32_t rank)
 {
     int32_t number = net->order[rank], before = net->order[rank - 1];
     const Capacity *capacity = &net->capacities[number];
-    for (int32_t i = 0; i < capacity->count; i++) {
-        int32_t flow = net->loads[capacity->loads[i]].flow;
-        if (net->holders[flow] == before) hold(net, flow, capacity->loads[i]);
-    }
+    for (int32_t i = capacity->held; i < capacity->count; i++) /* what takes a taken one's place was looked at */
+        if (capacity->entries[i].holder == before)
+            hold(net, net->loads[capacity->entries[i].load].flow, capacity->entries[i].load);
     net->order[rank] = before;
     net->order[rank - 1] = number;
     net->capacities[before].rank = rank;
@@ -160,7 +251,7 @@ static void walk(Net *net)
 {
     int64_t changes = 0, many = 4 * (int64_t)net->capacity_count * net->capacity_count + 1000;
     real noise = NOISE;
-    for (int32_t rank = net->from; rank < net->capacity_count;) {
+    for (int32_t rank = net->from; rank < net->ranks;) {
         int32_t number = net->order[rank];
         real level = level_of(net, number);
         if (rank && precedes(net, number, level, net->order[rank - 1], noise)) {
@@ -171,7 +262,7 @@ static void walk(Net *net)
             rank++;
         }
     }
-    net->from = net->capacity_count;
+    net->from = net->ranks;
 }
 
 /* Flow j loads capacities[k] for k from offsets[j] to offsets[j + 1], and counts down counters[k] for k from counts[j] to
@@ -185,13 +276,19 @@ void net_flows(Net *net, int32_t count, const int32_t *offsets, const int32_t *c
     net->load_count += offsets[count];
     net->counted_count += counts[count];
     if (!FITS(net->flow_count, net->flow_room)) {
-        GROW(net->flows, net->flow_room); GROW(net->holders, net->flow_room); GROW(net->ended, net->flow_room);
+        GROW(net->flows, net->flow_room); GROW(net->ended, net->flow_room);
     }
     if (!FITS(net->load_count, net->load_room)) { GROW(net->loads, net->load_room); GROW(net->spent_ps, net->load_room); }
     if (!FITS(net->counted_count, net->counted_room)) GROW(net->counted, net->counted_room);
     if (!FITS(2 * (net->flow_count + net->counted_count), net->reached_room)) GROW(net->reached, net->reached_room);
+    for (int32_t j = 0; j < count; j++) {
+        cover_all(net, offsets[j + 1] - offsets[j], &capacities[offsets[j]], &pulls[offsets[j]]);
+        if (held[j] != NONE) net->capacities[capacities[offsets[j] + held[j]]].bound = 1;
+    }
+    for (int32_t i = 0; i < net->capacity_count; i++)
+        if (net->capacities[i].bound) give_rank(net, i);
     for (int32_t j = 0, k; j < count; j++) {
-        int32_t number = first + j, best = loads + offsets[j];
+        int32_t number = first + j, best = NONE;
         Flow *flow = &net->flows[number];
         *flow = (Flow){.end = work[j], .since_ps = since_ps[j], .first_load = loads + offsets[j], .held = NONE, .alive = 1,
                        .loads = offsets[j + 1] - offsets[j], .told = told[j],
@@ -199,21 +296,24 @@ void net_flows(Net *net, int32_t count, const int32_t *offsets, const int32_t *c
         for (k = counts[j]; k < counts[j + 1]; k++) net->counters[net->counted[counted + k] = counters[k]]++;
         for (k = offsets[j]; k < offsets[j + 1]; k++) {
             Capacity *capacity = &net->capacities[capacities[k]];
-            net->loads[loads + k] = (Load){pulls[k], number, capacities[k], capacity->count};
+            net->loads[loads + k] = (Load){number, capacities[k], capacity->count};
             net->spent_ps[loads + k] = 0;
-            if (!FITS(capacity->count + 1, capacity->room)) GROW(capacity->loads, capacity->room);
-            capacity->loads[capacity->count++] = loads + k;
-            if (capacity->rank < net->capacities[net->loads[best].capacity].rank) best = loads + k;
+            if (!FITS(capacity->count + 1, capacity->room)) GROW(capacity->entries, capacity->room);
+            capacity->entries[capacity->count++] = (Entry){pulls[k], NONE, loads + k};
+            if (capacity->rank == NONE) continue;
+            if (best == NONE || capacity->rank < net->capacities[net->loads[best].capacity].rank) best = loads + k;
         }
         if (held[j] != NONE) hold(net, number, loads + offsets[j] + held[j]);
         if (flow->held != best) hold(net, number, best);
-        again_from(net, net->capacities[net->holders[number]].rank);
+        again_from(net, net->capacities[net->loads[best].capacity].rank);
     }
 }
 
 void net_rate(Net *net, int32_t capacity, double rate)
 {
     net->capacities[capacity].rate = rate;
+    if (!net->capacities[capacity].count) return;
+    for (int32_t i = 0; i < net->capacity_count; i++) give_rank(net, i); /* what covers them may allow more */
     again_from(net, net->capacities[capacity].rank);
 }
 
@@ -221,18 +321,21 @@ void net_rate(Net *net, int32_t capacity, double rate)
 void net_advance(Net *net, int64_t now_ps)
 {
     real seconds = (real)(now_ps - net->now_ps) * PS;
-    for (int32_t i = 0; i < net->capacity_count && seconds > 0; i++)
+    for (int32_t rank = 0; rank < net->ranks && seconds > 0; rank++) {
+        int32_t i = net->order[rank];
         if (net->levels[i] < INFINITY) net->capacities[i].clock += net->levels[i] * seconds;
+    }
     net->now_ps = now_ps;
 }
 
 /* When the next flow ends, in ps; -1: none ever does as things stand. */
 int64_t net_next(Net *net)
 {
-    if (net->from == net->capacity_count) return net->next_ps;
+    if (net->from == net->ranks) return net->next_ps;
     walk(net);
     real least = INFINITY;
-    for (int32_t i = 0; i < net->capacity_count; i++) {
+    for (int32_t rank = 0; rank < net->ranks; rank++) {
+        int32_t i = net->order[rank];
         const Capacity *capacity = &net->capacities[i];
         if (capacity->first == INFINITY || !(net->levels[i] > 0)) continue;
         real seconds = (capacity->first - capacity->clock) / net->levels[i];
@@ -255,12 +358,11 @@ static void end(Net *net, int32_t number)
     net->spent_ps[flow->held] += net->now_ps - flow->since_ps;
     flow->since_ps = net->now_ps;
     flow->alive = 0;
-    again_from(net, net->capacities[net->holders[number]].rank);
+    again_from(net, net->capacities[net->loads[flow->held].capacity].rank);
+    let_go(net, flow->held);
     for (int32_t k = flow->first_load; k < flow->first_load + flow->loads; k++) {
         Capacity *capacity = &net->capacities[net->loads[k].capacity];
-        int32_t last = capacity->loads[--capacity->count];
-        capacity->loads[net->loads[k].place] = last;
-        net->loads[last].place = net->loads[k].place;
+        exchange(net, capacity, net->loads[k].place, --capacity->count);
     }
     net->ended[net->ended_count++] = number;
     if (flow->told) reach(net, number, NONE);
@@ -276,13 +378,14 @@ int64_t net_run(Net *net, int64_t until_ps)
     net->ended_count = net->reached_count = 0;
     while ((at_ps = net_next(net)) != NONE && at_ps < until_ps) {
         net_advance(net, last_ps = at_ps);
-        for (int32_t i = 0; i < net->capacity_count; i++) {
+        for (int32_t rank = 0; rank < net->ranks; rank++) {
+            int32_t i = net->order[rank];
             Capacity *capacity = &net->capacities[i];
             real due = capacity->clock + net->levels[i] * (2 * FORGIVEN * PS);
             if (!(net->levels[i] > 0) || !(capacity->first <= due)) continue;
-            for (int32_t k = capacity->count - 1; k >= 0; k--) { /* what takes an ended one's place was looked at */
-                int32_t flow = net->loads[capacity->loads[k]].flow;
-                if (net->holders[flow] == i && net->flows[flow].end <= due) end(net, flow);
+            for (int32_t k = capacity->held - 1; k >= 0; k--) { /* what takes an ended one's place was looked at */
+                int32_t flow = net->loads[capacity->entries[k].load].flow;
+                if (net->flows[flow].end <= due) end(net, flow);
             }
         }
         if (net->reached_count) break;
@@ -304,8 +407,9 @@ double net_state(const Net *net, int32_t number, int64_t *state, double *level, 
 {
     const Flow *flow = &net->flows[number];
     *spent_ps = &net->spent_ps[flow->first_load];
-    *level = (double)net->levels[net->holders[number]];
+    int32_t holder = net->loads[flow->held].capacity;
+    *level = (double)net->levels[holder];
     state[0] = flow->since_ps;
     state[1] = flow->held - flow->first_load;
-    return flow->alive ? (double)(flow->end - net->capacities[net->holders[number]].clock) : 0.0;
+    return flow->alive ? (double)(flow->end - net->capacities[holder].clock) : 0.0;
 }
