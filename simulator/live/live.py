@@ -31,7 +31,7 @@ class LiveReplay(Replay):
         self.journal = journal
         self._flags: dict[tuple[int, str], JournalRow] = {}  # set by hosts, and seen by their GPUs
         self._spinning: dict[tuple[int, str], tuple[Npu, int]] = {}
-        nics = cards(self.network, nic, self.fabric, self.capacity, self.npus, journal)
+        nics = cards(self.network, nic, self.fabric, self.capacities, self.npus, journal)
         self.hosts = {
             rank: Host(self.env, nics[rank], costs, rank, journal, self._seen) for rank in self.npus
         }

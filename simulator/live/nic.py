@@ -14,7 +14,7 @@ which takes its latency too.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,16 +60,16 @@ class Write:
 class Nic:
     """Card `number` of rank `rank`. received, completed: told of a write with the row in which it arrived.
 
-    capacity: by key, of the network that its bytes are flows of. peers: the cards it can reach, by rank.
+    capacities: by key, of the network that its bytes are flows of. peers: the cards it can reach, by rank.
     """
 
     received: Callable[[Write, JournalRow], object]
     completed: Callable[[Write, JournalRow], object]
 
-    def __init__(self, network: Network, spec: NicSpec, fabric: Fabric, capacity: Callable[[CapacityKey], Capacity],
+    def __init__(self, network: Network, spec: NicSpec, fabric: Fabric, capacities: Mapping[CapacityKey, Capacity],
                  rank: int, number: int, journal: Journal) -> None:
         self.env: Any = network.env
-        self.network, self.spec, self.fabric, self.capacity = network, spec, fabric, capacity
+        self.network, self.spec, self.fabric, self.capacities = network, spec, fabric, capacities
         self.rank, self.number, self.journal = rank, number, journal
         self.peers: dict[int, Nic] = {}
         self.dead = False
@@ -105,7 +105,7 @@ class Nic:
     def slow(self, speed: float) -> None:
         """From now on the card moves this share of its goodput, in both directions."""
         for way in ("nic out", "nic in"):
-            self.network.set_rate(self.capacity((way, self.rank, self.number)), self.spec.goodput.si * speed)
+            self.network.set_rate(self.capacities[way, self.rank, self.number], self.spec.goodput.si * speed)
 
     # leaving --------------------------------------------------------------------------------------------------------
 
@@ -167,7 +167,7 @@ class Nic:
 
     def _side(self, way: str, rank: int, links: Sequence[CapacityKey]) -> Loads:
         keys = (f"nic {way}", rank, self.number), (f"pcie {way}", rank), ("hbm", rank), *links
-        return [(self.capacity(key), 1.0) for key in keys]
+        return [(self.capacities[key], 1.0) for key in keys]
 
     def acknowledged(self, write: Write, row: JournalRow) -> None:
         """The peer has everything: a completion for the sender."""
@@ -231,11 +231,12 @@ class Nic:
 
 
 def cards(
-    network: Network, spec: NicSpec, fabric: Fabric, capacity: Callable[[CapacityKey], Capacity], ranks: Iterable[int],
+    network: Network, spec: NicSpec, fabric: Fabric, capacities: Mapping[CapacityKey, Capacity], ranks: Iterable[int],
     journal: Journal,
 ) -> dict[int, list[Nic]]:
     """The cards of each of these ranks, each with its peers."""
-    made = {rank: [Nic(network, spec, fabric, capacity, rank, number, journal) for number in range(spec.per_die.count)]
+    numbers = range(spec.per_die.count)
+    made = {rank: [Nic(network, spec, fabric, capacities, rank, number, journal) for number in numbers]
             for rank in ranks}
     for nics in made.values():
         for number, nic in enumerate(nics):

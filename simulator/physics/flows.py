@@ -71,6 +71,17 @@ class Network:
         `done` never runs inside `start`; None where only the flow's countdowns matter. Raises StalledFlowError if the
         flow could never end, ValueError if it was started before.
         """
+        if self._set_off(flow, done, latency_ps):
+            call_later(self.env, latency_ps, lambda _: self._begin(flow))
+
+    def start_all(self, flows: Iterable[Flow], latency_ps: int) -> None:
+        """Set flows off together, of which only the countdowns matter, as `start` does."""
+        late = [flow for flow in flows if self._set_off(flow, None, latency_ps)]
+        if late:
+            call_later(self.env, latency_ps, lambda _: self._begin_all(late))
+
+    def _set_off(self, flow: Flow, done: Callable[[Flow], object] | None, latency_ps: int) -> bool:
+        """Start a flow; whether it has to begin after its latency, because others may slow it."""
         if flow.serial >= 0 or not (flow.solo_rate or self._changing):
             _check(flow)
         stats = self.stats
@@ -80,7 +91,7 @@ class Network:
         self.active[flow] = None
         if not flow.size_bytes:
             call_later(self.env, latency_ps, lambda _: self._end_empty(flow))
-            return
+            return False
         crowded, rate = self._changing, flow.solo_rate
         for capacity, pull in flow.pulls:
             if capacity.book(pull * rate):
@@ -88,13 +99,14 @@ class Network:
             crowded = crowded or capacity.crowded
         if not latency_ps:
             self._begin(flow)
-        elif crowded or self.watchers:
-            call_later(self.env, latency_ps, lambda _: self._begin(flow))
-        else:  # nothing will slow it, so that its end is known; unless another one makes one of its capacities crowded
-            for capacity, pull in flow.pulls:
-                capacity.flows[flow] = pull
-            flow.since_ps = flow.bound_since_ps = begin_ps = self.env.now_ps + latency_ps
-            self._run_solo(flow, begin_ps)
+            return False
+        if crowded or self.watchers:
+            return True
+        for capacity, pull in flow.pulls:  # its end is known; unless another one makes one of its capacities crowded
+            capacity.flows[flow] = pull
+        flow.since_ps = flow.bound_since_ps = begin_ps = self.env.now_ps + latency_ps
+        self._run_solo(flow, begin_ps)
+        return False
 
     def _displace(self, capacity: Capacity) -> None:
         """Flows whose ends were known before they began, on a capacity that is crowded now, begin like any other."""
@@ -109,6 +121,10 @@ class Network:
         flow.rate_bytes_per_s = 0.0
         flow.finish_ps = flow.queued_ps = NEVER
         call_later(self.env, flow.since_ps - self.env.now_ps, lambda _: self._begin(flow))
+
+    def _begin_all(self, flows: list[Flow]) -> None:
+        for flow in flows:
+            self._begin(flow)
 
     def _begin(self, flow: Flow) -> None:
         flow.since_ps = flow.bound_since_ps = now_ps = self.env.now_ps

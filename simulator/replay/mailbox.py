@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from math import inf
@@ -27,7 +27,7 @@ class Mailbox:
     key: what it is known by. collected: how many ranks have everything that is meant for them.
     """
 
-    key: object
+    key: tuple
     expected: frozenset[int]
     latency_ps: int
     landed: set[int] = field(default_factory=set)
@@ -45,13 +45,13 @@ class Mailbox:
 
 
 class Mailboxes:
-    """The one-sided exchanges of a run that are under way. capacity: finds or makes the capacity of a key."""
+    """The one-sided exchanges of a run that are under way. capacities: of all keys."""
 
     def __init__(
-        self, env: Clock, network: Network, capacity: Callable[[CapacityKey], Capacity], lowering: Lowering
+        self, env: Clock, network: Network, capacities: Mapping[CapacityKey, Capacity], lowering: Lowering
     ) -> None:
-        self.env, self.network, self.capacity, self.lowering = env, network, capacity, lowering
-        self._boxes: dict[object, Mailbox] = {}
+        self.env, self.network, self.capacities, self.lowering = env, network, capacities, lowering
+        self._boxes: dict[tuple, Mailbox] = {}
         self._whole: dict[tuple, Flow] = {}  # flows of _WHOLE bytes
         self._costs = cache(lambda via: costs_of(lowering.engines[via]))
         self._startup_ps = cache(lambda via, members: to_ps(startup_s(lowering.engines[via], members)))
@@ -64,7 +64,7 @@ class Mailboxes:
     def __len__(self) -> int:
         return len(self._boxes)
 
-    def box(self, key: object, expected: frozenset[int], members: tuple[int, ...]) -> Mailbox:
+    def box(self, key: tuple, expected: frozenset[int], members: tuple[int, ...]) -> Mailbox:
         """The mailbox of one exchange, made when it is first asked for and kept until all have collected."""
         if key not in self._boxes:
             self._boxes[key] = Mailbox(key, expected, to_ps(latency_s(self.lowering.fabric, members)))
@@ -110,7 +110,7 @@ class Mailboxes:
         if whole is None:
             transfer = own(end[2])
             assert transfer is not None  # a rank that is not alone has ports
-            loads = [(self.capacity(key), load / _WHOLE) for key, load in transfer.loads]
+            loads = [(self.capacities[key], load / _WHOLE) for key, load in transfer.loads]
             whole = self._whole[npu.rank, *end] = Flow(_WHOLE, loads, weight=transfer.weight)
         return whole.again(size, limit)
 

@@ -7,7 +7,7 @@ waits for have ended. Where ranks are folded by role, leaders meet for all the r
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -71,7 +71,7 @@ class Meeting:
 
 
 class Meetings:
-    """All exchanges of a run. capacity: finds or makes the capacity of a key. tasks: of each simulated rank."""
+    """All exchanges of a run. capacities: of all keys. tasks: of each simulated rank."""
 
     def __init__(
         self,
@@ -80,19 +80,19 @@ class Meetings:
         world: World,
         roles: Roles,
         lowering: Lowering,
-        capacity: Callable[[CapacityKey], Capacity],
+        capacities: Mapping[CapacityKey, Capacity],
         rate_of: Callable[[CapacityKey], float],
         tasks: Callable[[int], list[Task]],
     ) -> None:
         self.env, self.network, self.world, self.roles = env, network, world, roles
-        self.lowering, self.capacity, self.rate_of, self.tasks = lowering, capacity, rate_of, tasks
+        self.lowering, self.capacities, self.rate_of, self.tasks = lowering, capacities, rate_of, tasks
         self._open: dict[tuple[Who, int], Meeting] = {}
         self._phases: dict[tuple[Who, Collective], tuple[tuple[Phase, ...], dict[int, int]]] = {}
         self._agendas: dict[int, list[AgendaItem]] = {}
         self._whos: dict[Who, tuple[Who, frozenset[int]]] = {}  # one object for all who are equal, and who is expected
         self._leading = Leading(world, roles)
-        self._flows: dict[Transfer, Flow] = {}
-        self.mailboxes = Mailboxes(env, network, capacity, lowering)
+        self._flows: dict[int, Flow] = {}  # by identity of the transfer, which is the tag of its flow
+        self.mailboxes = Mailboxes(env, network, capacities, lowering)
 
     def prepare(self, rank: int) -> None:
         """Lower every exchange of a rank's program before the clock runs."""
@@ -215,8 +215,7 @@ class Meetings:
             following = Countdown(len(flows), lambda _: self._run(meeting, number + 1))
             for flow in flows:
                 flow.countdowns = (following,)
-        for flow in flows:
-            self.network.start(flow, None, latency_ps)
+        self.network.start_all(flows, latency_ps)
 
     def _release_by_rank(self, meeting: Meeting, flows: list[Flow], latency_ps: int) -> None:
         """Let every member leave with the last transfer that it waits for, and those without one after the latency."""
@@ -237,11 +236,11 @@ class Meetings:
                 flow.countdowns = (*flow.countdowns, countdown)
 
     def _flow(self, transfer: Transfer) -> Flow:
-        flow = self._flows.get(transfer)
+        flow = self._flows.get(id(transfer))
         if flow is None:
-            size = transfer.size_bytes
-            loads = [(self.capacity(key), load / size) for key, load in transfer.loads]
-            flow = self._flows[transfer] = Flow(size, loads, weight=transfer.weight, tag=transfer)
+            size, capacities = transfer.size_bytes, self.capacities
+            loads = [(capacities[key], load / size) for key, load in transfer.loads]
+            flow = self._flows[id(transfer)] = Flow(size, loads, weight=transfer.weight, tag=transfer)
             return flow
         return flow.again()
 

@@ -46,13 +46,13 @@ class Replay:
         self.world, self.machine, self.fabric = world, machine, fabric
         self.env = Clock()
         self.network = Network(self.env)
-        self.capacities: dict[CapacityKey, Capacity] = {}
         self._rate_of = cache(partial(rate_of, machine=machine, fabric=fabric))
+        self.capacities = Capacities(fabric, self._rate_of)
         self._timings = KernelTimings(self._rate_of(("hbm", 0)), self._rate_of(("l2", 0)))
         self._tapes: dict[int, Tape] = {}
         self._tasks: dict[int, list[Task]] = {}
         self.meetings = Meetings(
-            self.env, self.network, world, roles, lowering, self.capacity, self._rate_of, self.tasks
+            self.env, self.network, world, roles, lowering, self.capacities, self._rate_of, self.tasks
         )
         self._slots: dict[int, dict[str, dict[str, int]]] = {}  # by recording: of each partition
         compiler = Compiler(machine, generation)
@@ -82,7 +82,7 @@ class Replay:
         standing = key if roles.folding is None else roles.folding.stands_for(key)
         if standing is None:
             return lambda _: None
-        capacity, rate = self.capacity(standing), self._rate_of(standing) * share
+        capacity, rate = self.capacities[standing], self._rate_of(standing) * share
         return lambda _: self.network.set_rate(capacity, rate)
 
     def run(self) -> int:
@@ -106,12 +106,6 @@ class Replay:
             self._tasks[id(program)] = program.tasks
         return self._tasks[id(program)]
 
-    def capacity(self, key: CapacityKey) -> Capacity:
-        """The capacity of this key, made when it is first asked for."""
-        if key not in self.capacities:
-            self.capacities[key] = Capacity(_name(key, self.fabric), self._rate_of(key))
-        return self.capacities[key]
-
     def _npu(self, rank: int, watch: TaskObserver) -> Npu:
         program, chip = self.world.programs[rank], self.machine.chip
         return Npu(
@@ -119,8 +113,8 @@ class Replay:
             self.network,
             rank,
             self._tapes[id(program)],
-            hbm=self.capacity(("hbm", rank)),
-            l2=self.capacity(("l2", rank)),
+            hbm=self.capacities["hbm", rank],
+            l2=self.capacities["l2", rank],
             cache=Cache(chip.l2.capacity.si),
             timings=self._timings,
             cores={partition: Cores(slots) for partition, slots in self._slots[id(program.items)].items()},
@@ -160,6 +154,18 @@ class Replay:
             if absent:
                 return f"waits for ranks {absent} of group '{task.work.group}'"
         return "waits for cores"
+
+
+class Capacities(dict[CapacityKey, Capacity]):
+    """The capacities of a run by their keys, each made when it is first asked for."""
+
+    def __init__(self, fabric: Fabric, rate_of: Callable[[CapacityKey], float]) -> None:
+        super().__init__()
+        self._fabric, self._rate_of = fabric, rate_of
+
+    def __missing__(self, key: CapacityKey) -> Capacity:
+        capacity = self[key] = Capacity(_name(key, self._fabric), self._rate_of(key))
+        return capacity
 
 
 def rate_of(key: CapacityKey, machine: MachineSpec, fabric: Fabric) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from simulator.fabric.graph import Fabric
@@ -9,8 +10,8 @@ from simulator.live.host import Host
 from simulator.live.journal import Journal, JournalRow, Label
 from simulator.live.nic import cards
 from simulator.physics.clock import Clock
-from simulator.physics.flows import Capacity, Network
-from simulator.replay.replay import CapacityKey, rate_of
+from simulator.physics.flows import Network
+from simulator.replay.replay import Capacities, rate_of
 from simulator.spec.load import load_machine, override
 
 US = 10**6
@@ -57,16 +58,10 @@ class Wire:
         assert spec.proxy is not None
         self.env = Clock()
         self.network, self.fabric = Network(self.env), Fabric(spec, hosts)
-        self.capacities = dict[CapacityKey, Capacity]()
-
-        def capacity(key: CapacityKey) -> Capacity:
-            if key not in self.capacities:
-                self.capacities[key] = Capacity(f"{key}", rate_of(key, spec, self.fabric))
-            return self.capacities[key]
-
+        self.capacities = Capacities(self.fabric, partial(rate_of, machine=spec, fabric=self.fabric))
         self.rows = Rows()
         self.seen: list[tuple[int, str, float]] = []
-        nics = cards(self.network, spec.nic, self.fabric, capacity, range(hosts), self.rows)
+        nics = cards(self.network, spec.nic, self.fabric, self.capacities, range(hosts), self.rows)
         self.hosts = [Host(self.env, nics[rank], spec.proxy, rank, self.rows, self._see) for rank in range(hosts)]
         for host in self.hosts:
             host.engine.templates = templates
