@@ -89,12 +89,12 @@ class Batch:
             self.flows[flow] = len(self._all)
             self._all.append(flow)
             flow.finish_ps = flow.queued_ps = NEVER
-        columns = (
+        self._columns = (  # the library reads them: they live at least as long as its call
             array("i", offsets), array("i", numbers), array("d", pulls), array("d", work),
             array("q", [flow.bound_since_ps for flow in flows]), array("i", [_held(flow) for flow in flows]),
             array("i", [flow.done is not None for flow in flows]), array("i", counts), array("i", counters),
         )  # fmt: skip
-        self._library.net_flows(self._net, len(flows), *[column.buffer_info()[0] for column in columns])
+        self._library.net_flows(self._net, len(flows), *[column.buffer_info()[0] for column in self._columns])
 
     def _limit(self, flow: Flow) -> int:
         """A capacity of its own for what limits a flow; one whose flow has ended is used again."""

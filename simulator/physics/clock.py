@@ -40,20 +40,19 @@ class Clock(Environment):
         with seldom_collected():
             if until is not None:
                 return super().run(until)
-            queue = self._queue
+            queue: Any = self._queue
             while queue:
                 at_ps, _, _, event = heappop(queue)
-                kind = type(event)
-                if kind is Alarm:
-                    if event.at_ps == at_ps:  # type: ignore[attr-defined]
-                        self._now = self.now_ps = at_ps  # type: ignore[assignment]
-                        event.fire()  # type: ignore[attr-defined]
-                elif kind is Call:
-                    self._now = self.now_ps = at_ps  # type: ignore[assignment]
-                    if len(event._calls) == 1:  # type: ignore[attr-defined]
-                        event.call(event)  # type: ignore[attr-defined]
+                if isinstance(event, Alarm):
+                    if event.at_ps == at_ps:
+                        self._now = self.now_ps = at_ps
+                        event.fire()
+                elif type(event) is Call:
+                    self._now = self.now_ps = at_ps
+                    if len(event._calls) == 1:
+                        event.call(event)
                     else:
-                        event.call_all()  # type: ignore[attr-defined]
+                        event.call_all()
                 else:
                     self._process(at_ps, event)
         return None
@@ -81,7 +80,7 @@ class Clock(Environment):
 
     def _drop_stale(self) -> None:
         """Take entries of alarms that were moved off the head of the queue: they must not move the clock."""
-        queue = self._queue
+        queue: Any = self._queue
         while queue and type(queue[0][3]) is Alarm and queue[0][3].at_ps != queue[0][0]:
             heappop(queue)
 
@@ -132,16 +131,12 @@ class Call(Event):
         heappush(env._queue, (at_ps, priority, next(env._eid), self))
 
 
-class Alarm(Event):
+class Alarm:
     """A call of `ring()` that can be moved at will: it comes at the time `at_ps` for which it was set last.
 
     Entries of other times stay in the queue, because taking an entry out of a heap costs more than letting it pass; the
     clock passes them over.
     """
-
-    _ok = True
-    _value = None
-    callbacks = None  # type: ignore[assignment]
 
     def __init__(self, env: Clock, ring: Callable[[], Any]) -> None:
         self.env = env

@@ -149,19 +149,9 @@ class Flow:
 
     def again(self, size_bytes: float | None = None, limit_bytes_per_s: float | None = None) -> Flow:
         """Another flow like this one as it was made, with another size and limit if they are given."""
-        flow = Flow.__new__(Flow)
-        flow.size_bytes = flow.left_bytes = self.size_bytes
-        flow.loads, flow.pulls = self.loads, self.pulls
-        flow.limit_bytes_per_s, flow.weight, flow.multiplicity = self.limit_bytes_per_s, self.weight, self.multiplicity
-        flow.tag = self.tag
-        flow.rate_bytes_per_s = 0.0
-        flow.bound, flow.chosen, flow.index = LIMIT, False, 0
-        flow.solo_rate, flow.solo_bound = self.solo_rate, self.solo_bound
-        flow.finish_ps = flow.queued_ps = NEVER
-        flow.since_ps = flow.bound_since_ps = 0
-        flow._bound_ps = None
-        flow.done, flow.countdowns = None, ()
-        flow.serial = -1
+        flow = Flow(0.0, (), 1.0, self.weight, self.multiplicity, self.tag)
+        flow.become(self, self.pulls, self.solo_bound)
+        flow.loads = self.loads
         if size_bytes is not None:
             flow.size_bytes = flow.left_bytes = size_bytes
         if limit_bytes_per_s is not None:

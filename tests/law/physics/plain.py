@@ -39,7 +39,7 @@ def simulate(rates: Sequence[float], jobs: Sequence[Job], watch: bool = False) -
     """Run jobs on a Network."""
     env = Clock()
     network = Network(env)
-    capacities = [Capacity(i, rate) for i, rate in enumerate(rates)]
+    capacities = [Capacity(str(i), rate) for i, rate in enumerate(rates)]
     flows = [
         Flow(job.size, [(capacities[i], c) for i, c in job.loads.items()], job.limit, job.weight, job.multiplicity, k)
         for k, job in enumerate(jobs)
