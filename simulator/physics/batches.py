@@ -70,9 +70,11 @@ class Batches:
             if batch is not None and all(capacity.batch is batch for capacity, _ in flow.pulls):
                 self._hand_over([flow], batch)
             elif met := _batches_of(component := self._component(flow)):
-                for other in met[1:]:
-                    self._dissolve(other)
-                self._hand_over(self._component(flow) if met[1:] else component, met[0])
+                while met[1:]:  # what comes back may share with other batches
+                    for other in met[1:]:
+                        self._dissolve(other)
+                    met = _batches_of(component := self._component(flow))
+                self._hand_over(component, met[0])
         return [flow for flow in flows if flow.chosen]
 
     def _component(self, flow: Flow) -> dict[Flow, None]:

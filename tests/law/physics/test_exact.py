@@ -92,6 +92,10 @@ def test_two_thousand_networks_end_as_in_exact_fractions(first: int) -> None:
         agree(seed, changing=seed % 4 == 0)
 
 
+def test_flows_that_begin_together_between_three_batches_are_one() -> None:
+    agree(26400611, changing=False)
+
+
 @settings(deadline=None, max_examples=60)
 @given(st.integers(10**6, 10**9), st.booleans())
 def test_any_network_ends_as_in_exact_fractions(seed: int, changing: bool) -> None:
