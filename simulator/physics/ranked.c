@@ -44,7 +44,7 @@ typedef long double real;
 
 typedef struct { int32_t flow, capacity, place; } Load; /* place: in the list of its capacity */
 typedef struct { double pull; int32_t holder, load; } Entry; /* pull: coefficient times weight; holder: of its flow */
-typedef struct { double most; int32_t capacity; } Cover; /* most: of what crosses this capacity too, where it is asked */
+typedef struct { double most; int32_t capacity, flows; } Cover; /* most: bytes/s that it lets through to another one */
 typedef struct {
     double rate, need;       /* need: the most that can move here, while it is slack */
     real clock, pull, first; /* of the flows that it holds: sum of their pulls, and their least end */
@@ -127,32 +127,42 @@ static void give_rank(Net *net, int32_t number)
     net->order[net->ranks++] = number;
 }
 
-/* A flow crosses a capacity, and moves no more there than `most` of what `by`, its narrowest, allows. */
-static void cover(Net *net, int32_t number, int32_t by, double most)
+/* What another one lets through to a capacity. */
+static Cover *cover_of(Capacity *capacity, int32_t by)
 {
-    Capacity *capacity = &net->capacities[number];
     int32_t i = 0;
-    if (capacity->bound) return;
     while (i < capacity->covers && capacity->cover[i].capacity != by) i++;
     if (i == capacity->covers) {
         if (!FITS(i + 1, capacity->cover_room)) GROW(capacity->cover, capacity->cover_room);
-        capacity->cover[capacity->covers++] = (Cover){0, by};
+        capacity->cover[capacity->covers++] = (Cover){0, by, 0};
     }
-    if (most > capacity->cover[i].most) {
-        capacity->need += most - capacity->cover[i].most;
-        capacity->cover[i].most = most;
-    }
-    capacity->bound = number == by || capacity->need > capacity->rate * ROOM;
+    return &capacity->cover[i];
 }
 
-/* What a new flow loads: those that may hold it are marked. */
-static void cover_all(Net *net, int32_t count, const int32_t *capacities, const double *pulls)
+/* What a new flow loads is covered by its narrowest load; where several are, by the one that covers the most flows there.
+   chosen = 0: count these; chosen = 1: add up what they let through, to mark those that may hold flows: the narrowest too. */
+static void cover(Net *net, int32_t count, const int32_t *capacities, const double *pulls, int32_t chosen)
 {
-    int32_t by = 0;
-    for (int32_t k = 1; k < count; k++)
-        if (net->capacities[capacities[k]].rate * pulls[by] < net->capacities[capacities[by]].rate * pulls[k]) by = k;
-    for (int32_t k = 0; k < count; k++)
-        cover(net, capacities[k], capacities[by], pulls[k] / pulls[by] * net->capacities[capacities[by]].rate);
+    real least = INFINITY, narrowest[count];
+    for (int32_t k = 0; k < count; k++) {
+        narrowest[k] = net->capacities[capacities[k]].rate / (real)pulls[k];
+        if (narrowest[k] < least) least = narrowest[k];
+    }
+    for (int32_t k = 0; k < count; k++) {
+        Capacity *capacity = &net->capacities[capacities[k]];
+        Cover *best = NULL;
+        if (narrowest[k] <= least * (1 + NOISE)) capacity->bound = 1;
+        for (int32_t by = 0; by < count && !capacity->bound; by++) {
+            if (narrowest[by] > least * (1 + NOISE)) continue;
+            Cover *one = cover_of(capacity, capacities[by]);
+            if (!chosen) one->flows++;
+            else if (!best || one->flows > best->flows) best = one;
+        }
+        if (!best || best->most >= least * pulls[k]) continue;
+        capacity->need += least * pulls[k] - best->most;
+        best->most = least * pulls[k];
+        capacity->bound = capacity->need > capacity->rate * ROOM;
+    }
 }
 
 /* The level of a capacity, from those of all that stand before it; -1: it holds no flow and is too narrow all the same. */
@@ -281,10 +291,11 @@ void net_flows(Net *net, int32_t count, const int32_t *offsets, const int32_t *c
     if (!FITS(net->load_count, net->load_room)) { GROW(net->loads, net->load_room); GROW(net->spent_ps, net->load_room); }
     if (!FITS(net->counted_count, net->counted_room)) GROW(net->counted, net->counted_room);
     if (!FITS(2 * (net->flow_count + net->counted_count), net->reached_room)) GROW(net->reached, net->reached_room);
-    for (int32_t j = 0; j < count; j++) {
-        cover_all(net, offsets[j + 1] - offsets[j], &capacities[offsets[j]], &pulls[offsets[j]]);
+    for (int32_t j = 0; j < 2 * count; j++)
+        cover(net, offsets[j % count + 1] - offsets[j % count], &capacities[offsets[j % count]], &pulls[offsets[j % count]],
+              j >= count);
+    for (int32_t j = 0; j < count; j++)
         if (held[j] != NONE) net->capacities[capacities[offsets[j] + held[j]]].bound = 1;
-    }
     for (int32_t i = 0; i < net->capacity_count; i++)
         if (net->capacities[i].bound) give_rank(net, i);
     for (int32_t j = 0, k; j < count; j++) {

@@ -64,9 +64,14 @@ def _key(work: Work | Prefetch) -> tuple:
 
 
 def _least(sizes: Iterable[object]) -> float:
-    """The smallest number among sizes and lists of sizes."""
-    numbers = [_least(one) if isinstance(one, tuple) else one for one in sizes]
-    return min((one for one in numbers if isinstance(one, int | float)), default=0)
+    """The smallest number among sizes and lists of sizes, 0 if none is below."""
+    least = 0.0
+    for one in sizes:
+        if type(one) is tuple:
+            one = _least(one) if one and type(one[0]) is tuple else min(one, default=0)  # noqa: PLW2901
+        if type(one) is not str and one < least:  # type: ignore[operator]
+            least = one  # type: ignore[assignment]
+    return least
 
 
 def _copy(prefetch: Prefetch) -> Cost:

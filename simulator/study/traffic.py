@@ -19,6 +19,7 @@ _Puts = dict[tuple[str, str], list[tuple[int, Collective]]]
 _Others = list[tuple[int, str, Collective]]
 """Task, block, work."""
 
+
 def traffic(world: World, roles: Roles, lowering: Lowering, fabric: Fabric) -> dict[str, float]:
     """Level, and "level_block" -> bytes that an average rank sends over links of that level.
 
@@ -63,12 +64,16 @@ def traffic(world: World, roles: Roles, lowering: Lowering, fabric: Fabric) -> d
 
 def _by_level(lowering: Lowering, fabric: Fabric, collective: Collective, members: tuple[int, ...]) -> Counter[str]:
     """All bytes of an exchange."""
-    levels: Counter[str] = Counter()
+    carried: dict[tuple, int] = defaultdict(int)
     for phase in lowering.lower(collective, members):
         for transfer in phase.transfers:
             for key, load in transfer.loads:
-                if key[0] == "link" and parts(key[1])[0] == DIE:
-                    levels[fabric.link_level(key[1], key[2])] += load
+                if key[0] == "link":
+                    carried[key] += load
+    levels: Counter[str] = Counter()
+    for (_, source, target), load in carried.items():
+        if parts(source)[0] == DIE:
+            levels[fabric.link_level(source, target)] += load
     return levels
 
 
