@@ -68,7 +68,7 @@ def _least(sizes: Iterable[object]) -> float:
     least = 0.0
     for one in sizes:
         if type(one) is tuple:
-            one = _least(one) if one and type(one[0]) is tuple else min(one, default=0)  # noqa: PLW2901
+            one = _least(one) if one and type(one[0]) is tuple else min(one, default=0)
         if type(one) is not str and one < least:  # type: ignore[operator]
             least = one  # type: ignore[assignment]
     return least
