@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
+from itertools import chain
 
 from simulator.collective.algorithms import algorithm_of
 from simulator.collective.messages import CollectiveCall, Messages
@@ -99,9 +100,10 @@ def busy_of(
     """busy(before, numbers), in ps: what the busiest capacity needs for transfers before + number of these."""
     import numpy as np
 
-    places: dict[CapacityKey, int] = {}
-    place = np.array([places.setdefault(key, len(places)) for one in transfers for key, _ in one.loads], dtype=np.int64)
-    loads = np.array([load for one in transfers for _, load in one.loads], dtype=float)
+    keys, sizes = list(zip(*chain.from_iterable(one.loads for one in transfers), strict=True)) or ((), ())
+    places: dict[CapacityKey, int] = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    place = np.fromiter(map(places.__getitem__, keys), dtype=np.int64, count=len(keys))
+    loads = np.array(sizes, dtype=float)
     rates = np.array([rate_of(key) for key in places])
     ends = np.cumsum([0, *(len(one.loads) for one in transfers)]).tolist()
 

@@ -43,15 +43,15 @@ class Messages:
     def pair(self, source: int, target: int, size: int, memory: float, rate: float, weight: float) -> Transfer:
         """One message; `memory`: bytes through HBM and L2 at each end."""
         moved = round(memory)
-        pools, links = self._crossed(source, target)
-        ports: tuple[CapacityKey, CapacityKey] = ("out", source, rate), ("in", target, rate)
-        loads = *[(key, size) for key in ports], *[(key, moved) for key in pools], *[(key, size) for key in links]
-        return Transfer(size, loads, (source, target), weight)
+        keys = ("out", source, rate), ("in", target, rate), *self._crossed(source, target)
+        sizes = (size, size, moved, moved, moved, moved, *[size] * (len(keys) - 6))
+        return Transfer(size, tuple(zip(keys, sizes, strict=True)), (source, target), weight)
 
-    def _crossing(self, source: int, target: int) -> tuple[tuple[CapacityKey, ...], tuple[CapacityKey, ...]]:
+    def _crossing(self, source: int, target: int) -> tuple[CapacityKey, ...]:
         """HBM and L2 of both ends, and the links between them."""
-        pools = tuple((pool, rank) for rank in (source, target) for pool in ("hbm", "l2"))
-        return pools, tuple(("link", *edge) for edge in self.fabric.route(source, target).edges)
+        pools = ((pool, rank) for rank in (source, target) for pool in ("hbm", "l2"))
+        links = (("link", *edge) for edge in self.fabric.route(source, target).edges)
+        return *pools, *links
 
     def each(
         self, sized: list[tuple[int, int, int]], curve: str, engine: CollectiveSpec, weight: float

@@ -91,6 +91,7 @@ def _modules_compiled(root: Path, modules: list[str]) -> bool:
 
 def _compile(root: Path, modules: list[str], build: Path) -> None:
     """Compile modules, named by their paths, into build/out, in folders like those of their sources."""
+    import simpy  # noqa: F401 (mypyc must see that the base of a compiled class is Python's)
     from mypyc.build import mypycify
     from setuptools import Distribution
     from setuptools.command.build_ext import build_ext
