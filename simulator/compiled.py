@@ -1,7 +1,8 @@
 """Modules that were compiled when the package was built, used where they were compiled from the present sources.
 
 The build hook of the wheel puts extensions into `_compiled`, and beside them the digest of the sources that they were
-made of. A source that was edited since, or the environment variable BRAID_PLAIN, has all of them run as Python.
+made of. A source that was edited since, or the environment variable BRAID_PLAIN, has all of them run as Python: to step
+through them, to patch them, or to inherit from their classes.
 """
 
 import os
