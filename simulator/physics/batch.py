@@ -38,7 +38,7 @@ class Batch:
         self._next_ps = NEVER
         self._library = library()
         self._net = self._library.net_new(now_ps)
-        self._numbers: dict[Capacity, int] = {}
+        self._capacities: list[Capacity] = []
         self._counters: dict[Countdown, int] = {}
         self._countdowns: list[Countdown] = []
         self._all: list[Flow] = []  # by number
@@ -64,11 +64,12 @@ class Batch:
         """These flows share with those here from now on; they are off the network."""
         self._change()
         self._library.net_advance(self._net, now_ps)
-        known, counters_of = self._numbers, self._counters
-        new = {capacity for flow in flows for capacity, _ in flow.pulls if capacity not in known}
+        counters_of = self._counters
+        new = {capacity for flow in flows for capacity, _ in flow.pulls if capacity.batch is not self}
         for capacity in sorted(new, key=attrgetter("serial")):
             capacity.enter(self)
-            known[capacity] = self._library.net_capacity(self._net, capacity.rate_bytes_per_s, capacity.serial)
+            capacity.number = self._library.net_capacity(self._net, capacity.rate_bytes_per_s, capacity.serial)
+            self._capacities.append(capacity)
         numbers: list[int] = []
         pulls: list[float] = []
         work: list[float] = []
@@ -76,7 +77,7 @@ class Batch:
         for flow in flows:
             weight = flow.weight
             for capacity, pull in flow.pulls:
-                numbers.append(known[capacity])
+                numbers.append(capacity.number)
                 pulls.append(pull * weight)
             if flow.limit_bytes_per_s < inf:
                 numbers.append(self._limit(flow))
@@ -122,7 +123,7 @@ class Batch:
         """A capacity has another rate from now on."""
         self._change()
         self._library.net_advance(self._net, now_ps)
-        self._library.net_rate(self._net, self._numbers[capacity], capacity.rate_bytes_per_s)
+        self._library.net_rate(self._net, capacity.number, capacity.rate_bytes_per_s)
 
     def next_ps(self) -> int:
         """When the next flow ends; NEVER if none does as things stand."""
@@ -190,7 +191,7 @@ class Batch:
         """The flows that are left, on their capacities again, each with its rate, bound and what it has to move."""
         self.next_ps()
         self._library.net_advance(self._net, now_ps)
-        for capacity in self._numbers:
+        for capacity in self._capacities:
             capacity.enter(None)
         for flow, number in self.flows.items():
             left = self._read(flow, number)

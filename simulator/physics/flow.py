@@ -29,7 +29,8 @@ class Capacity:
     here, may slow each other; where it is not, all of them go as fast as each would alone.
     """
 
-    __slots__ = ("_booked", "_count", "_room", "batch", "crowded", "flows", "name", "rate_bytes_per_s", "serial")
+    __slots__ = ("_booked", "_count", "_room", "batch", "crowded", "flows", "name", "number", "rate_bytes_per_s",
+                 "serial")  # fmt: skip
 
     def __init__(self, name: str, rate_bytes_per_s: float) -> None:
         if not rate_bytes_per_s >= 0:
@@ -38,6 +39,7 @@ class Capacity:
         self.rate_bytes_per_s = rate_bytes_per_s
         self.flows: dict[Flow, float] = {}  # those in flight here -> bytes moved here per byte of a member's own
         self.batch: Any = None
+        self.number = 0  # in the batch
         self.crowded = False
         self._booked, self._count = 0.0, 0  # what they would move here if each went as fast as alone, and how many
         self._room = rate_bytes_per_s * ROOM
@@ -87,6 +89,9 @@ class Countdown:
         self.reached = reached
 
 
+Pulls: TypeAlias = tuple[tuple[Capacity, float], ...]
+"""Capacities, and the bytes that all members of a flow move there per byte of one."""
+
 Bound: TypeAlias = Capacity | int
 """What limits a flow: a capacity, or LIMIT."""
 
@@ -131,7 +136,7 @@ class Flow:
                              "must be positive, and size and weight finite")
         if not loads and limit_bytes_per_s == inf:
             raise ValueError(f"{self!r} loads no capacity and has no finite limit: nothing bounds its rate")
-        self.pulls: Sequence[tuple[Capacity, float]] = ()  # the loads that can bind, for all members
+        self.pulls: Pulls = ()  # the loads that can bind, for all members
         self.solo_rate = 0.0  # of the flow alone
         self.solo_bound: Bound = LIMIT
         self.rate_bytes_per_s = 0.0  # at this moment; in a batch, when it was formed: ask its capacities
@@ -159,7 +164,7 @@ class Flow:
             flow.solo_rate, flow.solo_bound = flow.solo()
         return flow
 
-    def become(self, like: Flow, pulls: Sequence[tuple[Capacity, float]], bound: Bound) -> None:
+    def become(self, like: Flow, pulls: Pulls, bound: Bound) -> None:
         """Be another flow, to be started once more: of the size and limit of this one, with the same pulls elsewhere.
 
         bound: what bounds it alone.
@@ -187,7 +192,7 @@ class Flow:
         if members == 1 and not idle:
             self.pulls = tuple(loads)
         else:
-            self.pulls = [(c, a * members) for c, a in loads if a and c.rate_bytes_per_s < inf]
+            self.pulls = tuple([(c, a * members) for c, a in loads if a and c.rate_bytes_per_s < inf])
         self.solo_rate, self.solo_bound = self.solo()
 
     def solo(self) -> tuple[float, Bound]:
