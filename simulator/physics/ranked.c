@@ -51,7 +51,7 @@ typedef struct {
     int64_t serial;          /* of two at the same level the lower one stands first */
     int32_t rank, held, count, room; /* rank: NONE while slack; the first `held` of its `count` entries are those that it holds */
     int32_t changed;         /* what it holds has changed since pull and first were worked out */
-    int32_t bound, covers, cover_room; /* bound: it may hold flows */
+    int32_t may_hold, covers, cover_room;
     Entry *entries;
     Cover *cover;
 } Capacity;
@@ -151,17 +151,18 @@ static void cover(Net *net, int32_t count, const int32_t *capacities, const doub
     for (int32_t k = 0; k < count; k++) {
         Capacity *capacity = &net->capacities[capacities[k]];
         Cover *best = NULL;
-        if (narrowest[k] <= least * (1 + NOISE)) capacity->bound = 1;
-        for (int32_t by = 0; by < count && !capacity->bound; by++) {
+        if (narrowest[k] <= least * (1 + NOISE)) capacity->may_hold = 1;
+        for (int32_t by = 0; by < count && !capacity->may_hold; by++) {
             if (narrowest[by] > least * (1 + NOISE)) continue;
             Cover *one = cover_of(capacity, capacities[by]);
             if (!chosen) one->flows++;
             else if (!best || one->flows > best->flows) best = one;
         }
-        if (!best || best->most >= least * pulls[k]) continue;
-        capacity->need += least * pulls[k] - best->most;
-        best->most = least * pulls[k];
-        capacity->bound = capacity->need > capacity->rate * ROOM;
+        if (best && best->most < least * pulls[k]) {
+            capacity->need += least * pulls[k] - best->most;
+            best->most = least * pulls[k];
+        }
+        if (capacity->need > capacity->rate * ROOM) capacity->may_hold = 1; /* its rate may have fallen while it was idle */
     }
 }
 
@@ -295,9 +296,9 @@ void net_flows(Net *net, int32_t count, const int32_t *offsets, const int32_t *c
         cover(net, offsets[j % count + 1] - offsets[j % count], &capacities[offsets[j % count]], &pulls[offsets[j % count]],
               j >= count);
     for (int32_t j = 0; j < count; j++)
-        if (held[j] != NONE) net->capacities[capacities[offsets[j] + held[j]]].bound = 1;
+        if (held[j] != NONE) net->capacities[capacities[offsets[j] + held[j]]].may_hold = 1;
     for (int32_t i = 0; i < net->capacity_count; i++)
-        if (net->capacities[i].bound) give_rank(net, i);
+        if (net->capacities[i].may_hold) give_rank(net, i);
     for (int32_t j = 0, k; j < count; j++) {
         int32_t number = first + j, best = NONE;
         Flow *flow = &net->flows[number];

@@ -167,3 +167,26 @@ def test_a_batch_gives_up_what_has_ended() -> None:
     assert len(shared.batch._all) < 600
     env.run()
     assert env.now == round((1e12 + 3000 * 1e6) / 1e9 * 1e12)
+
+
+def test_a_capacity_that_is_slowed_while_nothing_is_on_it_holds_what_comes_later() -> None:
+    clock = Clock()
+    network = Network(clock)
+    crossed, common = Capacity("crossed", 100.0), Capacity("common", 64.0)
+    ports = [Capacity("port 0", 15.0), Capacity("port 1", 15.0)]
+    ended: dict[object, int] = {}
+
+    def start(tag: object, size: float, loads: list[tuple[Capacity, float]], weight: float) -> None:
+        network.start(Flow(size, loads, weight=weight, tag=tag), lambda flow: ended.update({flow.tag: clock.now_ps}))
+
+    def over_both(what: str, size: float) -> None:
+        for number, port in enumerate(ports):
+            start((what, number), size, [(crossed, 1.0), (port, 1.0), (common, 1e-3)], 128.0)
+
+    for number in range(64):
+        start(number, 100.0, [(common, 1.0)], 1.0)
+    over_both("first", 15.0)
+    call_later(clock, 5 * 10**12, lambda _: network.set_rate(crossed, 20.0))
+    call_later(clock, 6 * 10**12, lambda _: over_both("second", 150.0))
+    clock.run()
+    assert [ended["second", number] for number in (0, 1)] == [21 * 10**12] * 2
