@@ -1,8 +1,9 @@
 """Modules that were compiled when the package was built, used where they were compiled from the present sources.
 
-The build hook of the wheel puts extensions into `_compiled`, and beside them the digest of the sources that they were
-made of. A source that was edited since, or the environment variable BRAID_PLAIN, has all of them run as Python: to step
-through them, to patch them, or to inherit from their classes.
+The build hook of the wheel puts extensions into `_compiled`, a folder for each Python, beside the digest of the sources
+that they were made of (not of what these import: a type that changes there is checked as it was). A source that was
+edited since, or the environment variable BRAID_PLAIN, has all of them run as Python: to step through them, to patch
+them, or to inherit from their classes.
 """
 
 import os
@@ -18,6 +19,11 @@ DIGEST = "digest"
 def digest_of(root: Path, modules: list[str]) -> str:
     """Of the texts of modules, which are named by their paths from `root`."""
     return sha256(b"".join((root / module).read_bytes() for module in modules)).hexdigest()
+
+
+def folder_name() -> str:
+    """Where in the package the extensions for this Python are."""
+    return f"_compiled/{sys.implementation.cache_tag}"
 
 
 class CompiledFinder:
@@ -36,10 +42,10 @@ class CompiledFinder:
 
 def use_compiled(package: Path) -> bool:
     """Have the compiled modules of a package imported from now on; whether there are any that are up to date."""
-    note = package / "_compiled" / DIGEST
+    note = package / folder_name() / DIGEST
     if os.environ.get("BRAID_PLAIN") or not note.exists():
         return False
-    digest, *modules = note.read_text().split()
+    digest, *modules = note.read_text().split() or [""]
     try:
         if digest != digest_of(package.parent, modules):
             return False

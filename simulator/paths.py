@@ -119,8 +119,13 @@ def located(error: BaseException, text: str = "") -> str:
 
 def innermost_own(frames: Iterable[tuple[FrameType, int]]) -> str:
     """FILE:LINE of the first of these frames and lines that is of a user's own file; "" if none is."""
-    lines = ((frame.f_code.co_filename, line) for frame, line in frames)
+    lines = ((frame.f_code.co_filename, line) for frame, line in frames if not _is_compiled(frame))
     return next((f"{file}:{line}" for file, line in lines if _is_own(file)), "")
+
+
+def _is_compiled(frame: FrameType) -> bool:
+    """Whether it is of one of Braid's compiled modules, whose file names are relative to where they were compiled."""
+    return str(frame.f_globals.get("__name__", "")).startswith(f"{_PACKAGE.name}.")
 
 
 @cache

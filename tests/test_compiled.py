@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from simulator.compiled import DIGEST, digest_of, use_compiled
+import simulator
+from simulator.compiled import DIGEST, digest_of, folder_name, use_compiled
+from simulator.paths import own_location
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULE = "tool/part/hot.py"
@@ -23,11 +25,11 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("BRAID_PLAIN", raising=False)
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     source = tmp_path / MODULE
-    extension = tmp_path / "tool" / "_compiled" / f"tool/part/hot{EXTENSION_SUFFIXES[0]}"
+    extension = tmp_path / "tool" / folder_name() / f"tool/part/hot{EXTENSION_SUFFIXES[0]}"
     for file in (source, extension):
         file.parent.mkdir(parents=True)
         file.write_text("x = 1")
-    (tmp_path / "tool" / "_compiled" / DIGEST).write_text(f"{digest_of(tmp_path, [MODULE])}\n{MODULE}\n")
+    (tmp_path / "tool" / folder_name() / DIGEST).write_text(f"{digest_of(tmp_path, [MODULE])}\n{MODULE}\n")
     return tmp_path / "tool"
 
 
@@ -35,7 +37,7 @@ def test_a_module_compiled_from_the_present_source_is_found(package: Path) -> No
     assert use_compiled(package)
     spec = sys.meta_path[0].find_spec("tool.part.hot", None)
     assert spec is not None
-    assert spec.origin == str(package / "_compiled" / f"tool/part/hot{EXTENSION_SUFFIXES[0]}")
+    assert spec.origin == str(package / folder_name() / f"tool/part/hot{EXTENSION_SUFFIXES[0]}")
     assert sys.meta_path[0].find_spec("tool.part.other", None) is None
 
 
@@ -57,7 +59,7 @@ def test_braid_plain_has_all_run_as_python(package: Path, monkeypatch: pytest.Mo
 
 
 def test_without_compiled_modules_all_run_as_python(package: Path) -> None:
-    (package / "_compiled" / DIGEST).unlink()
+    (package / folder_name() / DIGEST).unlink()
     assert not use_compiled(package)
 
 
@@ -68,6 +70,21 @@ def test_every_module_to_be_compiled_exists() -> None:
     assert [module for module in modules if not (ROOT / module).is_file()] == []
 
 
+def test_an_empty_note_has_all_run_as_python(package: Path) -> None:
+    (package / folder_name() / DIGEST).write_text("")
+    assert not use_compiled(package)
+
+
+def test_a_compiled_frame_is_not_the_users_wherever_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from simulator.physics.flow import Capacity
+
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="rate -1") as caught:
+        Capacity("narrow", -1.0)
+    assert own_location(caught.value) == f"{__file__}:{caught.traceback[0].lineno + 1}"
+
+
+@pytest.mark.skipif(not simulator.COMPILED, reason="nothing is compiled here")
 @pytest.mark.parametrize("scenario", ["contention:staging", "trt_min_latency:gtc"])
 def test_results_are_the_same_to_the_last_digit(scenario: str) -> None:
     results = [

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,11 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FLAGS = ("-O2", "-shared", "-fPIC", "-ffp-contract=off")
 MODULE_FLAGS = ("-O1", "-g0", "-w", "-ffp-contract=off")
-FOLDER = "simulator/_compiled"
+FOLDER = f"simulator/_compiled/{sys.implementation.cache_tag}"
 
 
 class CompilingBuildHook(BuildHookInterface):
-    """Puts `libranked.so` beside `ranked.c` and the extensions into FOLDER, of the source tree where it is editable."""
+    """Puts `libranked.so` beside `ranked.c` and the extensions into FOLDER, both in the source tree."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Before hatchling collects files; version: "standard" or "editable"."""
@@ -35,19 +36,21 @@ class CompilingBuildHook(BuildHookInterface):
         library = root / "simulator" / "physics" / "libranked.so"
         if not _library_compiled(library.with_name("ranked.c"), library):
             if version == "editable":
-                library.unlink(missing_ok=True)  # one of an older source must not answer
+                with suppress(OSError):
+                    library.unlink()  # one of an older source must not answer
             self.app.display_warning("no C compiler: coupled flows will be solved by Python, which is slower")
             return
-        python = "py3-none"
-        build_data["force_include"][str(library)] = "simulator/physics/libranked.so"
-        if _modules_compiled(root, self.config["modules"]):
-            python = f"cp{sys.version_info.major}{sys.version_info.minor}"
-            python = f"{python}-{python}"
-            build_data["force_include"][str(root / FOLDER)] = FOLDER
-        else:
-            self.app.display_warning("mypyc could not compile the hot modules: they run as Python, at half speed")
+        compiled = {library: "simulator/physics/libranked.so"}
         build_data["pure_python"] = False
-        build_data["tag"] = f"{python}-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+        if _modules_compiled(root, self.config["modules"]):
+            compiled[root / FOLDER] = FOLDER
+            build_data["infer_tag"] = True
+        else:
+            platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+            build_data["tag"] = f"py3-none-{platform}"
+            self.app.display_warning("mypyc could not compile the hot modules: they run as Python, at half speed")
+        if version != "editable":
+            build_data["force_include"] |= {str(file): name for file, name in compiled.items()}
 
 
 def _library_compiled(source: Path, library: Path) -> bool:

@@ -146,8 +146,11 @@ class Rank:
 
     def launch_all_by_rank(self, works_of: Callable[[int], Sequence[tuple[str, Work | Collective]]]) -> None:
         """As `launch_by_rank` for (name, work) after (name, work); the names are those of every rank."""
+        works = works_of(self.first)
+        if not works:
+            raise ProgramError(f"rank {self.first} has none of the works that depend on the rank ({self._place()})")
         self.program.by_rank[self._tasks] = works_of
-        for name, work in works_of(self.first):
+        for name, work in works:
             self.launch(work, name)
 
     def prefetch(self, weights: str, size_bytes: float, rate_bytes_per_s: float = 0.0, pieces: int = 1) -> Event:
@@ -164,7 +167,7 @@ class Rank:
 
     def wait_flag(self, name: str, flag: str, cores: tuple[tuple[str, int], ...] = ()) -> Event:
         """What follows in the current stream starts once the host has set `flag`."""
-        return self.launch(Flag("wait_flag", flag, cores), name)
+        return self.launch(Flag("wait_flag", flag, tuple(cores)), name)
 
     def event(self, name: str) -> Event:
         """An event that is still to be recorded."""
@@ -253,7 +256,8 @@ class Group:
         if len(sizes) != self.size or any(len(row) != self.size for row in sizes):
             what = f"all_to_all '{name}' in group '{self.name}' of {self.size}"
             raise ProgramError(f"{what}: sizes must be {self.size} x {self.size}")
-        return self._launch(Collective("all_to_all", self.name, via, sizes=sizes, algorithm=algorithm), name)
+        table = sizes if isinstance(sizes, tuple) else tuple(map(tuple, sizes))
+        return self._launch(Collective("all_to_all", self.name, via, sizes=table, algorithm=algorithm), name)
 
     def all_gather(self, name: str, shard_bytes: int, via: str, algorithm: str = "direct") -> Event:
         """Every rank ends with the shards of all."""
@@ -294,7 +298,7 @@ class Group:
     def _message(self, kind: str, name: str, peer: int, size_bytes: int, via: str) -> Event:
         if not 0 <= peer < self.size:
             raise ProgramError(f"{kind} '{name}': group '{self.name}' has members 0 to {self.size - 1}, not {peer}")
-        return self._launch(Collective(kind, self.name, via, int(size_bytes), peer=peer), name)
+        return self._launch(Collective(kind, self.name, via, int(size_bytes), peer=int(peer)), name)
 
     def _launch(self, collective: Collective, name: str) -> Event:
         algorithm, right = collective.algorithm, ALGORITHMS.get(collective.kind, ("direct",))

@@ -124,9 +124,14 @@ def _with_own(shared: Sequence[Program]) -> list[Program]:
     for ranks in sharing.values():
         template, equals = programs[ranks[0]], _Equals()
         variants: dict[tuple[int, ...], Program] = {}
+        known: list[tuple[int, int]] = []
         for some in (ranks[first : first + AT_ONCE] for first in range(0, len(ranks), AT_ONCE)):
             columns = [equals.column(list(map(works_of, some))) for works_of in template.by_rank.values()]
             lengths = [(first, len(column[0])) for first, column in zip(template.by_rank, columns, strict=True)]
+            if known and lengths != known:
+                both = f"ranks {ranks[0]} and {some[0]}"
+                raise ProgramError(f"{both} launch different numbers of works that depend on the rank")
+            known = lengths
             tasks = [task for first, length in lengths for task in range(first, first + length)]
             for rank, blocks in zip(some, zip(*columns, strict=True), strict=True):
                 works = list(chain.from_iterable(blocks))

@@ -107,7 +107,7 @@ class RoutingSpec(Part):
     """Expert load: forced even without a skew; drawn from a power law with one (0 is even popularity)."""
 
     skew: float | None = Field(
-        None, ge=0, allow_inf_nan=False,
+        None, ge=0, le=50, allow_inf_nan=False,
         description="of a power law that experts are drawn from (0: even popularity); none: load forced even",
     )  # fmt: skip
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from simulator.model import ops
+from simulator.program import world
 from simulator.program.rank import Rank
 from simulator.program.task import Collective, HostWait, Program, ProgramError
 from simulator.program.world import record_shared, record_world
@@ -265,6 +267,33 @@ def test_works_by_rank_are_as_many_on_every_rank() -> None:
 
     with pytest.raises(ProgramError, match="from 'part' on, ranks launch different numbers of works"):
         record_world(program, 3, everybody(3), lambda _: {})
+
+
+def test_works_by_rank_are_as_many_on_ranks_that_are_looked_at_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world, "AT_ONCE", 2)
+
+    def program(npu: Rank) -> None:
+        npu.launch_all_by_rank(lambda rank: [("part", passes_mb(1))] * (2 if rank > 1 else 1))
+        npu.group("world").barrier("end", "dma")
+
+    with pytest.raises(ProgramError, match="ranks 0 and 2 launch different numbers of works"):
+        record_world(program, 4, everybody(4), lambda _: {})
+
+
+def test_works_by_rank_that_the_first_rank_has_none_of_are_refused() -> None:
+    with pytest.raises(ProgramError, match="rank 0 has none of the works that depend on the rank"):
+        record_world(lambda npu: npu.launch_all_by_rank(lambda _: []), 2, everybody(2), lambda _: {})
+
+
+def test_messages_and_tables_may_be_of_numpy_or_lists() -> None:
+    def program(npu: Rank) -> None:
+        group = npu.group("world")
+        group.all_to_all_uneven("exchange", [[0, 1], [1, 0]], "dma")  # type: ignore[arg-type]
+        group.send("there", np.int64(0), 4, "dma")  # type: ignore[arg-type]
+
+    _, exchanged = zip(*record_world(program, 2, everybody(2), lambda _: {}).programs[0].collectives(), strict=True)
+    assert exchanged[0].sizes == ((0, 1), (1, 0))
+    assert type(exchanged[1].peer) is int
 
 
 def test_an_algorithm_that_a_collective_does_not_know() -> None:
