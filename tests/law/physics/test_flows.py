@@ -103,7 +103,8 @@ def test_rates_times_k_divide_every_time_by_k(network: Traffic, k: float) -> Non
     still = [Job(**{**vars(job), "start_ps": 0, "latency_ps": 0}) for job in jobs]
     slow = simulate(rates, still).end_ps
     quick = simulate([r * k for r in rates], [Job(**{**vars(j), "limit": j.limit * k}) for j in still]).end_ps
-    widest = max(coefficient for job in jobs for coefficient in job.loads.values())  # an end rounded up moves others so far
+    # an end that is rounded up moves others by its coefficient
+    widest = max(coefficient for job in jobs for coefficient in job.loads.values())
     assert [end * k for end in quick] == pytest.approx(slow, rel=1e-9, abs=12 * k * max(widest, 1.0))
 
 
