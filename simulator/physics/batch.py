@@ -12,9 +12,9 @@ from array import array
 from collections.abc import Iterable
 from math import inf
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from simulator.physics.flow import DONE, NEVER, Capacity, Countdown, Flow
+from simulator.physics.flow import DONE, NEVER, Bound, Capacity, Countdown, Flow
 from simulator.physics.maxmin import LIMIT
 from simulator.physics.ranked import library
 
@@ -23,7 +23,6 @@ Reached: TypeAlias = "tuple[Flow, Countdown | None]"
 
 _PS_S = 1e-12
 _NONE = -1
-_LIMIT = 2**62  # serial number of what limits a flow itself: any capacity is named before it
 
 
 class Batch:
@@ -42,12 +41,9 @@ class Batch:
         self._counters: dict[Countdown, int] = {}
         self._countdowns: list[Countdown] = []
         self._all: list[Flow] = []  # by number
-        self._limits: dict[Flow, int] = {}  # the capacity that each flow's limit is
-        self._free: list[int] = []  # those whose flows have ended
         self.flows: dict[Flow, int] = {}
         self._state, self._level = (ctypes.c_int64 * 2)(), ctypes.c_double()
         self._spent = ctypes.POINTER(ctypes.c_int64)()
-        self._told = ctypes.POINTER(ctypes.c_int32)()
 
     def __del__(self) -> None:
         self._library.net_free(self._net)
@@ -63,67 +59,46 @@ class Batch:
     def add(self, flows: list[Flow], now_ps: int) -> None:
         """These flows share with those here from now on; they are off the network."""
         self._change()
-        self._library.net_advance(self._net, now_ps)
-        counters_of = self._counters
         new = {capacity for flow in flows for capacity, _ in flow.pulls if capacity.batch is not self}
         for capacity in sorted(new, key=attrgetter("serial")):
             capacity.enter(self)
             capacity.number = self._library.net_capacity(self._net, capacity.rate_bytes_per_s, capacity.serial)
             self._capacities.append(capacity)
-        numbers: list[int] = []
-        pulls: list[float] = []
-        work: list[float] = []
-        offsets, counts, counters = [0], [0], list[int]()
+        held, longs, reals = array("q"), array("q"), array("d")
         for flow in flows:
-            weight = flow.weight
-            for capacity, pull in flow.pulls:
-                numbers.append(capacity.number)
-                pulls.append(pull * weight)
-            if flow.limit_bytes_per_s < inf:
-                numbers.append(self._limit(flow))
-                pulls.append(weight)
-            offsets.append(len(numbers))
+            weight, countdowns = flow.weight, flow.countdowns
+            held.append(_held(flow))
+            longs.extend((flow.bound_since_ps, flow.done is not None, len(flow.pulls), len(countdowns)))
+            longs.extend([capacity.number for capacity, _ in flow.pulls])
+            if countdowns:
+                longs.extend([self._counter(one) for one in countdowns])
             left = flow.left_bytes - flow.rate_bytes_per_s * ((now_ps - flow.since_ps) * _PS_S)
-            work.append(left / weight)
-            counters += [counters_of[one] if one in counters_of else self._counter(one) for one in flow.countdowns]
-            counts.append(len(counters))
+            reals.extend((left / weight, weight, flow.limit_bytes_per_s))
+            reals.extend([pull * weight for _, pull in flow.pulls])
             self.flows[flow] = len(self._all)
             self._all.append(flow)
             flow.finish_ps = flow.queued_ps = NEVER
-        self._columns = (  # the library reads them: they live at least as long as its call
-            array("i", offsets), array("i", numbers), array("d", pulls), array("d", work),
-            array("q", [flow.bound_since_ps for flow in flows]), array("i", [_held(flow) for flow in flows]),
-            array("i", [flow.done is not None for flow in flows]), array("i", counts), array("i", counters),
-        )  # fmt: skip
-        self._library.net_flows(self._net, len(flows), *[column.buffer_info()[0] for column in self._columns])
-
-    def _limit(self, flow: Flow) -> int:
-        """A capacity of its own for what limits a flow; one whose flow has ended is used again."""
-        if self._free:
-            number = self._free.pop()
-            self._library.net_rate(self._net, number, flow.limit_bytes_per_s)
-        else:
-            number = self._library.net_capacity(self._net, flow.limit_bytes_per_s, _LIMIT)
-        self._limits[flow] = number
-        return number
+        self._columns = held, longs, reals  # the library reads them: they live at least as long as its call
+        at, at_longs, at_reals = held.buffer_info()[0], longs.buffer_info()[0], reals.buffer_info()[0]
+        self._library.net_flows(self._net, now_ps, len(flows), at, at_longs, at_reals)
 
     def _counter(self, countdown: Countdown) -> int:
-        """The number of one that is not known yet."""
-        number = self._counters[countdown] = self._library.net_counter(self._net)
-        self._countdowns.append(countdown)
+        """The number of a countdown."""
+        number = self._counters.get(countdown)
+        if number is None:
+            number = self._counters[countdown] = self._library.net_counter(self._net)
+            self._countdowns.append(countdown)
         return number
 
     def set_limit(self, flow: Flow, now_ps: int) -> None:
-        """A flow has another limit from now on."""
+        """A flow that has a limit has another one from now on."""
         self._change()
-        self._library.net_advance(self._net, now_ps)
-        self._library.net_rate(self._net, self._limits[flow], flow.limit_bytes_per_s)
+        self._library.net_limit(self._net, now_ps, self.flows[flow], flow.limit_bytes_per_s)
 
     def set_rate(self, capacity: Capacity, now_ps: int) -> None:
         """A capacity has another rate from now on."""
         self._change()
-        self._library.net_advance(self._net, now_ps)
-        self._library.net_rate(self._net, capacity.number, capacity.rate_bytes_per_s)
+        self._library.net_rate(self._net, now_ps, capacity.number, capacity.rate_bytes_per_s)
 
     def next_ps(self) -> int:
         """When the next flow ends; NEVER if none does as things stand."""
@@ -143,38 +118,32 @@ class Batch:
         flows with the countdown of which they were the last one here, or None where their own end is told.
         """
         self._change()
-        at_ps = int(self._library.net_run(self._net, until_ps))
-        ended = [self._all[number] for number in self._what(0)]
+        told = self._library.net_run(self._net, until_ps)
+        at_ps, count, reached_count = told[:3]
+        ended = [self._all[number] for number in told[3 : 3 + count]]
         for flow in ended:
             del self.flows[flow]
-            if flow in self._limits:
-                self._free.append(self._limits.pop(flow))
             flow.finish_ps = DONE
             flow.rate_bytes_per_s = 0.0
             for countdown in flow.countdowns:
                 countdown.left -= 1
         reached: list[Reached] = []
-        numbers = self._what(1)
-        for number, counter in zip(numbers[::2], numbers[1::2], strict=True):
+        place = 3 + count
+        for _ in range(reached_count):
+            number, counter, held, since_ps, loads = told[place : place + 5]
             flow = self._all[number]
-            self._read(flow, number)
-            flow.since_ps = at_ps
+            if not reached or reached[-1][0] is not flow:
+                _set_bounds(flow, held, since_ps, told[place + 5 : place + 5 + loads])
+                flow.since_ps = at_ps
             reached.append((flow, None if counter == _NONE else self._countdowns[counter]))
+            place += 5 + loads
         return at_ps, ended, reached
-
-    def _what(self, what: int) -> list[int]:
-        count = self._library.net_told(self._net, what, ctypes.byref(self._told))
-        return self._told[: count * (1 + what)]
 
     def _read(self, flow: Flow, number: int) -> float:
         """Set what holds a flow back, since when, and how long what has held it before; what it has left, by weight."""
         state, spent = self._state, self._spent
         left = self._library.net_state(self._net, number, state, ctypes.byref(self._level), ctypes.byref(spent))
-        bounds: Any = [*(capacity for capacity, _ in flow.pulls), LIMIT]
-        for bound, spent_ps in zip(bounds, spent[: len(flow.pulls) + (flow.limit_bytes_per_s < inf)], strict=False):
-            if spent_ps:
-                flow.add_bound(bound, spent_ps)
-        flow.bound, flow.bound_since_ps = bounds[state[1]], state[0]
+        _set_bounds(flow, state[0], state[1], spent[: len(flow.pulls) + (flow.limit_bytes_per_s < inf)])
         return float(left)
 
     def used_bytes_per_s(self, capacity: Capacity) -> float:
@@ -200,6 +169,20 @@ class Batch:
             for capacity, pull in flow.pulls:
                 capacity.flows[flow] = pull
         return self.flows
+
+
+def _set_bounds(flow: Flow, held: int, since_ps: int, spent_ps: list[int]) -> None:
+    """Set which load holds a flow back, its limit counted last, since when, and how long each has held it before."""
+    if any(spent_ps):
+        for place, spent in enumerate(spent_ps):
+            if spent:
+                flow.add_bound(_bound(flow, place), spent)
+    flow.bound, flow.bound_since_ps = _bound(flow, held), since_ps
+
+
+def _bound(flow: Flow, place: int) -> Bound:
+    """A load as what limits a flow; its limit is counted last."""
+    return flow.pulls[place][0] if place < len(flow.pulls) else LIMIT
 
 
 def _held(flow: Flow) -> int:

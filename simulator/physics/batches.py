@@ -22,14 +22,19 @@ FEW = 16  # flows left of a batch: then the network moves them one by one
 class Batches:
     """The batches of a network that are in flight: `here`.
 
-    leave, come_back: how the network gives up flows, and takes back those that are on their capacities again.
-    displace: how it keeps flows off a capacity whose ends it foresaw before they begin.
+    leave, come_back: how the network gives up flows, and takes back those that are on their capacities again; begin:
+    how it lets those begin that have not yet. displace: how it keeps flows off a capacity whose ends it foresaw before
+    they begin.
     """
 
-    __slots__ = ("_changed", "_come_back", "_displace", "_ends", "_env", "_leave", "_serials", "here")
+    __slots__ = ("_begin", "_changed", "_come_back", "_displace", "_ends", "_entering", "_env", "_leave", "_serials",
+                 "here")  # fmt: skip
 
-    def __init__(self, env: Clock, leave: Move, come_back: Move, displace: Callable[[Capacity], None]) -> None:
-        self._env, self._leave, self._come_back, self._displace = env, leave, come_back, displace
+    def __init__(
+        self, env: Clock, leave: Move, come_back: Move, begin: Move, displace: Callable[[Capacity], None]
+    ) -> None:
+        self._env, self._leave, self._come_back, self._begin, self._displace = env, leave, come_back, begin, displace
+        self._entering: dict[Batch, list[Flow]] = {}  # those that begin in a batch at this instant
         self.here: dict[Batch, int] = {}  # and the order in which they were made
         self._changed: list[Batch] = []  # those whose next end must be looked at
         self._ends: list[tuple[int, int, Batch]] = []  # a heap of next ends; one that has moved has another entry
@@ -61,15 +66,23 @@ class Batches:
         self._leave(flows)
         batch.add(flows, self._env.now_ps)
 
+    def enter(self, flow: Flow) -> bool:
+        """Let a flow begin in the batch that moves all flows on its capacities; whether there is one."""
+        batch = flow.pulls[0][0].batch if flow.pulls else None
+        if batch is None or any(capacity.batch is not batch for capacity, _ in flow.pulls):
+            return False
+        self._entering.setdefault(batch, []).append(flow)
+        return True
+
     def join(self, flows: list[Flow]) -> list[Flow]:
-        """Hand over those that begin where a batch is, with all that share with them; the others."""
+        """Hand over those that entered one, or begin where one is, with all that share with them; the others."""
+        entering, self._entering = self._entering, {}
+        for batch, entered in entering.items():
+            batch.add(entered, self._env.now_ps)
         for flow in flows:
             if not flow.chosen:
                 continue  # handed over with one before
-            batch = flow.pulls[0][0].batch if flow.pulls else None
-            if batch is not None and all(capacity.batch is batch for capacity, _ in flow.pulls):
-                self._hand_over([flow], batch)
-            elif met := _batches_of(component := self._component(flow)):
+            if met := _batches_of(component := self._component(flow)):
                 while met[1:]:  # what comes back may share with other batches
                     for other in met[1:]:
                         self._dissolve(other)
@@ -95,6 +108,13 @@ class Batches:
         """Have the flows of a batch back."""
         del self.here[batch]
         self._come_back(batch.dissolve(self._env.now_ps))
+        self._begin(self._entering.pop(batch, ()))
+
+    def _renew(self, batch: Batch) -> None:
+        """Make a batch anew."""
+        del self.here[batch]
+        self._make(list(batch.dissolve(self._env.now_ps)))
+        self._begin(self._entering.pop(batch, ()))
 
     def dissolve_all(self) -> None:
         """Have all flows back."""
@@ -113,8 +133,7 @@ class Batches:
             if len(batch) < FEW:
                 self._dissolve(batch)
             elif batch.worn:
-                del self.here[batch]
-                self._make(list(batch.dissolve(self._env.now_ps)))
+                self._renew(batch)
             elif (at_ps := batch.next_ps()) != NEVER:
                 heappush(self._ends, (at_ps, self.here[batch], batch))
         ends = self._ends

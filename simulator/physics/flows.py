@@ -56,7 +56,7 @@ class Network:
         self.stats = Stats()
         self._ends = Ends()
         self._heap = self._ends.heap
-        self._batches = Batches(env, self._leave, self._come_back, self._displace)
+        self._batches = Batches(env, self._leave, self._come_back, self._begin_all, self._displace)
         self._alarm = Alarm(env, self._finish)
         self._solver = Call(env, self._solve)
         self._new: list[Flow] = []  # flows that are not alone and have no rate yet: solved at the end of this instant
@@ -122,12 +122,15 @@ class Network:
         flow.finish_ps = flow.queued_ps = NEVER
         call_later(self.env, flow.since_ps - self.env.now_ps, lambda _: self._begin(flow))
 
-    def _begin_all(self, flows: list[Flow]) -> None:
+    def _begin_all(self, flows: Iterable[Flow]) -> None:
         for flow in flows:
             self._begin(flow)
 
     def _begin(self, flow: Flow) -> None:
         flow.since_ps = flow.bound_since_ps = now_ps = self.env.now_ps
+        if self._batches.here and self._batches.enter(flow):
+            self._solve_later()
+            return
         crowded = self._changing
         for capacity, pull in flow.pulls:
             flows = capacity.flows
@@ -230,7 +233,7 @@ class Network:
     def _solve(self, _: Event) -> None:
         self._solve_due = False
         flows, self._new = self._new, []
-        if self._batches.here and flows:
+        if self._batches.here:
             flows = self._batches.join(flows)
         for capacity in self._touched:
             for flow in capacity.flows:

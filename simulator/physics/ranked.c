@@ -41,8 +41,10 @@ typedef long double real;
 #define NOISE 1e-14         /* relative: levels that differ by less are equal */
 #define ROOM (1 - 1e-9)     /* of a capacity; what is nearer to full may hold flows */
 #define NONE (-1)
+#define LIMIT INT64_MAX      /* serial number of what limits a flow itself: at the same level others stand first */
+#define FEW_RANKS(ranks, flows) ((ranks) < 8 * (flows)) /* to work out all takes less than to find which matter */
 
-typedef struct { int32_t flow, capacity, place; } Load; /* place: in the list of its capacity */
+typedef struct { int32_t flow, capacity, place; } Load; /* place: among the entries of its capacity */
 typedef struct { double pull; int32_t holder, load; } Entry; /* pull: coefficient times weight; holder: of its flow */
 typedef struct { double most; int32_t capacity, flows; } Cover; /* most: bytes/s that it lets through to another one */
 typedef struct {
@@ -51,10 +53,12 @@ typedef struct {
     int64_t serial;          /* of two at the same level the lower one stands first */
     int32_t rank, held, count, room; /* rank: NONE while slack; the first `held` of its `count` entries are those that it holds */
     int32_t changed;         /* what it holds has changed since pull and first were worked out */
+    int32_t stale;           /* what its level follows from has changed since it was worked out */
     int32_t may_hold, covers, cover_room;
     Entry *entries;
     Cover *cover;
 } Capacity;
+typedef struct { int32_t flow, counter; } Reached; /* counter: NONE where the end of the flow itself is told */
 typedef struct {
     real end;
     int64_t since_ps;        /* since when what holds it now holds it */
@@ -65,10 +69,13 @@ typedef struct {
     real *levels;            /* of capacities; INFINITY where one is not full */
     int32_t *order;          /* capacities by rank */
     int64_t *spent_ps;       /* how long each load has held its flow, before the present time */
-    int32_t *counters, *counted, *ended, *reached;
-    int32_t capacity_count, flow_count, load_count, counter_count, counted_count, ended_count, reached_count;
-    int32_t capacity_room, flow_room, load_room, counter_room, counted_room, reached_room;
+    int32_t *counters, *counted, *ended, *free; /* free: capacities that were the limits of flows which have ended */
+    Reached *reached;
+    int64_t *told;           /* what the last run brought about */
+    int32_t capacity_count, flow_count, load_count, counter_count, counted_count, ended_count, reached_count, free_count;
+    int32_t capacity_room, flow_room, load_room, counter_room, counted_room, reached_room, told_room;
     int32_t ranks;           /* how many capacities have one */
+    int32_t unranked;        /* whether one that may hold flows has none yet */
     int32_t from;            /* the rank from which levels must be worked out again */
     int64_t now_ps, next_ps;
 } Net;
@@ -91,7 +98,8 @@ void net_free(Net *net)
         free(net->capacities[i].cover);
     }
     free(net->capacities); free(net->flows); free(net->loads); free(net->levels); free(net->order);
-    free(net->spent_ps); free(net->counters); free(net->counted); free(net->ended); free(net->reached); free(net);
+    free(net->spent_ps); free(net->counters); free(net->counted); free(net->ended); free(net->free);
+    free(net->reached); free(net->told); free(net);
 }
 
 int32_t net_capacity(Net *net, double rate, int64_t serial)
@@ -101,6 +109,7 @@ int32_t net_capacity(Net *net, double rate, int64_t serial)
         GROW(net->capacities, net->capacity_room);
         GROW(net->levels, net->capacity_room);
         GROW(net->order, net->capacity_room);
+        GROW(net->free, net->capacity_room);
     }
     net->capacities[number] = (Capacity){.rate = rate, .first = INFINITY, .serial = serial, .rank = NONE};
     net->levels[number] = INFINITY;
@@ -115,7 +124,19 @@ int32_t net_counter(Net *net)
     return net->counter_count++;
 }
 
-static void again_from(Net *net, int32_t rank) { if (rank < net->from) net->from = rank; }
+/* The level of a capacity must be worked out again. */
+static void again(Net *net, Capacity *capacity)
+{
+    capacity->stale = 1;
+    if (capacity->rank != NONE && capacity->rank < net->from) net->from = capacity->rank;
+}
+
+/* So must those of all that a flow crosses. */
+static void again_along(Net *net, const Flow *flow)
+{
+    for (int32_t k = flow->first_load; k < flow->first_load + flow->loads; k++)
+        again(net, &net->capacities[net->loads[k].capacity]);
+}
 
 /* A capacity may hold flows from now on. */
 static void give_rank(Net *net, int32_t number)
@@ -123,8 +144,15 @@ static void give_rank(Net *net, int32_t number)
     Capacity *capacity = &net->capacities[number];
     if (capacity->rank != NONE) return;
     capacity->rank = net->ranks;
-    again_from(net, net->ranks);
     net->order[net->ranks++] = number;
+    again(net, capacity);
+}
+
+/* That it may will be seen when all that come with a flow are known. */
+static void let_hold(Net *net, Capacity *capacity)
+{
+    if (!capacity->may_hold) net->unranked = 1;
+    capacity->may_hold = 1;
 }
 
 /* What another one lets through to a capacity. */
@@ -139,30 +167,39 @@ static Cover *cover_of(Capacity *capacity, int32_t by)
     return &capacity->cover[i];
 }
 
+/* How fast a load lets its flow be, at most, by the flow's weight. */
+static real narrowness(const Net *net, const Load *load)
+{
+    const Capacity *capacity = &net->capacities[load->capacity];
+    return capacity->rate / (real)capacity->entries[load->place].pull;
+}
+
 /* What a new flow loads is covered by its narrowest load; where several are, by the one that covers the most flows there.
    chosen = 0: count these; chosen = 1: add up what they let through, to mark those that may hold flows: the narrowest too. */
-static void cover(Net *net, int32_t count, const int32_t *capacities, const double *pulls, int32_t chosen)
+static void cover(Net *net, const Flow *flow, int chosen)
 {
-    real least = INFINITY, narrowest[count];
-    for (int32_t k = 0; k < count; k++) {
-        narrowest[k] = net->capacities[capacities[k]].rate / (real)pulls[k];
-        if (narrowest[k] < least) least = narrowest[k];
+    const Load *loads = &net->loads[flow->first_load];
+    real least = INFINITY;
+    for (int32_t k = 0; k < flow->loads; k++) {
+        real most = narrowness(net, &loads[k]);
+        if (most < least) least = most;
     }
-    for (int32_t k = 0; k < count; k++) {
-        Capacity *capacity = &net->capacities[capacities[k]];
+    for (int32_t k = 0; k < flow->loads; k++) {
+        Capacity *capacity = &net->capacities[loads[k].capacity];
+        double pull = capacity->entries[loads[k].place].pull;
         Cover *best = NULL;
-        if (narrowest[k] <= least * (1 + NOISE)) capacity->may_hold = 1;
-        for (int32_t by = 0; by < count && !capacity->may_hold; by++) {
-            if (narrowest[by] > least * (1 + NOISE)) continue;
-            Cover *one = cover_of(capacity, capacities[by]);
+        if (narrowness(net, &loads[k]) <= least * (1 + NOISE)) let_hold(net, capacity);
+        for (int32_t by = 0; by < flow->loads && !capacity->may_hold; by++) {
+            if (narrowness(net, &loads[by]) > least * (1 + NOISE)) continue;
+            Cover *one = cover_of(capacity, loads[by].capacity);
             if (!chosen) one->flows++;
             else if (!best || one->flows > best->flows) best = one;
         }
-        if (best && best->most < least * pulls[k]) {
-            capacity->need += least * pulls[k] - best->most;
-            best->most = least * pulls[k];
+        if (best && best->most < least * pull) {
+            capacity->need += least * pull - best->most;
+            best->most = least * pull;
         }
-        if (capacity->need > capacity->rate * ROOM) capacity->may_hold = 1; /* its rate may have fallen while it was idle */
+        if (capacity->need > capacity->rate * ROOM) let_hold(net, capacity); /* its rate may have fallen since */
     }
 }
 
@@ -233,6 +270,7 @@ static void hold(Net *net, int32_t number, int32_t load)
     capacity->changed = 1;
     for (int32_t k = flow->first_load; k < flow->first_load + flow->loads; k++)
         net->capacities[net->loads[k].capacity].entries[net->loads[k].place].holder = holder;
+    again_along(net, flow);
 }
 
 /* The capacity at a rank goes before its neighbour, and takes over the flows that cross both. */
@@ -258,75 +296,40 @@ static int precedes(const Net *net, int32_t number, real level, int32_t before, 
         && net->capacities[number].serial < net->capacities[before].serial;
 }
 
+/* The levels of those behind a rank that a flow crosses follow from that of the one at this rank, which holds it. */
+static void again_behind(Net *net, const Flow *flow, int32_t rank)
+{
+    for (int32_t k = flow->first_load; k < flow->first_load + flow->loads; k++) {
+        Capacity *capacity = &net->capacities[net->loads[k].capacity];
+        if (capacity->rank > rank) capacity->stale = 1;
+    }
+}
+
 static void walk(Net *net)
 {
     int64_t changes = 0, many = 4 * (int64_t)net->capacity_count * net->capacity_count + 1000;
     real noise = NOISE;
+    int32_t behind = net->ranks; /* all behind this rank are stale */
     for (int32_t rank = net->from; rank < net->ranks;) {
         int32_t number = net->order[rank];
-        real level = level_of(net, number);
+        Capacity *capacity = &net->capacities[number];
+        real level = capacity->stale || rank > behind ? level_of(net, number) : net->levels[number];
         if (rank && precedes(net, number, level, net->order[rank - 1], noise)) {
+            capacity->stale = 1; /* it holds more flows */
             go_before(net, rank--);
             if (++changes % many == 0) noise *= 4;
-        } else {
-            net->levels[number] = level;
-            rank++;
+            continue;
         }
+        capacity->stale = 0;
+        if (level != net->levels[number] && rank < behind) {
+            if (FEW_RANKS(net->ranks - rank, capacity->held)) behind = rank;
+            else for (int32_t i = 0; i < capacity->held; i++)
+                again_behind(net, &net->flows[net->loads[capacity->entries[i].load].flow], rank);
+        }
+        net->levels[number] = level;
+        rank++;
     }
     net->from = net->ranks;
-}
-
-/* Flow j loads capacities[k] for k from offsets[j] to offsets[j + 1], and counts down counters[k] for k from counts[j] to
-   counts[j + 1]. held: which of its loads held it since `since_ps`, or -1. work: its bytes by its weight. */
-void net_flows(Net *net, int32_t count, const int32_t *offsets, const int32_t *capacities, const double *pulls,
-               const double *work, const int64_t *since_ps, const int32_t *held, const int32_t *told,
-               const int32_t *counts, const int32_t *counters)
-{
-    int32_t first = net->flow_count, loads = net->load_count, counted = net->counted_count;
-    net->flow_count += count;
-    net->load_count += offsets[count];
-    net->counted_count += counts[count];
-    if (!FITS(net->flow_count, net->flow_room)) {
-        GROW(net->flows, net->flow_room); GROW(net->ended, net->flow_room);
-    }
-    if (!FITS(net->load_count, net->load_room)) { GROW(net->loads, net->load_room); GROW(net->spent_ps, net->load_room); }
-    if (!FITS(net->counted_count, net->counted_room)) GROW(net->counted, net->counted_room);
-    if (!FITS(2 * (net->flow_count + net->counted_count), net->reached_room)) GROW(net->reached, net->reached_room);
-    for (int32_t j = 0; j < 2 * count; j++)
-        cover(net, offsets[j % count + 1] - offsets[j % count], &capacities[offsets[j % count]], &pulls[offsets[j % count]],
-              j >= count);
-    for (int32_t j = 0; j < count; j++)
-        if (held[j] != NONE) net->capacities[capacities[offsets[j] + held[j]]].may_hold = 1;
-    for (int32_t i = 0; i < net->capacity_count; i++)
-        if (net->capacities[i].may_hold) give_rank(net, i);
-    for (int32_t j = 0, k; j < count; j++) {
-        int32_t number = first + j, best = NONE;
-        Flow *flow = &net->flows[number];
-        *flow = (Flow){.end = work[j], .since_ps = since_ps[j], .first_load = loads + offsets[j], .held = NONE, .alive = 1,
-                       .loads = offsets[j + 1] - offsets[j], .told = told[j],
-                       .first_count = counted + counts[j], .counts = counts[j + 1] - counts[j]};
-        for (k = counts[j]; k < counts[j + 1]; k++) net->counters[net->counted[counted + k] = counters[k]]++;
-        for (k = offsets[j]; k < offsets[j + 1]; k++) {
-            Capacity *capacity = &net->capacities[capacities[k]];
-            net->loads[loads + k] = (Load){number, capacities[k], capacity->count};
-            net->spent_ps[loads + k] = 0;
-            if (!FITS(capacity->count + 1, capacity->room)) GROW(capacity->entries, capacity->room);
-            capacity->entries[capacity->count++] = (Entry){pulls[k], NONE, loads + k};
-            if (capacity->rank == NONE) continue;
-            if (best == NONE || capacity->rank < net->capacities[net->loads[best].capacity].rank) best = loads + k;
-        }
-        if (held[j] != NONE) hold(net, number, loads + offsets[j] + held[j]);
-        if (flow->held != best) hold(net, number, best);
-        again_from(net, net->capacities[net->loads[best].capacity].rank);
-    }
-}
-
-void net_rate(Net *net, int32_t capacity, double rate)
-{
-    net->capacities[capacity].rate = rate;
-    if (!net->capacities[capacity].count) return;
-    for (int32_t i = 0; i < net->capacity_count; i++) give_rank(net, i); /* what covers them may allow more */
-    again_from(net, net->capacities[capacity].rank);
 }
 
 /* Time passes; no flow may end before. */
@@ -338,6 +341,91 @@ void net_advance(Net *net, int64_t now_ps)
         if (net->levels[i] < INFINITY) net->capacities[i].clock += net->levels[i] * seconds;
     }
     net->now_ps = now_ps;
+}
+
+/* One more load of the last flow. */
+static void add_load(Net *net, int32_t number, double pull)
+{
+    Capacity *capacity = &net->capacities[number];
+    int32_t load = net->load_count++;
+    if (!FITS(net->load_count, net->load_room)) {
+        GROW(net->loads, net->load_room); GROW(net->spent_ps, net->load_room);
+    }
+    if (!FITS(capacity->count + 1, capacity->room)) GROW(capacity->entries, capacity->room);
+    net->flows[net->flow_count - 1].loads++;
+    net->loads[load] = (Load){net->flow_count - 1, number, capacity->count};
+    net->spent_ps[load] = 0;
+    capacity->entries[capacity->count++] = (Entry){pull, NONE, load};
+}
+
+/* One more flow, and what it is made of (see net_flows). */
+static void add_flow(Net *net, const int64_t **longs, const double **reals)
+{
+    int64_t since_ps = *(*longs)++, told = *(*longs)++, loads = *(*longs)++, counts = *(*longs)++;
+    double work = *(*reals)++, weight = *(*reals)++, limit = *(*reals)++;
+    net->flow_count++;
+    if (!FITS(net->flow_count, net->flow_room)) {
+        GROW(net->flows, net->flow_room); GROW(net->ended, net->flow_room);
+    }
+    net->flows[net->flow_count - 1] = (Flow){
+        .end = work, .since_ps = since_ps, .first_load = net->load_count, .held = NONE, .alive = 1, .told = (int32_t)told,
+        .first_count = net->counted_count, .counts = (int32_t)counts};
+    while (loads--) add_load(net, (int32_t)*(*longs)++, *(*reals)++);
+    if (limit < INFINITY) {
+        int32_t number = net->free_count ? net->free[--net->free_count] : net_capacity(net, limit, LIMIT);
+        net->capacities[number].rate = limit;
+        add_load(net, number, weight);
+    }
+    net->counted_count += (int32_t)counts;
+    if (!FITS(net->counted_count, net->counted_room)) GROW(net->counted, net->counted_room);
+    for (int32_t k = net->counted_count - (int32_t)counts; k < net->counted_count; k++)
+        net->counters[net->counted[k] = (int32_t)*(*longs)++]++;
+}
+
+/* More flows, from now on; no flow may end before. Of each one after the other, in longs: since when it is held, whether
+   its end is told, how many capacities and counters it has, the capacities, the counters; in reals: its bytes by its
+   weight, its weight, its limit (infinite: none), its pulls. Its limit is its last load. held: which load holds it so far,
+   or -1. */
+void net_flows(Net *net, int64_t now_ps, int32_t count, const int64_t *held, const int64_t *longs, const double *reals)
+{
+    int32_t first = net->flow_count;
+    net_advance(net, now_ps);
+    for (int32_t j = 0; j < count; j++) add_flow(net, &longs, &reals);
+    if (!FITS(net->flow_count + net->counted_count, net->reached_room)) GROW(net->reached, net->reached_room);
+    for (int32_t j = 0; j < 2 * count; j++) cover(net, &net->flows[first + j % count], j >= count);
+    for (int32_t j = 0; j < count; j++) {
+        const Load *loads = &net->loads[net->flows[first + j].first_load];
+        if (held[j] != NONE) let_hold(net, &net->capacities[loads[held[j]].capacity]);
+    }
+    for (int32_t i = 0; i < net->capacity_count && net->unranked; i++)
+        if (net->capacities[i].may_hold) give_rank(net, i); /* in this order: of two at a level the first holds */
+    net->unranked = 0;
+    for (int32_t number = first; number < first + count; number++) {
+        const Flow *flow = &net->flows[number];
+        int32_t best = NONE;
+        for (int32_t k = flow->first_load; k < flow->first_load + flow->loads; k++) {
+            int32_t rank = net->capacities[net->loads[k].capacity].rank;
+            if (rank != NONE && (best == NONE || rank < net->capacities[net->loads[best].capacity].rank)) best = k;
+        }
+        if (held[number - first] != NONE) hold(net, number, flow->first_load + (int32_t)held[number - first]);
+        if (flow->held != best) hold(net, number, best);
+    }
+}
+
+/* A capacity has another rate from now on. */
+void net_rate(Net *net, int64_t now_ps, int32_t capacity, double rate)
+{
+    net_advance(net, now_ps);
+    net->capacities[capacity].rate = rate;
+    if (!net->capacities[capacity].count) return;
+    for (int32_t i = 0; i < net->capacity_count; i++) give_rank(net, i); /* what covers them may allow more */
+    again(net, &net->capacities[capacity]);
+}
+
+/* A flow that has a limit has another one from now on. */
+void net_limit(Net *net, int64_t now_ps, int32_t flow, double limit)
+{
+    net_rate(net, now_ps, net->loads[net->flows[flow].first_load + net->flows[flow].loads - 1].capacity, limit);
 }
 
 /* When the next flow ends, in ps; -1: none ever does as things stand. */
@@ -360,8 +448,7 @@ int64_t net_next(Net *net)
 
 static void reach(Net *net, int32_t flow, int32_t counter)
 {
-    net->reached[2 * net->reached_count] = flow;
-    net->reached[2 * net->reached_count++ + 1] = counter;
+    net->reached[net->reached_count++] = (Reached){flow, counter};
 }
 
 static void end(Net *net, int32_t number)
@@ -370,11 +457,12 @@ static void end(Net *net, int32_t number)
     net->spent_ps[flow->held] += net->now_ps - flow->since_ps;
     flow->since_ps = net->now_ps;
     flow->alive = 0;
-    again_from(net, net->capacities[net->loads[flow->held].capacity].rank);
+    again_along(net, flow);
     let_go(net, flow->held);
     for (int32_t k = flow->first_load; k < flow->first_load + flow->loads; k++) {
         Capacity *capacity = &net->capacities[net->loads[k].capacity];
         exchange(net, capacity, net->loads[k].place, --capacity->count);
+        if (capacity->serial == LIMIT) net->free[net->free_count++] = net->loads[k].capacity;
     }
     net->ended[net->ended_count++] = number;
     if (flow->told) reach(net, number, NONE);
@@ -382,46 +470,58 @@ static void end(Net *net, int32_t number)
         if (!--net->counters[net->counted[k]]) reach(net, number, net->counted[k]);
 }
 
+/* End the flows that end now. */
+static void end_due(Net *net)
+{
+    for (int32_t rank = 0; rank < net->ranks; rank++) {
+        int32_t i = net->order[rank];
+        Capacity *capacity = &net->capacities[i];
+        real due = capacity->clock + net->levels[i] * (2 * FORGIVEN * PS);
+        if (!(net->levels[i] > 0) || !(capacity->first <= due)) continue;
+        for (int32_t k = capacity->held - 1; k >= 0; k--) { /* what takes an ended one's place was looked at */
+            int32_t flow = net->loads[capacity->entries[k].load].flow;
+            if (net->flows[flow].end <= due) end(net, flow);
+        }
+    }
+}
+
 /* Go from end to end, those at `until_ps` not included, and no further than an instant in which something is reached:
-   a flow whose end is told ends, or a counter comes to 0. The time of the last end; -1 if there was none. */
-int64_t net_run(Net *net, int64_t until_ps)
+   a flow whose end is told ends, or a counter comes to 0. Returns the time of the last end (-1: there was none); how many
+   flows ended and how many of them reached something; those that ended; of each that reached something itself, the counter
+   that it brought to 0 (-1: its own end is told), which of its loads held it last and since when, how many it has, and how
+   long each had held it before. */
+const int64_t *net_run(Net *net, int64_t until_ps)
 {
     int64_t at_ps, last_ps = NONE;
+    int32_t size = 3, many = 0;
     net->ended_count = net->reached_count = 0;
-    while ((at_ps = net_next(net)) != NONE && at_ps < until_ps) {
+    while (!net->reached_count && (at_ps = net_next(net)) != NONE && at_ps < until_ps) {
         net_advance(net, last_ps = at_ps);
-        for (int32_t rank = 0; rank < net->ranks; rank++) {
-            int32_t i = net->order[rank];
-            Capacity *capacity = &net->capacities[i];
-            real due = capacity->clock + net->levels[i] * (2 * FORGIVEN * PS);
-            if (!(net->levels[i] > 0) || !(capacity->first <= due)) continue;
-            for (int32_t k = capacity->held - 1; k >= 0; k--) { /* what takes an ended one's place was looked at */
-                int32_t flow = net->loads[capacity->entries[k].load].flow;
-                if (net->flows[flow].end <= due) end(net, flow);
-            }
-        }
-        if (net->reached_count) break;
+        end_due(net);
     }
-    return last_ps;
+    for (int32_t j = 0; j < net->reached_count; j++) many += 5 + net->flows[net->reached[j].flow].loads;
+    if (!FITS(size + net->ended_count + many, net->told_room)) GROW(net->told, net->told_room);
+    int64_t *told = net->told;
+    told[0] = last_ps; told[1] = net->ended_count; told[2] = net->reached_count;
+    for (int32_t j = 0; j < net->ended_count; j++) told[size++] = net->ended[j];
+    for (int32_t j = 0; j < net->reached_count; j++) {
+        const Flow *flow = &net->flows[net->reached[j].flow];
+        told[size++] = net->reached[j].flow; told[size++] = net->reached[j].counter;
+        told[size++] = flow->held - flow->first_load; told[size++] = flow->since_ps; told[size++] = flow->loads;
+        for (int32_t k = 0; k < flow->loads; k++) told[size++] = net->spent_ps[flow->first_load + k];
+    }
+    return told;
 }
 
-/* What the last run left: the numbers of flows that ended (what = 0); pairs of a flow, and the counter that it brought to
-   0 or -1 where its own end is told (what = 1). Returns how many. */
-int32_t net_told(const Net *net, int32_t what, const int32_t **numbers)
-{
-    *numbers = what ? net->reached : net->ended;
-    return what ? net->reached_count : net->ended_count;
-}
-
-/* What a flow has left by its weight, its level, since when which load holds it (state[0], state[1]), and how long each
-   of its loads has held it before. */
+/* What a flow in flight has left by its weight, its level, which load holds it since when (state[0], state[1]), how long
+   each of its loads has held it before. */
 double net_state(const Net *net, int32_t number, int64_t *state, double *level, const int64_t **spent_ps)
 {
     const Flow *flow = &net->flows[number];
     *spent_ps = &net->spent_ps[flow->first_load];
     int32_t holder = net->loads[flow->held].capacity;
     *level = (double)net->levels[holder];
-    state[0] = flow->since_ps;
-    state[1] = flow->held - flow->first_load;
-    return flow->alive ? (double)(flow->end - net->capacities[holder].clock) : 0.0;
+    state[0] = flow->held - flow->first_load;
+    state[1] = flow->since_ps;
+    return (double)(flow->end - net->capacities[holder].clock);
 }

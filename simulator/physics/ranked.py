@@ -14,18 +14,18 @@ from typing import Any
 
 LIBRARY = Path(__file__).with_name("libranked.so")
 
-_NUMBERS, _INTS, _LONGS = POINTER(c_double), POINTER(c_int32), POINTER(c_int64)
+_NUMBERS, _LONGS = POINTER(c_double), POINTER(c_int64)
 _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "net_new": (c_void_p, (c_int64,)),
     "net_free": (None, (c_void_p,)),
     "net_capacity": (c_int32, (c_void_p, c_double, c_int64)),
     "net_counter": (c_int32, (c_void_p,)),
-    "net_flows": (None, (c_void_p, c_int32, *[c_void_p] * 9)),
-    "net_rate": (None, (c_void_p, c_int32, c_double)),
+    "net_flows": (None, (c_void_p, c_int64, c_int32, c_void_p, c_void_p, c_void_p)),
+    "net_rate": (None, (c_void_p, c_int64, c_int32, c_double)),
+    "net_limit": (None, (c_void_p, c_int64, c_int32, c_double)),
     "net_advance": (None, (c_void_p, c_int64)),
     "net_next": (c_int64, (c_void_p,)),
-    "net_run": (c_int64, (c_void_p, c_int64)),
-    "net_told": (c_int32, (c_void_p, c_int32, POINTER(_INTS))),
+    "net_run": (_LONGS, (c_void_p, c_int64)),
     "net_state": (c_double, (c_void_p, c_int32, _LONGS, _NUMBERS, POINTER(_LONGS))),
 }  # fmt: skip
 

@@ -100,6 +100,43 @@ def test_others_join_a_batch_and_what_moves_there_can_be_asked() -> None:
     assert ended == [5 * S // 2, 7 * S // 2, 4 * S]
 
 
+@pytest.mark.parametrize("few", [1, 3])
+def test_what_begins_in_a_batch_that_goes_back_to_the_network_goes_on(
+    few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of one of three lets another one begin at once, while two are left."""
+    monkeypatch.setattr(batches, "FEW", few)
+    env, ended = Clock(), []
+    network, shared = Network(env), Capacity("shared", 1e9)
+
+    def start(size: float, then: float = 0.0) -> None:
+        def done(_: Flow) -> None:
+            ended.append(env.now_ps)
+            if then:
+                start(then)
+
+        network.start(Flow(size, [(shared, 1.0)]), done)
+
+    start(1e9, then=3e9)
+    start(2e9)
+    start(4e9)
+    env.run()
+    assert ended == [3 * S, 6 * S, 10 * S, 10 * S]
+    assert not network.active
+
+
+def test_a_flow_that_reaches_two_countdowns_was_limited_as_long_as_it_took() -> None:
+    env, seen = Clock(), []
+    network, first, shared = Network(env), Capacity("first", 1e9), Capacity("shared", 1.5e9)
+    flow = Flow(2e9, [(first, 1.0), (shared, 1.0)])
+    flow.countdowns = Countdown(1, seen.append), Countdown(1, seen.append)
+    network.start(flow, None)
+    network.start(Flow(1e9, [(shared, 1.0)]), None)
+    env.run()
+    assert seen == [flow, flow]
+    assert dict(flow.bound_ps) == {shared: 4 * S // 3 + 1, first: S}  # ends are rounded up
+
+
 def test_limits_bind_and_release_in_a_batch() -> None:
     """At its limit beside few, held back beside many."""
     jobs = [Job(4e8, {0: 1.0}, 4e8), *(Job(1e8 * k, {0: 1.0}) for k in range(1, 5))]
