@@ -92,4 +92,4 @@ def together(fabric: Fabric, engine: CollectiveSpec, pairs: Pairs, size: int, ra
     for source, target in pairs:
         links.update(fabric.route(source, target).edges)
     loads += [(("link", *edge), size * count) for edge, count in links.items()]
-    return Transfer(each * size, tuple(loads), tuple(sends), engine.weight.si)
+    return Transfer.of(each * size, loads, tuple(sends), engine.weight.si)

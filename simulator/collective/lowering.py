@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain
+from typing import TypeAlias
 
 from simulator.collective.algorithms import algorithm_of
 from simulator.collective.messages import CollectiveCall, Messages
-from simulator.collective.transfer import CapacityKey, Phase, Transfer
+from simulator.collective.transfer import CapacityKey, Phase, Transfer, columns_of
 from simulator.errors import InputError, NoSuchName
 from simulator.fabric.graph import Fabric
 from simulator.paths import did_you_mean
@@ -69,17 +70,21 @@ def engine_of(collective: Collective, engines: Mapping[str, CollectiveSpec]) -> 
     return engines[collective.via]
 
 
-def solo_ps_by_rank(
-    phases: tuple[Phase, ...], ranks: Iterable[int], busy_ps: Callable[[int, Sequence[int]], int]
-) -> dict[int, int]:
+Busy: TypeAlias = "Callable[[int, Sequence[Sequence[int]]], list[int]]"
+"""busy(before, groups), in ps: what the busiest capacity needs for each of some groups of transfers of a phase, told by
+their numbers in it; before: how many transfers there are in the phases before it."""
+
+_MOST = 1 << 22  # numbers that one table holds
+
+
+def solo_ps_by_rank(phases: tuple[Phase, ...], ranks: Iterable[int], busy_ps: Busy) -> dict[int, int]:
     """How long an exchange takes each rank without other load, in ps: every latency, and the busiest capacity.
 
     Of the last phase only the transfers count that a rank waits for. Where messages differ it can take longer.
-    busy_ps(before, numbers): what the busiest capacity needs for some transfers of the phase that has so many before.
     """
     before, solo_ps = 0, 0
     for phase in phases[:-1]:
-        solo_ps += busy_ps(before, range(len(phase.transfers)))
+        solo_ps += busy_ps(before, [range(len(phase.transfers))])[0]
         before += len(phase.transfers)
     solo_ps += sum(to_ps(phase.latency_s) for phase in phases)
     waits_for: dict[int, list[int]] = {rank: [] for rank in ranks}
@@ -87,31 +92,29 @@ def solo_ps_by_rank(
         for rank in dict.fromkeys(transfer.ranks):
             if rank in waits_for:
                 waits_for[rank].append(number)
-    known: dict[tuple[int, ...], int] = {}
-    for numbers in map(tuple, waits_for.values()):
-        if numbers not in known:
-            known[numbers] = busy_ps(before, numbers)
+    groups = dict.fromkeys(map(tuple, waits_for.values()))
+    known = dict(zip(groups, busy_ps(before, list(groups)), strict=True))
     return {rank: solo_ps + known[tuple(numbers)] for rank, numbers in waits_for.items()}
 
 
-def busy_of(
-    transfers: Sequence[Transfer], rate_of: Callable[[CapacityKey], float]
-) -> Callable[[int, Sequence[int]], int]:
-    """busy(before, numbers), in ps: what the busiest capacity needs for transfers before + number of these."""
+def busy_of(transfers: Sequence[Transfer], rate_of: Callable[[CapacityKey], float]) -> Busy:
+    """How busy the capacities are that some transfers load, those of all phases one after the other."""
     import numpy as np
 
-    keys, sizes = list(zip(*chain.from_iterable(one.loads for one in transfers), strict=True)) or ((), ())
-    places: dict[CapacityKey, int] = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-    place = np.fromiter(map(places.__getitem__, keys), dtype=np.int64, count=len(keys))
-    loads = np.array(sizes, dtype=float)
-    rates = np.array([rate_of(key) for key in places])
-    ends = np.cumsum([0, *(len(one.loads) for one in transfers)]).tolist()
+    keys, place, moved, ends = columns_of(transfers)
+    rates, lengths = np.array([rate_of(key) for key in keys]), np.diff(ends)
 
-    def busy(before: int, numbers: Sequence[int]) -> int:
-        rows = [slice(ends[before + number], ends[before + number + 1]) for number in numbers]
-        if not rows:
-            return 0
-        moved = np.bincount(np.concatenate([place[row] for row in rows]), np.concatenate([loads[row] for row in rows]))
-        return to_ps(float((moved / rates[: len(moved)]).max(initial=0.0)))
+    def busiest(before: int, groups: Sequence[Sequence[int]]) -> list[int]:
+        which = before + np.concatenate([np.array(numbers, dtype=np.int64) for numbers in groups])
+        group = np.repeat(np.arange(len(groups)), [len(numbers) for numbers in groups])
+        many = lengths[which]
+        row = np.repeat(ends[which] - np.cumsum(many) + many, many) + np.arange(many.sum())
+        cell = np.repeat(group, many) * len(keys) + place[row]
+        table = np.bincount(cell, moved[row], minlength=len(groups) * len(keys)).reshape(len(groups), len(keys))
+        return [to_ps(seconds) for seconds in (table / rates).max(axis=1, initial=0.0).tolist()]
+
+    def busy(before: int, groups: Sequence[Sequence[int]]) -> list[int]:
+        step = max(_MOST // max(len(keys), 1), 1)
+        return [*chain.from_iterable(busiest(before, groups[at : at + step]) for at in range(0, len(groups), step))]
 
     return busy

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 
 from simulator.collective.transfer import CapacityKey, Phase, Transfer, memory_per_byte
 from simulator.fabric.crossings import Way, crossings, way_of
@@ -32,6 +32,7 @@ class Messages:
         self._crossings = cache(partial(crossings, fabric, sharers=self._sharers))
         self._pools: dict[tuple, list[CapacityKey]] = {}
         self._links: dict[Edge, CapacityKey] = {}
+        self._port = lru_cache(4096)(lambda *key: key)  # one object for all that are equal
         self.all_pairs = cache(self._all_pairs)
         self._crossed = cache(self._crossing)
 
@@ -42,16 +43,15 @@ class Messages:
 
     def pair(self, source: int, target: int, size: int, memory: float, rate: float, weight: float) -> Transfer:
         """One message; `memory`: bytes through HBM and L2 at each end."""
-        moved = round(memory)
-        keys = ("out", source, rate), ("in", target, rate), *self._crossed(source, target)
-        sizes = (size, size, moved, moved, moved, moved, *[size] * (len(keys) - 6))
-        return Transfer(size, tuple(zip(keys, sizes, strict=True)), (source, target), weight)
+        moved, crossed = round(memory), self._crossed(source, target)
+        keys = (self._port("out", source, rate), self._port("in", target, rate), *crossed)
+        sizes = (size, size, moved, moved, moved, moved, *[size] * (len(crossed) - 4))
+        return Transfer(size, keys, sizes, (source, target), weight)
 
     def _crossing(self, source: int, target: int) -> tuple[CapacityKey, ...]:
         """HBM and L2 of both ends, and the links between them."""
-        pools = ((pool, rank) for rank in (source, target) for pool in ("hbm", "l2"))
-        links = (("link", *edge) for edge in self.fabric.route(source, target).edges)
-        return *pools, *links
+        pools = (self._pool(pool)[rank] for rank in (source, target) for pool in ("hbm", "l2"))
+        return *pools, *map(self._link, self.fabric.route(source, target).edges)
 
     def each(
         self, sized: list[tuple[int, int, int]], curve: str, engine: CollectiveSpec, weight: float
@@ -82,14 +82,9 @@ class Messages:
         for rank in ranks:
             peers = way.peers[rank]
             loads += [(out[rank], sizes[peers]), (hbm[rank], moved[peers]), (l2[rank], moved[peers])]
-        links = self._links
-        for edge, count in way.links.items():
-            key = links.get(edge)
-            if key is None:
-                key = links[edge] = ("link", *edge)
-            loads.append((key, sizes[count]))
+        loads += [(self._link(edge), sizes[count]) for edge, count in way.links.items()]
         most = max(way.peers.values())
-        return Transfer(size * most, tuple(loads), tuple(ranks), weight * (most / (len(members) - 1)))
+        return Transfer.of(size * most, loads, tuple(ranks), weight * (most / (len(members) - 1)))
 
     def merged(self, pairs: list[Transfer], end: int, weights: dict[int, float]) -> list[Transfer]:
         """One transfer per way of each sender (end 0) or receiver (end 1): its messages move in proportion."""
@@ -105,15 +100,22 @@ class Messages:
         for (rank, _), messages in classes.items():
             loads: Counter[CapacityKey] = Counter()
             for message in messages:
-                loads.update(dict(message.loads))
+                loads.update(dict(zip(message.keys, message.moved_bytes, strict=True)))
             size = sum(message.size_bytes for message in messages)
             ranks = tuple(dict.fromkeys(rank for message in messages for rank in message.ranks))
-            merged.append(Transfer(size, tuple(loads.items()), ranks, weights[rank] * (size / whole[rank])))
+            merged.append(Transfer.of(size, loads.items(), ranks, weights[rank] * (size / whole[rank])))
         return merged
 
     def _sharers(self, source: int, target: int) -> tuple[int, ...]:
         """The partitions of the ranks into groups that leave both together."""
         return tuple(number for number, of in enumerate(self.partitions) if of[source] == of[target])
+
+    def _link(self, edge: Edge) -> CapacityKey:
+        """The capacity of a link: one object for all that are equal."""
+        key = self._links.get(edge)
+        if key is None:
+            key = self._links[edge] = ("link", *edge)
+        return key
 
     def _pool(self, kind: str, *rate: float) -> list[CapacityKey]:
         """The capacity of this kind of every rank: one object for all that are equal, of whom there may be millions."""

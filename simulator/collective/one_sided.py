@@ -89,7 +89,7 @@ def own_transfer(keys: CapacityPeers, costs: tuple[float, float], peers: int, ra
     memory, weight = costs
     moved = round(size * memory)
     loads = [(key, moved if key[0] != "link" else size * count // peers) for key, count in keys]
-    return Transfer(size, tuple(one for one in loads if one[1]), (rank,), weight)
+    return Transfer.of(size, [one for one in loads if one[1]], (rank,), weight)
 
 
 @_once(4096)

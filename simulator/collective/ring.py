@@ -38,7 +38,7 @@ def ring(call: CollectiveCall) -> tuple[Phase, ...]:
                 _load(links, fabric, rank, node[(place + 1) % k], inside)
             if sent > inside:
                 _load(links, fabric, rank, nodes[(number + 1) % len(nodes)][place], sent - inside)
-    return (Phase(call.latency_s, (Transfer(sent, (*loads, *links.items()), members, engine.weight.si),)),)
+    return (Phase(call.latency_s, (Transfer.of(sent, (*loads, *links.items()), members, engine.weight.si),)),)
 
 
 def _load(links: Counter[CapacityKey], fabric: Fabric, source: int, target: int, size: int) -> None:

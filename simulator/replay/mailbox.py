@@ -110,7 +110,7 @@ class Mailboxes:
         if whole is None:
             transfer = own(end[2])
             assert transfer is not None  # a rank that is not alone has ports
-            loads = [(self.capacities[key], load / _WHOLE) for key, load in transfer.loads]
+            loads = [(self.capacities[key], moved / _WHOLE) for key, moved in transfer.loads]
             whole = self._whole[npu.rank, *end] = Flow(_WHOLE, loads, weight=transfer.weight)
         return whole.again(size, limit)
 

@@ -92,6 +92,7 @@ class Meetings:
         self._whos: dict[Who, tuple[Who, frozenset[int]]] = {}  # one object for all who are equal, and who is expected
         self._leading = Leading(world, roles)
         self._flows: dict[int, Flow] = {}  # by identity of the transfer, which is the tag of its flow
+        self._known: dict[int, Capacity] = {}  # by identity of a transfer's key
         self.mailboxes = Mailboxes(env, network, capacities, lowering)
 
     def prepare(self, rank: int) -> None:
@@ -238,8 +239,12 @@ class Meetings:
     def _flow(self, transfer: Transfer) -> Flow:
         flow = self._flows.get(id(transfer))
         if flow is None:
-            size, capacities = transfer.size_bytes, self.capacities
-            loads = [(capacities[key], load / size) for key, load in transfer.loads]
+            size, known, loads = transfer.size_bytes, self._known, []
+            for key, moved in zip(transfer.keys, transfer.moved_bytes, strict=True):
+                capacity = known.get(id(key))
+                if capacity is None:
+                    capacity = known[id(key)] = self.capacities[key]
+                loads.append((capacity, moved / size))
             flow = self._flows[id(transfer)] = Flow(size, loads, weight=transfer.weight, tag=transfer)
             return flow
         return flow.again()

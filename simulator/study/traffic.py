@@ -8,6 +8,7 @@ from typing import Any
 
 from simulator.collective.lowering import Lowering
 from simulator.collective.one_sided import ONE_SIDED, ports_of
+from simulator.collective.transfer import columns_of
 from simulator.fabric.graph import DIE, Fabric, parts
 from simulator.program.task import Collective, Program
 from simulator.program.world import World
@@ -64,16 +65,14 @@ def traffic(world: World, roles: Roles, lowering: Lowering, fabric: Fabric) -> d
 
 def _by_level(lowering: Lowering, fabric: Fabric, collective: Collective, members: tuple[int, ...]) -> Counter[str]:
     """All bytes of an exchange."""
-    carried: dict[tuple, int] = defaultdict(int)
-    for phase in lowering.lower(collective, members):
-        for transfer in phase.transfers:
-            for key, load in transfer.loads:
-                if key[0] == "link":
-                    carried[key] += load
+    import numpy as np
+
+    phases = lowering.lower(collective, members)
+    keys, place, moved, _ = columns_of([transfer for phase in phases for transfer in phase.transfers])
     levels: Counter[str] = Counter()
-    for (_, source, target), load in carried.items():
-        if parts(source)[0] == DIE:
-            levels[fabric.link_level(source, target)] += load
+    for key, carried in zip(keys, np.bincount(place, moved, minlength=len(keys)).tolist(), strict=True):
+        if key[0] == "link" and parts(key[1])[0] == DIE:
+            levels[fabric.link_level(*key[1:])] += int(carried)
     return levels
 
 

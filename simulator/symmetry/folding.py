@@ -61,13 +61,16 @@ class Folding:
         """What leaves a rank or arrives at it in a one-sided exchange, on the capacities that stand."""
         import numpy as np
 
-        numbers = [self._ties.numbering.of(key)[0] for key, _ in transfer.loads]
-        loads = np.array([load for _, load in transfer.loads])
+        numbers = [self._ties.numbering.of(key)[0] for key in transfer.keys]
+        loads = np.array(transfer.moved_bytes)
         colour = int(self._transfers[self._ties.first[exchange] + 2 * exchange[1].index(rank) + side])
         return self._folded(transfer, colour, loads, np.searchsorted(self._ties.used, numbers))
 
-    def busy_ps(self, exchange: Exchange, before: int, numbers: Sequence[int]) -> int:
-        """What the busiest capacity needs for some transfers of a phase; before: those in the phases before it."""
+    def busy_ps(self, exchange: Exchange, before: int, groups: Sequence[Sequence[int]]) -> list[int]:
+        """As `lowering.Busy`, of an exchange."""
+        return [self._busiest_ps(exchange, before, numbers) for numbers in groups]
+
+    def _busiest_ps(self, exchange: Exchange, before: int, numbers: Sequence[int]) -> int:
         import numpy as np
 
         first = self._ties.first[exchange] + before
@@ -93,4 +96,4 @@ class Folding:
             key = self._ties.numbering.key(int(self._ties.used[self._standing[one]]))
             stands.append((key, int(moved[at]) * alike // int(self._capacities_alike[one])))
         waiting = sorted({self._leader[rank] for rank in transfer.ranks})
-        return Transfer(transfer.size_bytes, tuple(stands), tuple(waiting), transfer.weight)
+        return Transfer.of(transfer.size_bytes, stands, tuple(waiting), transfer.weight)

@@ -39,7 +39,7 @@ def busy_us(phases: tuple[Phase, ...]) -> list[float]:
     """What the busiest capacity needs for every phase."""
     fabric = Fabric(MACHINE, 32)
     rate = partial(rate_of, machine=MACHINE, fabric=fabric)
-    return [busy_of(one.transfers, rate)(0, range(len(one.transfers))) / 1e6 for one in phases]
+    return [busy_of(one.transfers, rate)(0, [range(len(one.transfers))])[0] / 1e6 for one in phases]
 
 
 def all_to_all(algorithm: str = "pairwise", uneven: bool = False, ranks: int = 32) -> Collective:

@@ -91,7 +91,7 @@ class _Edges:
         both = [keys_of(lowering.fabric, members, rank) for rank in members]
         latencies = latency_s(lowering.fabric, members), float(len(members))
         return tuple(
-            Phase(latency, tuple(Transfer(1, keys[end], (rank,)) for rank, keys in zip(members, both, strict=True)))
+            Phase(latency, tuple(Transfer.of(1, keys[end], (rank,)) for rank, keys in zip(members, both, strict=True)))
             for end, latency in enumerate(latencies))
 
     def _meet(self, world: World, exchange: Exchange, phases: tuple[Phase, ...]) -> None:
