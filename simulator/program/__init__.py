@@ -1,1 +1,1 @@
-"""What one rank does: recorded programs, collectives, roles, and their replay on a machine."""
+"""Floor 5, the language of rank programs, and what they record."""

@@ -6,8 +6,8 @@
     RateChange(0.0, "hbm 7", 0.5), RateChange(0.0, "l2 7", 0.5)   memory of rank 7
     RateChange(0.0, "clock 7", 0.8)                               compute of rank 7 at 0.8 of its speed
 
-Shares are of the rate that the machine's file gives. A clock changes compute of kernels, of those that are running too,
-and neither latencies nor memory.
+Shares are of the rate that the machine's file gives; of changes at one time the last one counts. A clock changes
+compute of kernels, of those that are running too, and neither latencies nor memory.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import itemgetter
 
 from simulator.collective.transfer import CapacityKey
 from simulator.errors import InputError
@@ -54,7 +55,7 @@ def schedules(changes: Iterable[RateChange], fabric: Fabric) -> dict[CapacityKey
             if key[0] == CLOCK and not change.share:
                 raise InputError(f"{change}: a clock's share is more than 0")
             found[key].append((to_ps(change.at_s), change.share))
-    return {key: tuple(sorted(times)) for key, times in found.items()}
+    return {key: tuple(sorted(times, key=itemgetter(0))) for key, times in found.items()}
 
 
 def _keys_of(change: RateChange, fabric: Fabric) -> list[CapacityKey]:

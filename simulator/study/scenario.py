@@ -200,7 +200,7 @@ class Workload(NamedTuple):
 
     program: records one rank. groups: the case's groups of ranks. coordinates: what a rank may ask about itself
     beside its number. memory: items that the fullest rank keeps in HBM. measures: metrics from the makespan in seconds.
-    live: what the host of every rank does beside it: a generator of a `program.host.Host` and the case, which reacts to
+    live: what the host of every rank does beside it: a generator of a `live.host.Host` and the case, which reacts to
     time (then every rank is simulated by itself). readings: metrics from the columns of the timeline.
     """
 

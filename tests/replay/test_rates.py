@@ -30,6 +30,8 @@ def two_mb(npu: Rank) -> None:
     ([(0, 0.5)], 1 + 40),
     ([(0.5, 0.25), (0.75, 1.0)], 21),
     ([(50, 0.5)], 21),
+    ([(6, 1.0), (6, 0.5)], 6 + 15 * 2),
+    ([(6, 0.5), (6, 1.0)], 21),
 ])  # fmt: skip
 def test_memory_that_is_throttled(changes: list[tuple[float, float]], ends_us: float) -> None:
     """HBM, with an L2 that does not bind."""

@@ -5,6 +5,7 @@ Random networks of ports and memories with round rates, on which many capacities
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, inf
@@ -20,7 +21,7 @@ class Exact:
 
     size: float
     loads: dict[int, float]
-    limit: float = inf
+    limit: float | Fraction = inf
     weight: float = 1.0
     multiplicity: int = 1
     start_ps: int = 0
@@ -60,8 +61,10 @@ def exact_rates(rates: list[Fraction], flows: dict[int, Exact]) -> dict[int, Fra
     return given
 
 
-def exact_ends_ps(rates: list[float], flows: list[Exact], changes: list[Change] = ()) -> list[int]:  # type: ignore[assignment]
-    """When each flow ends, in ps, each end rounded up; -1 for those that never do."""
+def exact_ends_ps(
+    rates: Sequence[float | Fraction], flows: list[Exact], changes: Sequence[Change] = (), rounded: bool = True
+) -> list[int]:
+    """When each flow ends, in ps, each end rounded up (or none, then as fractions); -1 for those that never do."""
     rate_now = [Fraction(rate) for rate in rates]
     starts: dict[int, int] = {k: flow.start_ps + flow.latency_ps for k, flow in enumerate(flows) if flow.after is None}
     left = {k: Fraction(flow.size) for k, flow in enumerate(flows)}
@@ -74,14 +77,15 @@ def exact_ends_ps(rates: list[float], flows: list[Exact], changes: list[Change] 
         moving = {k: flows[k] for k, at in starts.items() if at <= now and k not in ends and left[k] > 0}
         done = [k for k, at in starts.items() if at <= now and k not in ends and not flows[k].size]
         given = exact_rates(rate_now, moving)
-        due = {k: now + max(0, ceil(left[k] / given[k] * PS_PER_S - FORGIVEN)) for k in moving if given[k]}
+        wait = {k: left[k] / given[k] * PS_PER_S for k in moving if given[k]}
+        due = {k: now + (max(0, ceil(at - FORGIVEN)) if rounded else at) for k, at in wait.items()}
         later = [at for at in starts.values() if at > now] + [one.at_ps for one in changes if one.at_ps > now]
-        step = now if done else min([*due.values(), *later], default=None)  # type: ignore[type-var]
+        step = now if done else min([*due.values(), *later], default=None)
         if step is None:
             return [ends.get(k, -1) for k in range(len(flows))]
         for k in moving:
             left[k] -= given[k] * (step - now) / PS_PER_S
-        now = step
+        now = step  # type: ignore[assignment]
         ended = done + [k for k, at in due.items() if at == now and not done]
         for k in ended:
             ends[k] = now

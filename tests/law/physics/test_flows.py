@@ -96,18 +96,6 @@ def test_replicas_that_share_nothing_are_alike_to_the_bit(network: Traffic, rank
     assert simulate(rates * ranks, many).end_ps == alone * ranks
 
 
-@settings(deadline=None, max_examples=100)
-@given(traffic(), st.sampled_from([2.0, 1024.0, 3.0]))
-def test_rates_times_k_divide_every_time_by_k(network: Traffic, k: float) -> None:
-    rates, jobs = network
-    still = [Job(**{**vars(job), "start_ps": 0, "latency_ps": 0}) for job in jobs]
-    slow = simulate(rates, still).end_ps
-    quick = simulate([r * k for r in rates], [Job(**{**vars(j), "limit": j.limit * k}) for j in still]).end_ps
-    # an end that is rounded up moves others by its coefficient
-    widest = max(coefficient for job in jobs for coefficient in job.loads.values())
-    assert [end * k for end in quick] == pytest.approx(slow, rel=1e-9, abs=12 * k * max(widest, 1.0))
-
-
 def crowd(seed: int, capacities: int, flows: int) -> Traffic:
     """Many flows over few capacities, with arrivals among departures; half of the networks have round numbers."""
     random = Random(seed)
