@@ -29,6 +29,7 @@ def prepared(ranks: int, each: int = EACH) -> Replay:
     from simulator.observe.timeline import Unrecorded
     from simulator.program.world import record_world
     from simulator.replay.replay import Replay, rate_of
+    from simulator.replay.variants import Compiler
     from simulator.spec.load import load_machine, override
     from simulator.symmetry.roles import find_roles
 
@@ -38,7 +39,7 @@ def prepared(ranks: int, each: int = EACH) -> Replay:
     groups = {"world": [tuple(range(ranks))]}
     world = record_world(partial(_program, each=each), ranks, groups, lambda rank: {})
     roles = find_roles(world, lowering, partial(rate_of, machine=machine, fabric=fabric))
-    return Replay(world, machine, next(iter(machine.kernels)), fabric, lowering, roles, Unrecorded())
+    return Replay(world, Compiler(machine, next(iter(machine.kernels))), fabric, lowering, roles, Unrecorded())
 
 
 def simulation(ranks: int) -> Measurement:

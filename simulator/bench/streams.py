@@ -71,10 +71,11 @@ def replay_alone(watch: TaskObserver) -> Replay:
     """The first of the two, ready to run and watched by this."""
     from simulator.collective.lowering import Lowering
     from simulator.replay.replay import Replay
+    from simulator.replay.variants import Compiler
     from simulator.study.simulate import prepare
     from simulator.symmetry.roles import unfolded
 
     ready = prepare(_scenario(contended=False))
     lowering = Lowering(ready.fabric, ready.machine.collectives)
-    roles, kernels = unfolded(ready.world), ready.scenario.kernels
-    return Replay(ready.world, ready.machine, kernels, ready.fabric, lowering, roles, watch)
+    compiler = Compiler(ready.machine, ready.scenario.kernels)
+    return Replay(ready.world, compiler, ready.fabric, lowering, unfolded(ready.world), watch)

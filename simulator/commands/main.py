@@ -5,6 +5,7 @@ Only click is imported here, so that `braid --help` answers at once; a command i
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import sys
@@ -129,6 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         what = f"{type(error).__name__}: {error}".removesuffix(": ")
         defect = "" if own_location(error) else "\nThis is a defect; BRAID_DEBUG=1 shows where."
         code = _complain(located(error, what) + defect, BraidError.exit_code)
+    gc.freeze()  # what is left dies with the process: to look for cycles among it is wasted time
     sys.exit(code if isinstance(code, int) else 0)
 
 

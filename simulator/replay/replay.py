@@ -28,21 +28,21 @@ from simulator.symmetry.roles import Roles
 class Replay:
     """A world on a machine, ready to run once.
 
-    generation: the software generation of the kernels. roles: which ranks are simulated for which. schedules: of
-    capacities and clocks whose rates change (see `rates`).
+    compiler: of programs for this machine. roles: which ranks are simulated for which. schedules: of capacities and
+    clocks whose rates change (see `rates`).
     """
 
     def __init__(
         self,
         world: World,
-        machine: MachineSpec,
-        generation: str,
+        compiler: Compiler,
         fabric: Fabric,
         lowering: Lowering,
         roles: Roles,
         watch: TaskObserver,
         schedules: Mapping[CapacityKey, Schedule] | None = None,
     ) -> None:
+        machine = compiler.costs.machine
         self.world, self.machine, self.fabric = world, machine, fabric
         self.env = Clock()
         self.network = Network(self.env)
@@ -55,7 +55,6 @@ class Replay:
             self.env, self.network, world, roles, lowering, self.capacities, self._rate_of, self.tasks
         )
         self._slots: dict[int, dict[str, dict[str, int]]] = {}  # by recording: of each partition
-        compiler = Compiler(machine, generation)
         for rank in roles.leaders:
             program = world.programs[rank]
             if id(program) not in self._tapes:

@@ -150,12 +150,14 @@ def simulate(
         roles = find_roles(ready.world, lowering, lambda key: rate_of(key, ready.machine, ready.fabric), changing)
     timeline = Timeline(scenario.name)
     kept: Timeline | Unrecorded = timeline if record else Unrecorded()
+    sizes = {name: len(instances[0]) for name, instances in ready.world.groups.items()}
+    compiler = Compiler(ready.machine, scenario.kernels, sizes)
     if record:
-        _add_ranks(timeline, ready, roles)
+        _add_ranks(timeline, ready, roles, compiler)
     total = sum(ready.world.programs[rank].launches for rank in roles.leaders)
     watch = kept if progress is None else _Reporting(kept, total, progress)
     replay = (LiveReplay if live else Replay)(
-        ready.world, ready.machine, scenario.kernels, ready.fabric, lowering, roles, watch, changing
+        ready.world, compiler, ready.fabric, lowering, roles, watch, changing
     )
     journal = Journal(kept)
     if live is not None and isinstance(replay, LiveReplay):
@@ -182,10 +184,8 @@ def simulate(
     return result
 
 
-def _add_ranks(timeline: Timeline, ready: Prepared, roles: Roles) -> None:
+def _add_ranks(timeline: Timeline, ready: Prepared, roles: Roles, compiler: Compiler) -> None:
     known: dict[int, StaticTasks] = {}
-    sizes = {name: len(instances[0]) for name, instances in ready.world.groups.items()}
-    compiler = Compiler(ready.machine, ready.scenario.kernels, sizes)
     for rank, count in sorted(roles.multiplicity.items()):
         program = ready.world.programs[rank]
         if id(program) not in known or ready.scenario.workload.live:  # live processes add rows of their own

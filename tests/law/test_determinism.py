@@ -18,6 +18,7 @@ from simulator.observe.arrow import write_parquet
 from simulator.observe.columns import select
 from simulator.observe.timeline import ROWS_PER_GROUP, Unrecorded
 from simulator.replay.replay import Replay, rate_of
+from simulator.replay.variants import Compiler
 from simulator.study.library import load_scenario
 from simulator.study.scenario import Scenario
 from simulator.study.simulate import prepare, simulate
@@ -126,6 +127,6 @@ def test_a_run_without_recording_has_the_same_makespan_and_metrics(scenario: str
 def test_a_run_that_nobody_watches_lasts_as_long(scenario: str) -> None:
     ready = prepare(few_layers(scenario))
     lowering = Lowering(ready.fabric, ready.machine.collectives, groups=ready.world.groups)
-    silent = Replay(ready.world, ready.machine, ready.scenario.kernels, ready.fabric, lowering, unfolded(ready.world),
-                    Unrecorded())
+    compiler = Compiler(ready.machine, ready.scenario.kernels)
+    silent = Replay(ready.world, compiler, ready.fabric, lowering, unfolded(ready.world), Unrecorded())
     assert silent.run() == simulate(few_layers(scenario), ranks="all").makespan_ps

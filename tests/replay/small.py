@@ -151,7 +151,7 @@ def replay(
     compiler = Compiler(machine, generation, sizes)
     for rank, count in sorted(roles.multiplicity.items()):
         timeline.add_rank(rank, StaticTasks(**compiler.columns(world.programs[rank])), count)
-    ready = Replay(world, machine, generation, fabric, lowering, roles, timeline, changing)
+    ready = Replay(world, compiler, fabric, lowering, roles, timeline, changing)
     watched = Watched(ready)
     makespan_ps = ready.run()
     for npu in ready.npus.values():
