@@ -1,11 +1,13 @@
 """The columns of a timeline: one row per task, numpy arrays of equal length, sorted by (rank, task).
 
-Every function of this package that takes `columns` takes this table, from a run or read back from a file.
+Every function of this package that takes `columns` takes this table, from a run or read back from a file. Sets of its
+times are `Intervals`: unions and overlaps without a loop.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -43,6 +45,46 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "cause_task": ("int32", "number of that task; -1: none"),
     "host_after": ("int32", "task that the host was blocked on before it could issue this one; -1: none"),
 }
+
+
+@dataclass
+class StaticTasks:
+    """What is known of a rank's tasks before the run: one entry per task, in issue order, in every list.
+
+    `COLUMNS` documents those of the same name. Ranks with the same program share one object.
+    Raises ValueError if the lists differ in length.
+    """
+
+    name: list[str]
+    stream: list[str]
+    kind: list[str]
+    engine: list[str]
+    layer: list[int]
+    micro_batch: list[int]
+    flops: list[float]
+    hbm_bytes: list[float]
+    wire_bytes: list[float]
+    after: list[tuple[int, ...]]
+    host_after: list[int]
+    communication: list[bool]
+
+    def __post_init__(self) -> None:
+        lengths = {field.name: len(getattr(self, field.name)) for field in fields(self)}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"every list of StaticTasks needs one entry per task; lengths are {lengths}")
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+    def append(self, name: str, stream: str, kind: str, engine: str, layer: int, micro_batch: int,
+               wire_bytes: float) -> int:
+        """Adds a task that was not known before the run (a live process did it); returns its number."""
+        row = {"name": name, "stream": stream, "kind": kind, "engine": engine, "layer": layer,
+               "micro_batch": micro_batch, "flops": 0.0, "hbm_bytes": 0.0, "wire_bytes": wire_bytes, "after": (),
+               "host_after": -1, "communication": True}
+        for field, value in row.items():
+            getattr(self, field).append(value)
+        return len(self.name) - 1
 
 
 def select(columns: Columns, rows: Array) -> dict[str, Array]:
@@ -144,3 +186,45 @@ def host_free_ps(columns: Columns) -> Array:
     _, _, position = rank_weights(columns)
     shift = position * (int(until.max(initial=0)) + 1)
     return np.maximum.accumulate(until + shift) - shift
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Disjoint intervals in ascending order: start[i] < end[i] <= start[i + 1]; integer picoseconds."""
+
+    start: Array
+    end: Array
+
+    def covered(self, start: Array, end: Array) -> Array:
+        """For each interval start..end given (they may overlap) how much of it lies in this set (ps)."""
+        return self._measure(end) - self._measure(start)
+
+    def lengths(self) -> Array:
+        """Length of each interval (ps)."""
+        return self.end - self.start
+
+    def _measure(self, time: Array) -> Array:
+        """How much of the set lies before each time."""
+        import numpy as np
+
+        before = np.concatenate([[0], np.cumsum(self.lengths())])
+        begun = np.searchsorted(self.start, time, side="right")
+        last_end = np.concatenate([[0], self.end])[begun]
+        return before[begun] - np.where(begun > 0, np.maximum(last_end - time, 0), 0)
+
+
+def union(start: Array, end: Array) -> Intervals:
+    """The union of intervals start..end in any order; empty ones vanish and touching ones become one."""
+    import numpy as np
+
+    some = end > start
+    start, end = start[some], end[some]
+    if (start[1:] < start[:-1]).any():
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
+    end = np.maximum.accumulate(end)
+    if not len(start):
+        return Intervals(start, end)
+    fresh = np.concatenate([[True], start[1:] > end[:-1]])
+    last = np.concatenate([fresh[1:], [True]])
+    return Intervals(start[fresh], end[last])

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from simulator.observe.columns import Array, Columns, block_of, middle_layer, select
-from simulator.observe.intervals import Intervals, union
+from simulator.observe.columns import Array, Columns, Intervals, block_of, middle_layer, select, union
 
 
 @dataclass(frozen=True)

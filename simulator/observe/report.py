@@ -51,9 +51,8 @@ class Footnote:
 class ReportInput:
     """All that a report shows; what is empty or None is left out.
 
-    facts: lines below the title. numbers: headline metrics as (name, text). utilisation: shares by name.
-    meanings: what the names of numbers mean, said beside them.
-    columns: drawn for the middle layer of rank 0.
+    facts: lines below the title. numbers: headline metrics as (name, text), `meanings` of whose names are said beside
+    them. columns: drawn for the middle layer of rank 0.
     """
 
     title: str
@@ -62,7 +61,6 @@ class ReportInput:
     expected: Sequence[ExpectedRow] = ()
     metrics: Metrics | None = None
     path: CriticalPath | None = None
-    utilisation: Mapping[str, float] = field(default_factory=dict)
     columns: Columns | None = None
     footnotes: Sequence[Footnote] = ()
     meanings: Mapping[str, str] = field(default_factory=dict)
@@ -80,7 +78,7 @@ def parts(report: ReportInput, width: int) -> list[RenderableType]:
     if report.expected:
         made.append(expected_table(report.expected))
     if report.metrics is not None and report.metrics.makespan_ps:
-        made += _times(report.metrics, report.utilisation)
+        made += _times(report.metrics)
     if report.path is not None and report.path.segments:
         made.append(critical_table(report.path))
     if report.columns is not None and len(report.columns["rank"]):
@@ -179,11 +177,6 @@ def host_sentence(metrics: Metrics) -> str:
             "in which a compute kernel lacked only its launch, by a host that was not blocked.")
 
 
-def utilisation_sentence(shares: Mapping[str, float]) -> str:
-    """Shares of what could have been done, in words."""
-    return "Utilisation: " + ", ".join(f"{name} {part:.1%}" for name, part in shares.items()) + "."
-
-
 def ms(time_ps: float) -> str:
     """Picoseconds as milliseconds, four digits."""
     return number(time_ps / PS_PER_MS)
@@ -200,16 +193,13 @@ def _communication(times: CommunicationTimes, metrics: Metrics) -> list[str]:
     return [f"{ms(one)} {percent_of_run(one, metrics):>6}" for one in cells] + [exposed]
 
 
-def _times(metrics: Metrics, shares: Mapping[str, float]) -> list[RenderableType]:
+def _times(metrics: Metrics) -> list[RenderableType]:
     from rich.text import Text
 
-    sentences = [stretch_sentence(metrics), host_sentence(metrics)]
-    if shares:
-        sentences.append(utilisation_sentence(shares))
     made: list[RenderableType] = [SideBySide(account_table(metrics), kind_table(metrics))]
     if metrics.communication:
         made.append(communication_table(metrics))
-    return [*made, Text("\n".join(sentences) + "\n")]
+    return [*made, Text(f"{stretch_sentence(metrics)}\n{host_sentence(metrics)}\n")]
 
 
 def _header(report: ReportInput) -> Text:

@@ -10,8 +10,7 @@ from itertools import accumulate
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from simulator.observe.columns import COLUMNS
-from simulator.observe.statics import StaticTasks
+from simulator.observe.columns import COLUMNS, StaticTasks
 
 if TYPE_CHECKING:
     from simulator.observe.columns import Array
