@@ -87,14 +87,15 @@ def print_comparison(a: Result, b: Result) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from simulator.commands.summary import expected_rows, facts
+    from simulator.commands.summary import facts
     from simulator.observe.layer_picture import layer_picture
     from simulator.observe.report import expected_table, stretch_sentence
     from simulator.observe.tables import console, show
+    from simulator.study.expected import compared
 
     terminal = console()
     expected = [replace(row, id=f"{letter}  {row.id}") for letter, result in (("A", a), ("B", b))
-                for row in expected_rows(result)]
+                for row in compared(result)]
     both = dict(a.header["changed"].items() & b.header["changed"].items())
     for letter, result in (("A", a), ("B", b)):
         show(terminal, Text(f"{letter}  {result.scenario.name}: {result.scenario.title}", "bold"))

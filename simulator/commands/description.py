@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def description(scenario: Scenario) -> str:
     """Everything that `braid show` prints; raises what preparing the scenario raises."""
     from simulator.program.world import record_shared
-    from simulator.spec.generation import base_of
+    from simulator.spec.kernels import base_of
     from simulator.spec.model import load_model, override_model
     from simulator.spec.typed_toml import quantities
     from simulator.study.glossary import metrics_of
@@ -84,7 +84,7 @@ def _layout(ready: Prepared) -> list[str]:
 
 
 def _expected(scenario: Scenario) -> list[str]:
-    rows = [(one.id, one.full_metric, band_text(one.band) if one.band else f"{one.value:g}", one.role, one.note)
+    rows = [(one.id, one.full_metric, band_text(one.band) or f"{one.value:g}", one.role, one.note)
             for one in scenario.expected]
     return _columns(rows) or ["  none"]
 

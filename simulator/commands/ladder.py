@@ -36,8 +36,7 @@ def ladder(scenario: str, metrics: str, settings: dict[str, str], seed: int, as_
       braid ladder trt_min_latency:base --set machine.host.launch_graph="0 us"
     """
     from simulator.commands.output import to_json, warn_unread
-    from simulator.commands.progress import progress_bar
-    from simulator.commands.request import scenario_of
+    from simulator.commands.request import progress_bar, scenario_of
     from simulator.errors import InputError
     from simulator.study.sweep import in_all, run_ladder
 

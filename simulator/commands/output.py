@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from simulator.errors import InputError
-from simulator.study.expected import compared, expected_row, plain
+from simulator.study.expected import as_object, compared, plain
 
 if TYPE_CHECKING:
     from simulator.study.simulate import Result
@@ -30,7 +30,7 @@ def result_object(result: Result) -> dict[str, Any]:
         "changes": dict(result.header["changed"]),
         "seed": result.header["seed"],
         "metrics": plain(result.metrics),
-        "expected": [expected_row(row) for row in compared(result)],
+        "expected": [as_object(row) for row in compared(result)],
         "parameters": plain(result.parameters) if result.recorded else [],
     }
 

@@ -1,19 +1,23 @@
-"""From the words of a command line to a scenario, and from that to a result."""
+"""From the words of a command line to a scenario, and from that to a result; a progress bar for who watches."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from contextlib import redirect_stdout
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING
 
-from simulator.commands.progress import progress_bar
 from simulator.errors import BraidError, InputError
 from simulator.paths import located
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from simulator.study.scenario import Scenario
     from simulator.study.simulate import Result
+
+PATIENCE_S = 2.0  # a progress bar is shown once a run has taken so long
 
 
 def scenario_of(reference: str, settings: Mapping[str, str]) -> Scenario:
@@ -65,3 +69,35 @@ def _text_of(error: Exception) -> str:
         found = error.errors(include_url=False)
         return "; ".join(f"{'.'.join(map(str, one['loc'])) or error.title}: {plain(one['msg'])}" for one in found)
     return f"{type(error).__name__}: {error}"
+
+
+@contextmanager
+def progress_bar(title: str) -> Iterator[Callable[[float], None] | None]:
+    """Gives what to call with the share done, 0 to 1, as often as you like; None where no person watches."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    since_s = time.monotonic()
+    bars: list[Progress] = []  # one, once it is shown
+
+    def tell(share: float) -> None:
+        if not bars and time.monotonic() - since_s > PATIENCE_S:
+            bars.append(_started(title))
+        for bar in bars:
+            bar.update(bar.task_ids[0], completed=share)
+
+    try:
+        yield tell
+    finally:
+        for bar in bars:
+            bar.stop()
+
+
+def _started(title: str) -> Progress:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    bar = Progress(console=Console(stderr=True), transient=True)
+    bar.add_task(title, total=1.0)
+    bar.start()
+    return bar

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import replace
 
-from simulator.observe.report import ExpectedRow, Footnote, ReportInput
+from simulator.observe.report import Footnote, ReportInput
 from simulator.observe.tables import number
-from simulator.study.expected import band_text, compared
+from simulator.study.expected import compared
 from simulator.study.glossary import meaning
 from simulator.study.simulate import Result
 from simulator.units import format_si
@@ -56,13 +56,7 @@ def count(number: int, what: str) -> str:
 
 def missing(result: Result) -> list[str]:
     """Why an expected value has no simulated one beside it."""
-    return [f"expected {one['id']}: {one['missing']}" for one in compared(result) if one["missing"]]
-
-
-def expected_rows(result: Result) -> list[ExpectedRow]:
-    """Published values, or bands, beside simulated values."""
-    return [ExpectedRow(one["id"], one["metric"], one["value"], one["simulated"], one["error"], one["role"],
-                        band_text(one["band"]) if one["band"] else "") for one in compared(result)]
+    return [f"expected {one.id}: {one.missing}" for one in compared(result) if one.missing]
 
 
 def headline(result: Result) -> dict[str, float]:
@@ -79,7 +73,7 @@ def report_of(result: Result) -> ReportInput:
         facts=facts(result),
         numbers=numbers,
         meanings={name: meaning(name) for name, _ in numbers},
-        expected=expected_rows(result),
+        expected=compared(result),
     )
     if not result.recorded:
         return shown

@@ -39,8 +39,7 @@ def sweep(ctx: click.Context, scenario: str, key: str, values: tuple[str, ...], 
       braid sweep a3_prefill:dp knobs.engine sdma aiv --metrics exposed_comm_ms
     """
     from simulator.commands.output import to_json, warn_unread
-    from simulator.commands.progress import progress_bar
-    from simulator.commands.request import scenario_of
+    from simulator.commands.request import progress_bar, scenario_of
     from simulator.errors import InputError
     from simulator.study.scenario import Study
     from simulator.study.sweep import run_study

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from simulator.observe.columns import Columns
 from simulator.observe.critical import CriticalPath
@@ -25,16 +25,25 @@ class ExpectedRow:
     """A published or measured value beside the simulated one, if there is one; role: fit or predict.
 
     error: relative to what was expected. band: what was published instead of one value, in words ("above 1"); inside it
-    there is no error.
+    there is no error. scenario: whose value it is. note: its source. missing: why nothing is simulated beside it.
     """
 
     id: str
     metric: str
-    value: float
+    value: float | None
     simulated: float | None
     error: float | None
     role: str
     band: str = ""
+    scenario: str = ""
+    note: str = ""
+    missing: str = ""
+
+    def cells(self, number: Callable[[Any], str], absent: str = "-") -> tuple[str, str, str]:
+        """What was expected, what is simulated (or the text `absent`) and the error, as a table has them."""
+        simulated = absent if self.simulated is None else number(self.simulated)
+        error = "-" if self.error is None else "none" if self.band and not self.error else percent(self.error)
+        return self.band or number(self.value), simulated, error
 
 
 @dataclass(frozen=True)
@@ -96,14 +105,9 @@ def parts(report: ReportInput, width: int) -> list[RenderableType]:
 
 def expected_table(rows: Sequence[ExpectedRow]) -> Titled:
     """Expected against simulated; a fitted value is no evidence, hence the role beside every error."""
-
-    def cells(row: ExpectedRow) -> tuple[str, ...]:
-        simulated = "-" if row.simulated is None else number(row.simulated)
-        error = "-" if row.error is None else "none" if row.band and not row.error else percent(row.error)
-        return row.id, row.metric, row.band or number(row.value), simulated, error, row.role
-
     headings = ("<id", "<metric", ">expected", ">simulated", ">error", "<role")
-    return Titled("expected against simulated", headings, [cells(row) for row in rows])
+    return Titled("expected against simulated", headings,
+                  [(row.id, row.metric, *row.cells(number), row.role) for row in rows])
 
 
 def kind_table(metrics: Metrics) -> Titled:

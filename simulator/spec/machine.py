@@ -13,8 +13,7 @@ from pydantic import Field
 
 from simulator.errors import NoSuchName
 from simulator.paths import did_you_mean
-from simulator.spec.generation import DerivedGeneration, engines_of, families_of
-from simulator.spec.kernels import KernelSpec
+from simulator.spec.kernels import DerivedGeneration, KernelSpec, engines_of, families_of
 from simulator.spec.levels import LevelSpec
 from simulator.spec.nic import NicSpec, ProxySpec
 from simulator.spec.typed_toml import TomlTable

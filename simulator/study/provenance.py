@@ -10,7 +10,7 @@ from typing import Any
 from simulator.observe.critical import CriticalPath, Segment
 from simulator.program.task import Collective, Task
 from simulator.program.world import World
-from simulator.spec.generation import base_of
+from simulator.spec.kernels import base_of
 from simulator.spec.machine import MachineSpec
 from simulator.spec.typed_toml import quantities
 

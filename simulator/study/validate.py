@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
 from functools import partial
 from statistics import median
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from simulator.errors import BraidError, InputError
 from simulator.observe.markdown import number, table
-from simulator.observe.tables import Titled, console, percent, show
+from simulator.observe.report import ExpectedRow
+from simulator.observe.tables import Titled, console, show
 from simulator.paths import matches
 from simulator.study import library
-from simulator.study.expected import band_text, compared, expected_row
-from simulator.study.scenario import Scenario
+from simulator.study.expected import band_text, compared
 from simulator.study.simulate import simulate
 from simulator.study.sweep import StudyTable, run_study
 
@@ -23,37 +22,11 @@ T = TypeVar("T")
 Tell = Callable[[float], None]  # the share done
 
 
-@dataclass(frozen=True)
-class ValidationRow:
-    """One expected value of one scenario; `reason` says why nothing is simulated beside it."""
-
-    scenario: str
-    id: str
-    metric: str
-    value: Any
-    role: str
-    note: str = ""
-    band: tuple[float | None, float | None] | None = None
-    simulated: Any = None
-    error: float | None = None
-    reason: str | None = None
-
-    @property
-    def failed(self) -> bool:
-        """The scenario, or the one that it is a ratio to, could not run, or has no such metric."""
-        return self.reason is not None
-
-    def as_object(self) -> dict[str, Any]:
-        """id, metric, value, simulated, error, role, scenario, and `reason` if it failed."""
-        row = expected_row(vars(self), "scenario")
-        return row if self.reason is None else row | {"reason": self.reason}
-
-
-def validate(pattern: str | None = None, jobs: int = 1, tell: Tell | None = None) -> list[ValidationRow]:
+def validate(pattern: str | None = None, jobs: int = 1, tell: Tell | None = None) -> list[ExpectedRow]:
     """Simulates every scenario that has a chosen expected value, by roles, seed 0; rows in the library's order.
 
     pattern: chooses scenarios by name or expected values by id (see paths.matches); InputError if it chooses none.
-    jobs: processes. A scenario that fails gives rows with a reason; the others still run.
+    jobs: processes. A scenario that fails gives rows that say why; the others still run.
     """
     names = [name for name, _ in library.scenario_names()]
     rows = _in_processes(partial(_rows_of, pattern=pattern), names, jobs, tell)
@@ -126,27 +99,21 @@ def _follow_the_parent() -> None:
     Thread(target=follow, daemon=True).start()
 
 
-def _rows_of(name: str, pattern: str | None) -> list[ValidationRow]:
+def _rows_of(name: str, pattern: str | None) -> list[ExpectedRow]:
     """The rows of one scenario that the pattern chooses; simulates it only if there are any."""
     try:
         scenario = library.load_scenario(name)
     except Exception as error:
-        rows = [ValidationRow(name, "-", "-", None, "-", reason=_reason(error))]
+        rows = [ExpectedRow("-", "-", None, None, None, "-", scenario=name, missing=_reason(error))]
         return rows if matches(pattern, name) else []
     chosen = tuple(one for one in scenario.expected if matches(pattern, name) or matches(pattern, one.id))
     if not chosen:
         return []
     try:
-        return _simulated(scenario.variant(expected=chosen))
+        return compared(simulate(scenario.variant(expected=chosen)))
     except Exception as error:
-        return [ValidationRow(name, one.id, one.metric, one.value, one.role, one.note, one.band, reason=_reason(error))
-                for one in chosen]
-
-
-def _simulated(scenario: Scenario) -> list[ValidationRow]:
-    names = [field.name for field in fields(ValidationRow) if field.name != "reason"]
-    return [ValidationRow(**{name: one[name] for name in names}, reason=one["missing"] or None)
-            for one in compared(simulate(scenario))]
+        return [ExpectedRow(one.id, one.metric, one.value, None, None, one.role, band_text(one.band), name, one.note,
+                            _reason(error)) for one in chosen]
 
 
 def _reason(error: Exception) -> str:
@@ -157,27 +124,23 @@ def _reason(error: Exception) -> str:
 _HEAD = ("<id", "<scenario", "<metric", ">expected", "<role", ">simulated", ">error")
 
 
-def _cells(row: ValidationRow) -> list[str]:
-    simulated = "not simulated" if row.failed else number(row.simulated)
-    error = "-" if row.error is None else percent(row.error)
-    if row.band is not None and row.error == 0:
-        error = "none"
-    expected = number(row.value) if row.band is None else band_text(row.band)
+def _cells(row: ExpectedRow) -> list[str]:
+    expected, simulated, error = row.cells(number, "not simulated" if row.missing else "-")
     return [row.id, row.scenario, row.metric, expected, row.role, simulated, error]
 
 
-def summary(rows: Sequence[ValidationRow]) -> str:
+def summary(rows: Sequence[ExpectedRow]) -> str:
     """One line: how many values, how far off by role, what is not simulated."""
     parts = [f"{len(rows)} expected values of {len({row.scenario for row in rows})} scenarios"]
     for role in ("fit", "predict"):
-        errors = [abs(row.error) for row in rows if row.role == role and row.error is not None and row.band is None]
+        errors = [abs(row.error) for row in rows if row.role == role and row.error is not None and not row.band]
         if errors:
             mean = sum(errors) / len(errors)
             parts.append(f"{role}: {len(errors)} values, mean error {mean:.1%}, largest {max(errors):.1%}")
-        banded = [row.error == 0 for row in rows if row.role == role and row.error is not None and row.band is not None]
+        banded = [row.error == 0 for row in rows if row.role == role and row.error is not None and row.band]
         if banded:
             parts.append(f"{role}: {sum(banded)} of {len(banded)} bands and signs met")
-    broken = len({row.scenario for row in rows if row.failed})
+    broken = len({row.scenario for row in rows if row.missing})
     return "; ".join(parts + ([f"not simulated: values of {broken} scenarios"] if broken else []))
 
 
@@ -188,9 +151,9 @@ SYSTEMS = {
 }  # fmt: skip
 
 
-def by_system(rows: Sequence[ValidationRow]) -> str:
+def by_system(rows: Sequence[ExpectedRow]) -> str:
     """A line per system (what an id begins with): how many values, how far off the predicted ones are."""
-    systems: dict[str, list[ValidationRow]] = {}
+    systems: dict[str, list[ExpectedRow]] = {}
     for row in rows:
         prefix = row.id.partition(".")[0]
         systems.setdefault(SYSTEMS.get(prefix, prefix), []).append(row)
@@ -198,7 +161,7 @@ def by_system(rows: Sequence[ValidationRow]) -> str:
     return table(head, [[name, *_accuracy(its)] for name, its in systems.items()])
 
 
-def _accuracy(rows: Sequence[ValidationRow]) -> list[str]:
+def _accuracy(rows: Sequence[ExpectedRow]) -> list[str]:
     errors = sorted(abs(row.error) for row in rows if row.role == "predict" and row.error is not None and not row.band)
     met = [row.error == 0 for row in rows if row.band and row.error is not None]
     fitted = sum(row.role == "fit" for row in rows)
@@ -209,11 +172,11 @@ def _accuracy(rows: Sequence[ValidationRow]) -> list[str]:
             f"{near} of {len(errors)}", f"{sum(met)} of {len(met)}"]
 
 
-def print_rows(rows: Sequence[ValidationRow]) -> None:
+def print_rows(rows: Sequence[ExpectedRow]) -> None:
     """The rows as a table in the terminal, then what is not simulated and why, then the summary."""
     terminal = console()
     show(terminal, Titled("", _HEAD, [_cells(row) for row in rows]))
-    for name, reason in dict.fromkeys((row.scenario, row.reason) for row in rows if row.failed):
+    for name, reason in dict.fromkeys((row.scenario, row.missing) for row in rows if row.missing):
         show(terminal, f"{name}: not simulated: {reason}")
     show(terminal, summary(rows))
 
@@ -245,7 +208,7 @@ def _study_lines(study: StudyTable) -> list[str]:
     return [f"### {study.title}", "", shown, *reasons, ""]
 
 
-def markdown(rows: Sequence[ValidationRow], tables: Sequence[StudyTable] = ()) -> str:
+def markdown(rows: Sequence[ExpectedRow], tables: Sequence[StudyTable] = ()) -> str:
     """results/validation.md; the same rows and studies give the same bytes."""
     lines = [
         "# Validation", "",
@@ -253,7 +216,7 @@ def markdown(rows: Sequence[ValidationRow], tables: Sequence[StudyTable] = ()) -
         " nothing. **predict**: no parameter was fitted on it. That is weaker than it sounds: several assumed numbers"
         " and mechanisms were chosen with these values in view; calibration.md lists them.",
         "", f"{summary(rows)}.", "", by_system(rows), "", "## Every value", "",
-        table((*(head[1:] for head in _HEAD), "note"), [[*_cells(row), row.reason or row.note or ""] for row in rows]),
+        table((*(head[1:] for head in _HEAD), "note"), [[*_cells(row), row.missing or row.note] for row in rows]),
         "",
     ]
     if tables:
