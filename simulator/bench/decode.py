@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
+from simulator import np
 from simulator.bench.benchmark import Measurement, timed
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ CORES = {"attention": {"cube": 12, "vector": 24}, "moe": {"cube": 12, "vector": 
 @cache
 def _rows(layer: int, half: int) -> Sequence[int]:
     """Rows for every die's expert, drawn from a power law."""
-    import numpy as np
-
     from simulator.model.routing import power_law
 
     random = np.random.default_rng((layer, half))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import heapreplace
 
+from simulator import np
+
 
 def blocks(ranks: int, size: int, setting: str = "") -> list[tuple[int, ...]]:
     """Groups of `size` neighbours: blocks(4, 2) is [(0, 1), (2, 3)].
@@ -57,8 +59,6 @@ def cached_lengths(ranks: int, per_rank: int, mean: int, spread: float, seed: in
     """Lengths of all requests in order of arrival; log-normal with this mean and coefficient of variation."""
     if not spread:
         return [mean] * (ranks * per_rank)
-    import numpy as np
-
     sigma = float(np.sqrt(np.log1p(spread**2)))
     drawn = np.random.default_rng((seed, 2)).lognormal(np.log(mean) - sigma**2 / 2, sigma, ranks * per_rank)
     return [max(1, round(length)) for length in drawn]

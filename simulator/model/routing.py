@@ -11,12 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
 
+from simulator import np
 from simulator.program.task import SizeTable
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @dataclass(frozen=True)
@@ -65,8 +62,6 @@ class Drawn:
     @cached_property
     def counts(self) -> np.ndarray:
         """[source rank, expert] rows."""
-        import numpy as np
-
         random = np.random.default_rng(self.seed)
         popularity = power_law(self.experts, self.skew, random)
         return np.stack([random.multinomial(tokens * self.per_token, popularity) for tokens in self.tokens])
@@ -116,8 +111,6 @@ _drawn = lru_cache(maxsize=512)(Drawn)  # every rank that takes part asks for th
 
 def power_law(experts: int, skew: float, random: np.random.Generator) -> np.ndarray:
     """The popularity of every expert, in a random order; they add up to 1."""
-    import numpy as np
-
     popularity = np.arange(1, experts + 1, dtype=float) ** -skew
     random.shuffle(popularity)
     return popularity / popularity.sum()

@@ -7,6 +7,7 @@ from itertools import chain
 from os import PathLike
 from typing import Any
 
+from simulator import np
 from simulator.observe.columns import COLUMNS, Columns, codes
 from simulator.observe.trace import whole_file
 
@@ -23,7 +24,6 @@ def schema() -> Any:
 
 def to_arrow(columns: Columns) -> Any:
     """The table as a pyarrow.Table."""
-    import numpy as np
     import pyarrow as pa
 
     arrays = []

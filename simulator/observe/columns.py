@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
-if TYPE_CHECKING:
-    import numpy as np
+from simulator import np
+from simulator.np import Array
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
 Columns: TypeAlias = Mapping[str, Array]
 
 # name -> (element type, what it says); text and `after` are object arrays of str and tuple[int, ...]
@@ -94,8 +93,6 @@ def select(columns: Columns, rows: Array) -> dict[str, Array]:
 
 def codes(column: Array) -> tuple[Array, list[Any]]:
     """A column of objects as small integers: (codes, sorted values) with values[codes[row]] == column[row]."""
-    import numpy as np
-
     values = column.tolist()
     distinct = sorted(set(values))
     number = {value: code for code, value in enumerate(distinct)}
@@ -115,8 +112,6 @@ def middle_layer(columns: Columns) -> int:
 
 def rank_weights(columns: Columns) -> tuple[Array, Array, Array]:
     """(ranks ascending, their multiplicities, for every row the position of its rank in them)."""
-    import numpy as np
-
     rank = columns["rank"]
     begins = np.ones(len(rank), dtype=bool)
     begins[1:] = rank[1:] != rank[:-1]
@@ -126,15 +121,11 @@ def rank_weights(columns: Columns) -> tuple[Array, Array, Array]:
 
 def row_keys(rank: Array, task: Array) -> Array:
     """One integer per (rank, task), ascending over the rows of a table."""
-    import numpy as np
-
     return (np.asarray(rank).astype(np.int64) << 32) + np.asarray(task).astype(np.int64)
 
 
 def find_rows(columns: Columns, rank: Array, task: Array) -> Array:
     """Row number of each (rank, task) pair; -1 where the table has no such row."""
-    import numpy as np
-
     table = row_keys(columns["rank"], columns["task"])
     wanted = row_keys(rank, task)
     if not len(table):
@@ -145,8 +136,6 @@ def find_rows(columns: Columns, rank: Array, task: Array) -> Array:
 
 def waits(columns: Columns) -> tuple[Array, Array]:
     """Every (row, row it waits for) of the table as two arrays, ascending in the first; absent tasks are left out."""
-    import numpy as np
-
     number, distinct = codes(columns["after"])  # ranks with the same program wait for the same tasks
     length = np.fromiter(map(len, distinct), dtype=np.int64, count=len(distinct))
     tasks = np.fromiter(chain.from_iterable(distinct), dtype=np.int64, count=int(length.sum()))
@@ -160,8 +149,6 @@ def waits(columns: Columns) -> tuple[Array, Array]:
 
 def causes(columns: Columns) -> tuple[Array, Array]:
     """Every (row, row of any rank that it followed from) of the table as two arrays; absent rows are left out."""
-    import numpy as np
-
     rows = np.flatnonzero(columns["cause_rank"] >= 0)
     found = find_rows(columns, columns["cause_rank"][rows], columns["cause_task"][rows])
     return rows[found >= 0], found[found >= 0]
@@ -169,8 +156,6 @@ def causes(columns: Columns) -> tuple[Array, Array]:
 
 def last_wait_end(columns: Columns) -> Array:
     """For every row when the last task that it waits for ended (ps); 0 where it waits for none."""
-    import numpy as np
-
     waiting, awaited = waits(columns)
     end = np.zeros(len(columns["rank"]), dtype=np.int64)
     np.maximum.at(end, waiting, columns["end_ps"][awaited])
@@ -179,8 +164,6 @@ def last_wait_end(columns: Columns) -> Array:
 
 def host_free_ps(columns: Columns) -> Array:
     """For every row until when the rank's host was last blocked before it issued the task (ps); 0 if it never was."""
-    import numpy as np
-
     row = find_rows(columns, columns["rank"], columns["host_after"])
     until = np.where(row >= 0, columns["end_ps"][row], 0) if len(row) else np.zeros(0, dtype=np.int64)
     _, _, position = rank_weights(columns)
@@ -205,8 +188,6 @@ class Intervals:
 
     def _measure(self, time: Array) -> Array:
         """How much of the set lies before each time."""
-        import numpy as np
-
         before = np.concatenate([[0], np.cumsum(self.lengths())])
         begun = np.searchsorted(self.start, time, side="right")
         last_end = np.concatenate([[0], self.end])[begun]
@@ -215,8 +196,6 @@ class Intervals:
 
 def union(start: Array, end: Array) -> Intervals:
     """The union of intervals start..end in any order; empty ones vanish and touching ones become one."""
-    import numpy as np
-
     some = end > start
     start, end = start[some], end[some]
     if (start[1:] < start[:-1]).any():

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypeVar
 
+from simulator import np
 from simulator.observe.columns import Columns, host_free_ps, row_keys
 
 KeyT = TypeVar("KeyT")
@@ -75,8 +76,6 @@ class _Walk:
     """The state of the walk: rows indexed by when they start and end, the segments so far (latest first)."""
 
     def __init__(self, columns: Columns) -> None:
-        import numpy as np
-
         self.columns = columns
         self.segments: list[Segment] = []
         self.keys = row_keys(columns["rank"], columns["task"])
@@ -147,8 +146,6 @@ class _Walk:
 
     def _last_peer(self, row: int) -> int:
         """The row of the same collective that was ready last; the row itself where it has no later peer."""
-        import numpy as np
-
         start = self.columns["start_ps"][row]
         first, last = np.searchsorted(self.starts, start), np.searchsorted(self.starts, start, side="right")
         peers = self.by_start[first:last]
@@ -159,8 +156,6 @@ class _Walk:
 
     def _ended(self, time_ps: int, rank: int) -> int | None:
         """The task of a rank that ended at an instant, the one issued last if several did; None if there is none."""
-        import numpy as np
-
         first, last = np.searchsorted(self.ends, time_ps), np.searchsorted(self.ends, time_ps, side="right")
         rows = self.by_end[first:last]
         rows = rows[self.columns["rank"][rows] == rank]
@@ -169,8 +164,6 @@ class _Walk:
 
     def _rows_of(self, rank: int, tasks: tuple[int, ...]) -> list[int]:
         """The rows of these tasks of a rank that the walk has not passed yet, in order."""
-        import numpy as np
-
         wanted = row_keys(np.full(len(tasks), rank), np.array(sorted(tasks), dtype=np.int64))
         found = np.minimum(self.keys.searchsorted(wanted), len(self.keys) - 1)
         return [one for one in found[self.keys[found] == wanted].tolist() if one not in self.passed]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from simulator import np
 from simulator.observe.columns import Array, Columns, Intervals, block_of, middle_layer, select, union
 
 
@@ -46,8 +47,6 @@ class LayerBudget:
 
 def layer_budget(columns: Columns, rank: int, layer: int | None = None) -> LayerBudget | None:
     """The budget of a layer, of the middle one where none is given; None where the rank has no tasks in layers."""
-    import numpy as np
-
     mine = select(columns, columns["rank"] == rank)
     layer = middle_layer(mine) if layer is None else layer
     here = mine["layer"] == layer

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from simulator import np
 from simulator.observe.columns import (
     Array,
     Columns,
@@ -79,8 +80,6 @@ class _Line:
     """All ranks of a timeline on one line, each on a stretch of its own, `span` long: more than every time."""
 
     def __init__(self, columns: Columns) -> None:
-        import numpy as np
-
         self.columns = columns
         _, self.weights, self.position = rank_weights(columns)
         self.span = int(columns["end_ps"].max(initial=0)) + 1
@@ -94,8 +93,6 @@ class _Line:
         return there
 
     def union(self, rows: Array, start: str = "start_ps", end: str = "end_ps") -> Intervals:
-        import numpy as np
-
         chosen = np.flatnonzero(rows)
         return union(self.at(self.columns[start], chosen), self.at(self.columns[end], chosen))
 
@@ -126,8 +123,6 @@ def _busy(line: _Line, number: Array, texts: list[str]) -> dict[str, float]:
 
 def busy_by_block(columns: Columns) -> dict[str, float]:
     """The same for every block: the first word of a task's name ("attention" of "attention.q_a")."""
-    import numpy as np
-
     number, names = codes(columns["name"])
     block_of = [name.partition(".")[0].partition(" ")[0] for name in names]
     blocks = sorted(set(block_of))
@@ -153,8 +148,6 @@ def _communication(line: _Line, compute: Intervals, rows: Array) -> Communicatio
 
 
 def _stretch(line: _Line) -> Stretch:
-    import numpy as np
-
     rows = np.flatnonzero(line.compute)
     weight = line.columns["multiplicity"][rows].astype(float)
     start, end = line.at(line.columns["start_ps"], rows), line.at(line.columns["end_ps"], rows)
@@ -174,8 +167,6 @@ def _ratio(wall: float, solo: float) -> float:
 
 def _host_gaps(line: _Line) -> Intervals:
     """When a compute task, with all done that it waits for, lacks only to be issued by a host that is not blocked."""
-    import numpy as np
-
     columns = line.columns
     since = np.maximum(last_wait_end(columns), host_free_ps(columns))
     rows = np.flatnonzero(line.compute & (columns["issued_ps"] > since))
@@ -184,8 +175,6 @@ def _host_gaps(line: _Line) -> Intervals:
 
 def _account(line: _Line, compute: Intervals, host: Intervals) -> dict[str, float]:
     """The makespan of an average rank, every instant counted once under the first heading that applies (ps)."""
-    import numpy as np
-
     everything = np.ones(len(line.position), dtype=bool)
     headings = {"compute": compute, "communication exposed": line.union(line.columns["communication"]),
                 "other work": line.union(everything), "waiting for peers or cores":

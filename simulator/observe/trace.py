@@ -19,6 +19,7 @@ from os import PathLike
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from simulator import np
 from simulator.observe.columns import Array, Columns, causes, rank_weights, select, waits
 from simulator.units import PS_PER_S
 
@@ -68,8 +69,6 @@ def rates(columns: Columns) -> Iterator[Sample]:
 
 
 def _steps(name: str, rank: int, columns: Columns, column: str) -> Iterator[Sample]:
-    import numpy as np
-
     start, end, moved = columns["start_ps"], columns["end_ps"], columns[column]
     busy = (moved > 0) & (end > start)
     rate = moved[busy] / (end[busy] - start[busy]) * (PS_PER_S / 1e9)
@@ -89,8 +88,6 @@ def write_trace(columns: Columns, path: str | PathLike[str], ranks: Sequence[int
     `ranks`: whose rows are written; default `some_ranks`. Raises ValueError for a rank that is not in the table,
     OSError where the file cannot be written; half a file is never left behind.
     """
-    import numpy as np
-
     chosen = some_ranks(columns) if ranks is None else sorted(set(ranks))
     absent = sorted(set(chosen) - set(columns["rank"].tolist()))
     if absent:

@@ -15,6 +15,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from simulator import np
 from simulator.collective.transfer import CapacityKey
 from simulator.fabric.graph import DIE, Fabric, die, parts
 from simulator.symmetry.refinement import Array
@@ -65,8 +66,6 @@ class Numbering:
 
     def steps(self, numbers: Array) -> tuple[Array, Array]:
         """For every number how far it moves: `each` for every `stride` ranks."""
-        import numpy as np
-
         place = np.searchsorted(self._bases, numbers, side="right") - 1
         each = np.array([family.each for family in self.families], dtype=np.int64)
         stride = np.array([family.stride for family in self.families], dtype=np.int64)
