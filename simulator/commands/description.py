@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from simulator.commands.summary import count
+from simulator.program.world import record_shared
+from simulator.spec.kernels import base_of
+from simulator.spec.model import load_model, override_model
+from simulator.spec.typed_toml import quantities
 from simulator.study.expected import band_text
-
-if TYPE_CHECKING:
-    from simulator.study.scenario import Scenario
-    from simulator.study.simulate import Prepared
-    from simulator.units import Quantity
+from simulator.study.glossary import metrics_of
+from simulator.study.scenario import Scenario
+from simulator.study.settings import meanings, shown
+from simulator.study.simulate import Prepared, prepare
+from simulator.units import Quantity
 
 
 def description(scenario: Scenario) -> str:
     """Everything that `braid show` prints; raises what preparing the scenario raises."""
-    from simulator.program.world import record_shared
-    from simulator.spec.kernels import base_of
-    from simulator.spec.model import load_model, override_model
-    from simulator.spec.typed_toml import quantities
-    from simulator.study.glossary import metrics_of
-    from simulator.study.settings import meanings, shown
-    from simulator.study.simulate import prepare
-
     ready = prepare(scenario, record=record_shared)
     model = override_model(load_model(scenario.model), scenario.model_changes)
     meaning = meanings(scenario)

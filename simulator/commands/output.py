@@ -12,27 +12,23 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import rich_click as click
 
 from simulator.errors import InputError
+from simulator.observe.trace import rates, whole_file, write_trace
 from simulator.study.expected import as_object, compared, plain
-
-if TYPE_CHECKING:
-    from simulator.study.simulate import Result
+from simulator.study.simulate import Result
 
 
 def result_object(result: Result) -> dict[str, Any]:
     """What `run --json` prints: what was run, with which changes and seed, and what came out."""
     return {
-        "scenario": result.scenario.name,
-        "changes": dict(result.header["changed"]),
-        "seed": result.header["seed"],
-        "metrics": plain(result.metrics),
-        "expected": [as_object(row) for row in compared(result)],
+        "scenario": result.scenario.name, "changes": dict(result.header["changed"]), "seed": result.header["seed"],
+        "metrics": plain(result.metrics), "expected": [as_object(row) for row in compared(result)],
         "parameters": plain(result.parameters) if result.recorded else [],
-    }
+    }  # fmt: skip
 
 
 def to_json(value: Any) -> str:
@@ -48,12 +44,9 @@ def warn_unread(scenario: str, keys: Iterable[str]) -> None:
 
 def write_result(result: Result, folder: OutputFolder) -> list[Path]:
     """Writes the timeline, the trace and the JSON of a result; returns their paths."""
-    from simulator.observe.trace import rates, write_trace
-
     with folder.staged() as staging:
         result.timeline.write_parquet(staging / "timeline.parquet")
-        write_trace(result.columns, staging / "trace.json.gz", flights=result.flights,
-                    counters=rates(result.columns))
+        write_trace(result.columns, staging / "trace.json.gz", flights=result.flights, counters=rates(result.columns))
         (staging / "result.json").write_text(to_json(result_object(result)) + "\n", encoding="utf-8")
     return [folder.path / name for name in ("timeline.parquet", "trace.json.gz", "result.json")]
 
@@ -96,8 +89,6 @@ class OutputFolder:
 
 def write_text(path: Path, text: str) -> None:
     """Writes one small file whole or not at all, and makes its folder; InputError if it cannot be written."""
-    from simulator.observe.trace import whole_file
-
     try:
         with whole_file(path) as part:
             part.write_text(text, encoding="utf-8")

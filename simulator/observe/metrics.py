@@ -9,16 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from simulator import np
-from simulator.observe.columns import (
-    Array,
-    Columns,
-    Intervals,
-    codes,
-    host_free_ps,
-    last_wait_end,
-    rank_weights,
-    union,
-)
+from simulator.np import Array
+from simulator.observe.columns import Columns, Intervals, codes, host_free_ps, last_wait_end, rank_weights, union
 
 # Neither compute nor communication: what only moves bytes on chip or only passes time.
 AUXILIARY_KINDS = frozenset({"prefetch", "copy", "delay", "device_read", "event"})

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from simulator.errors import InputError, RunError
 from simulator.observe.report import ExpectedRow
 from simulator.paths import did_you_mean
-
-if TYPE_CHECKING:
-    from simulator.study.scenario import Expected
-    from simulator.study.simulate import Result
+from simulator.study.library import load_scenario
+from simulator.study.scenario import Expected
+from simulator.study.simulate import Result, simulate
 
 
 def plain(value: Any) -> Any:
@@ -78,9 +77,6 @@ def _ratio(result: Result, simulated: float, one: Expected) -> tuple[float | Non
 @lru_cache(maxsize=64)
 def _metrics_of(name: str, seed: int, changes: tuple[tuple[str, str], ...]) -> Mapping[str, float]:
     """Metrics of a library scenario that others are compared with, simulated once."""
-    from simulator.study.library import load_scenario
-    from simulator.study.simulate import simulate
-
     return simulate(load_scenario(name).replace(dict(changes)), seed=seed).metrics
 
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from multiprocessing import active_children, get_context, parent_process
+from multiprocessing.connection import wait
 from statistics import median
+from threading import Thread
 from typing import TypeVar
 
 from simulator.errors import BraidError, InputError
@@ -49,9 +55,6 @@ def _in_processes(work: Callable[[str], T], names: list[str], jobs: int, tell: T
         for name in names:
             take(work(name))
         return done
-    from concurrent.futures import ProcessPoolExecutor
-    from multiprocessing import active_children, get_context
-
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_follow_the_parent) as pool:
         with _ctrl_c_held_back():  # also from the processes that start here
             futures = [pool.submit(work, name) for name in names]
@@ -68,8 +71,6 @@ def _in_processes(work: Callable[[str], T], names: list[str], jobs: int, tell: T
 @contextmanager
 def _ctrl_c_held_back() -> Iterator[None]:
     """SIGINT waits until the end of it; a process that starts meanwhile never gets it."""
-    import signal
-
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -82,12 +83,6 @@ def _ctrl_c_held_back() -> Iterator[None]:
 
 def _follow_the_parent() -> None:
     """Leaves Ctrl-C to the parent process, and ends this one when the parent has ended, in whatever way."""
-    import os
-    import signal
-    from multiprocessing import parent_process
-    from multiprocessing.connection import wait
-    from threading import Thread
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = parent_process()
     assert parent is not None

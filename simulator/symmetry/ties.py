@@ -123,27 +123,16 @@ class WorldTies:
         def column(values: Iterable[int]) -> Array:
             return np.fromiter(values, dtype=np.int64)
 
-        waits = column(len(one.ranks) for one in vertices)
-        loads = column(len(one.loads) for one in vertices)
         every = np.arange(len(vertices))
         capacity = column(self._number(key) for one in vertices for key, _ in one.loads)
-        return _Pattern(
-            members[0],
-            self._name("latencies", latencies),
-            column(self._name("kind", *one.kind) for one in vertices),
-            (column(self._called(exchange, -1)), column(members)),
-            (
-                np.repeat(every, waits),
-                column(name for one in vertices for name in one.called),
-                column(rank for one in vertices for rank in one.ranks),
-            ),
-            (
-                np.repeat(every, loads),
-                column(load for one in vertices for _, load in one.loads),
-                capacity,
-                *self.numbering.steps(capacity),
-            ),
-        )
+        waiting = (np.repeat(every, column(len(one.ranks) for one in vertices)),
+                   column(name for one in vertices for name in one.called),
+                   column(rank for one in vertices for rank in one.ranks))
+        loading = (np.repeat(every, column(len(one.loads) for one in vertices)),
+                   column(load for one in vertices for _, load in one.loads), capacity, *self.numbering.steps(capacity))
+        return _Pattern(members[0], self._name("latencies", latencies),
+                        column(self._name("kind", *one.kind) for one in vertices),
+                        (column(self._called(exchange, -1)), column(members)), waiting, loading)
 
     def _vertices(self, exchange: Exchange) -> tuple[tuple[float, ...], list[_Vertex]]:
         """Latencies of its phases, and its transfers."""
