@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 from simulator.bench.benchmark import Measurement, timed
-
-if TYPE_CHECKING:
-    from simulator.program.rank import Rank
-    from simulator.replay.replay import Replay
+from simulator.collective.lowering import Lowering
+from simulator.fabric.graph import Fabric
+from simulator.observe.timeline import Unrecorded
+from simulator.program.rank import Rank
+from simulator.program.world import record_world
+from simulator.replay.replay import Replay, rate_of
+from simulator.spec.load import load_machine, override
+from simulator.symmetry.roles import find_roles
 
 KINDS = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce")
 EACH = 250
@@ -24,14 +27,6 @@ def _program(npu: Rank, each: int) -> None:
 
 def prepared(ranks: int, each: int = EACH) -> Replay:
     """Every kind so many times, on one group of all ranks, ready to run."""
-    from simulator.collective.lowering import Lowering
-    from simulator.fabric.graph import Fabric
-    from simulator.observe.timeline import Unrecorded
-    from simulator.program.world import record_world
-    from simulator.replay.replay import Replay, rate_of
-    from simulator.spec.load import load_machine, override
-    from simulator.symmetry.roles import find_roles
-
     machine = override(load_machine("atlas_a3"), {"fabric.supernode.size": str(max(48, ranks // 16))})
     fabric = Fabric(machine, ranks)
     lowering = Lowering(fabric, machine.collectives)

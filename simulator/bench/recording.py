@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from simulator.bench.benchmark import Measurement, peak_mib, timed
-
-if TYPE_CHECKING:
-    from simulator.observe.timeline import Timeline
+from simulator.bench.streams import replay_alone
+from simulator.observe.timeline import StaticTasks, Timeline, Unrecorded
 
 ROWS, PER_RANK = 10_000_000, 10_000
 
 
 def _timeline(ranks: int) -> Timeline:
-    from simulator.observe.timeline import StaticTasks, Timeline
-
     count = PER_RANK
     static = StaticTasks(
         name=["kernel"] * count, stream=["compute"] * count, kind=["gemm"] * count, engine=["cube"] * count,
@@ -58,9 +54,6 @@ def _record(timeline: Timeline) -> None:
 
 def cost() -> Measurement:
     """CPU microseconds that recording adds to a task, over a run without it."""
-    from simulator.bench.streams import replay_alone
-    from simulator.observe.timeline import Timeline, Unrecorded
-
     best = {Timeline: float("inf"), Unrecorded: float("inf")}
     for _ in range(3):
         for watch in best:  # in turn, so that whatever else the computer does meets both

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from simulator.bench.benchmark import Measurement, best_of, timed
-
-if TYPE_CHECKING:
-    from simulator.die.tape import TaskObserver
-    from simulator.program.rank import Rank
-    from simulator.replay.replay import Replay
-    from simulator.study.scenario import Case, Scenario
+from simulator.collective.lowering import Lowering
+from simulator.die.tape import TaskObserver
+from simulator.model import ops
+from simulator.program.rank import Rank
+from simulator.replay.replay import Replay
+from simulator.study.library import load_scenario
+from simulator.study.scenario import Case, Scenario, Workload
+from simulator.study.simulate import prepare, simulate
+from simulator.symmetry.roles import unfolded
 
 CARDS, LAYERS, MICRO_BATCHES, TASKS = 72, 61, 2, 25
 
 
 def _alone(npu: Rank, case: Case) -> None:
     """One stream of small kernels of different sizes; ranks share nothing."""
-    from simulator.model import ops
-
     for number in range(LAYERS * MICRO_BATCHES * TASKS):
         npu.launch(ops.rms_norm(64 + number % 7, case.shapes.hidden), "kernel")
 
 
 def _contended(npu: Rank, case: Case) -> None:
     """Two streams that contend for memory, with a collective of all ranks in every half layer of each."""
-    from simulator.model import ops
-
     world = npu.group("world")
     streams = [f"micro_batch_{number}" for number in range(MICRO_BATCHES)]
     for _ in range(LAYERS):
@@ -40,9 +37,6 @@ def _contended(npu: Rank, case: Case) -> None:
 
 def _scenario(contended: bool) -> Scenario:
     """The program on a machine of the library; nothing of the model but its hidden size is used."""
-    from simulator.study.library import load_scenario
-    from simulator.study.scenario import Workload
-
     workload = Workload(
         program=_contended if contended else _alone,
         groups=lambda case: {"world": [tuple(range(case.ranks))]},
@@ -55,8 +49,6 @@ def tasks_per_s(contended: bool, record: bool = True) -> Measurement:
 
     record: keep a timeline too, and read the metrics from it.
     """
-    from simulator.study.simulate import simulate
-
     scenario = _scenario(contended)
 
     def once() -> Measurement:
@@ -69,11 +61,6 @@ def tasks_per_s(contended: bool, record: bool = True) -> Measurement:
 
 def replay_alone(watch: TaskObserver) -> Replay:
     """The first of the two, ready to run and watched by this."""
-    from simulator.collective.lowering import Lowering
-    from simulator.replay.replay import Replay
-    from simulator.study.simulate import prepare
-    from simulator.symmetry.roles import unfolded
-
     ready = prepare(_scenario(contended=False))
     lowering = Lowering(ready.fabric, ready.machine.collectives)
     roles, kernels = unfolded(ready.world), ready.scenario.kernels

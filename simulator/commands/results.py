@@ -29,11 +29,11 @@ def bench(ctx: click.Context, pattern: str | None, as_json: bool) -> None:
       braid bench flows
       braid bench 'cold_*' --json
     """
-    from simulator.bench import growth, suite
+    from simulator.bench import suite
 
     target = _target("benchmarks.md", pattern, as_json)
     rows = suite.measure(pattern, announce=not as_json)
-    _write(target, lambda: suite.markdown(rows, growth.steps()))
+    _write(target, lambda: suite.markdown(rows, suite.growth()))
     _show(rows, [row.as_object() for row in rows] if as_json else None, suite.print_rows, target)
     if any(row.failed for row in rows):
         ctx.exit(1)
