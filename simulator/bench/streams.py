@@ -38,8 +38,7 @@ def _contended(npu: Rank, case: Case) -> None:
 def _scenario(contended: bool) -> Scenario:
     """The program on a machine of the library; nothing of the model but its hidden size is used."""
     workload = Workload(
-        program=_contended if contended else _alone,
-        groups=lambda case: {"world": [tuple(range(case.ranks))]},
+        program=_contended if contended else _alone, groups=lambda case: {"world": [tuple(range(case.ranks))]}
     )
     return load_scenario("a3_prefill:dp").variant(cards=CARDS, workload=workload, expected=())
 

@@ -14,8 +14,7 @@ from typing import Any
 import click
 
 from simulator.bench.benchmark import Benchmark, BenchmarkRow, Measurement, environment, timed
-from simulator.observe.markdown import number, table
-from simulator.observe.tables import Titled, console, show
+from simulator.observe.tables import Titled, console, markdown_table, plain_number, show
 from simulator.paths import choose
 
 TIMEOUT_S = 300
@@ -154,13 +153,13 @@ _HEAD = ("<name", ">value", "<unit", ">target", "<met", ">cpu_s", ">peak_mib", "
 
 def _cells(row: BenchmarkRow) -> list[str]:
     done = row.measurement
-    target = f"{'>=' if row.benchmark.more_is_better else '<='} {number(row.benchmark.target)}"
+    target = f"{'>=' if row.benchmark.more_is_better else '<='} {plain_number(row.benchmark.target)}"
     if done is None:
         return [row.benchmark.name, "-", row.benchmark.unit, target, "not measured", "-", "-", ""]
     counts = ", ".join(f"{value:,} {key}" for key, value in done.counts.items())
     met = "yes" if row.benchmark.met(done.value) else "no"
-    return [row.benchmark.name, number(done.value), row.benchmark.unit, target, met,
-            f"{done.cpu_s:.3f}", number(row.peak_mib), counts]
+    return [row.benchmark.name, plain_number(done.value), row.benchmark.unit, target, met,
+            f"{done.cpu_s:.3f}", plain_number(row.peak_mib), counts]
 
 
 def markdown(rows: Sequence[BenchmarkRow], series: list[GrowthPoint]) -> str:
@@ -170,7 +169,7 @@ def markdown(rows: Sequence[BenchmarkRow], series: list[GrowthPoint]) -> str:
         "# Benchmarks", "",
         f"Written by `braid bench` on one computer ({computer}); each row is a process of its own on one core.",
         "`cpu_s` is the CPU time of the measured part, `peak_mib` the peak memory of the whole process.", "",
-        table([head[1:] for head in _HEAD], [_cells(row) for row in rows]),
+        markdown_table([head[1:] for head in _HEAD], [_cells(row) for row in rows]),
         *[f"* `{benchmark.name}`: {benchmark.what}" for benchmark in BENCHMARKS],
     ]
     lines += _growth_lines(series)

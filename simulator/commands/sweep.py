@@ -73,8 +73,7 @@ def sweep(ctx: click.Context, scenario: str, key: str, values: tuple[str, ...], 
 
 
 def _print(rows: Sequence[tuple[str, Sequence[float | None]]], key: str, metrics: Sequence[str]) -> None:
-    from simulator.observe.markdown import number
-    from simulator.observe.tables import Titled, console, show
+    from simulator.observe.tables import Titled, console, plain_number, show
 
-    shown = [(value, *map(number, row)) for value, row in rows]
+    shown = [(value, *map(plain_number, row)) for value, row in rows]
     show(console(), Titled("", (f"<{key}", *(f">{metric}" for metric in metrics)), shown))

@@ -21,15 +21,13 @@ class CommunicationTimes:
     """One kind of communication on an average rank (ps); busy = hidden + exposed.
 
     busy: at least one such task works (start..end); hidden: and compute runs on the rank meanwhile; exposed: and none
-    does. waiting: at least one such task waits for its peers or for cores (ready..start); waiting_exposed: and no
-    compute runs on the rank meanwhile.
+    does. waiting: at least one such task waits for its peers or for cores (ready..start).
     """
 
     busy_ps: float
     hidden_ps: float
     exposed_ps: float
     waiting_ps: float
-    waiting_exposed_ps: float
 
 
 @dataclass(frozen=True)
@@ -133,10 +131,9 @@ def _communications(line: _Line, compute: Intervals) -> dict[str, CommunicationT
 
 def _communication(line: _Line, compute: Intervals, rows: Array) -> CommunicationTimes:
     work, wait = line.union(rows), line.union(rows, "ready_ps", "start_ps")
-    hidden, waiting_hidden = (compute.covered(each.start, each.end) for each in (work, wait))
-    return CommunicationTimes(
-        line.mean(work), line.mean(work, hidden), line.mean(work, work.lengths() - hidden),
-        line.mean(wait), line.mean(wait, wait.lengths() - waiting_hidden))
+    hidden = compute.covered(work.start, work.end)
+    return CommunicationTimes(line.mean(work), line.mean(work, hidden), line.mean(work, work.lengths() - hidden),
+                              line.mean(wait))
 
 
 def _stretch(line: _Line) -> Stretch:

@@ -110,17 +110,10 @@ def expected_table(rows: Sequence[ExpectedRow]) -> Titled:
                   [(row.id, row.metric, *row.cells(number), row.role) for row in rows])
 
 
-def kind_table(metrics: Metrics) -> Titled:
-    """Time that at least one task of a kind works; kinds overlap, so shares may add up to more than 100%."""
-    rows = [(kind, ms(busy), percent_of_run(busy, metrics)) for kind, busy in metrics.kind_ps.items()]
-    return Titled("time by kind", ("<kind", ">ms", ">of the run"), rows, "average rank")
-
-
-def account_table(metrics: Metrics) -> Titled:
-    """Where the run went: every instant counted once, under the first heading that applies."""
-    rows = [(heading, ms(length), percent_of_run(length, metrics))
-            for heading, length in metrics.account_ps.items() if length]
-    return Titled("where the time went", ("<", ">ms", ">of the run"), rows, "each instant once")
+def share_table(title: str, what: str, times_ps: Mapping[str, float], metrics: Metrics, caption: str) -> Titled:
+    """Times and their shares of the run."""
+    rows = [(name, ms(length), percent_of_run(length, metrics)) for name, length in times_ps.items()]
+    return Titled(title, (f"<{what}", ">ms", ">of the run"), rows, caption)
 
 
 def communication_table(metrics: Metrics) -> Titled:
@@ -200,7 +193,10 @@ def _communication(times: CommunicationTimes, metrics: Metrics) -> list[str]:
 def _times(metrics: Metrics) -> list[RenderableType]:
     from rich.text import Text
 
-    made: list[RenderableType] = [SideBySide(account_table(metrics), kind_table(metrics))]
+    account = {heading: length for heading, length in metrics.account_ps.items() if length}
+    made: list[RenderableType] = [SideBySide(
+        share_table("where the time went", "", account, metrics, "each instant once"),
+        share_table("time by kind", "kind", metrics.kind_ps, metrics, "average rank"))]
     if metrics.communication:
         made.append(communication_table(metrics))
     return [*made, Text(f"{stretch_sentence(metrics)}\n{host_sentence(metrics)}\n")]

@@ -89,12 +89,6 @@ class Timeline:
         for first in range(0, len(order), ROWS_PER_GROUP):
             yield self._columns(order[first : first + ROWS_PER_GROUP], tables)
 
-    def to_arrow(self) -> Any:
-        """The table as a pyarrow.Table whose schema documents every column."""
-        from simulator.observe.arrow import to_arrow
-
-        return to_arrow(self.columns())
-
     def write_parquet(self, path: str | PathLike[str]) -> None:
         """Writes the table; the same run gives the same bytes. A file half-written is never left behind."""
         from simulator.observe.arrow import write_parquet

@@ -13,7 +13,7 @@ import gzip
 import io
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from json import dumps
 from os import PathLike
 from pathlib import Path
@@ -246,10 +246,7 @@ def whole_file(path: str | PathLike[str]) -> Iterator[Path]:
 @contextmanager
 def _text_file(path: Path, packed: bool) -> Iterator[IO[str]]:
     """A file to write text to, gzipped (without a time stamp: the same run gives the same bytes) or plain."""
-    if not packed:
-        with path.open("w", encoding="utf-8") as file:
-            yield file
-        return
-    with (path.open("wb") as raw, gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as zipped,
-          io.TextIOWrapper(zipped, encoding="utf-8") as file):
+    with (path.open("wb") as raw,
+          gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) if packed else nullcontext(raw) as binary,
+          io.TextIOWrapper(binary, encoding="utf-8") as file):
         yield file

@@ -96,9 +96,7 @@ class FusedKernel(_Kernel):
     law: Literal["fused"]
 
 
-KernelSpec: TypeAlias = Annotated[
-    GemmKernel | AttentionKernel | VectorKernel | FusedKernel, Field(discriminator="law")
-]
+KernelSpec: TypeAlias = Annotated[GemmKernel | AttentionKernel | VectorKernel | FusedKernel, Field(discriminator="law")]
 
 
 class DerivedGeneration(TomlTable):

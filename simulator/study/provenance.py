@@ -18,9 +18,7 @@ LEAST_SHARE = 0.01
 _LATENCIES = "floor", "serial_per_k", "per_row", "per_group", "per_slot"  # of a kernel that is bound by latency
 
 
-def parameters_of(
-    critical: CriticalPath, machine: MachineSpec, generation: str, world: World
-) -> list[dict[str, Any]]:
+def parameters_of(critical: CriticalPath, machine: MachineSpec, generation: str, world: World) -> list[dict[str, Any]]:
     """Parameters that bounded more than 1% of the critical path, the most important first.
 
     Each has name (dotted key in the machine's file), value, unit, kind, source and share of the critical path.

@@ -15,9 +15,8 @@ from threading import Thread
 from typing import TypeVar
 
 from simulator.errors import BraidError, InputError
-from simulator.observe.markdown import number, table
 from simulator.observe.report import ExpectedRow
-from simulator.observe.tables import Titled, console, show
+from simulator.observe.tables import Titled, console, markdown_table, plain_number, show
 from simulator.paths import matches
 from simulator.study import library
 from simulator.study.expected import band_text, compared
@@ -120,7 +119,7 @@ _HEAD = ("<id", "<scenario", "<metric", ">expected", "<role", ">simulated", ">er
 
 
 def _cells(row: ExpectedRow) -> list[str]:
-    expected, simulated, error = row.cells(number, "not simulated" if row.missing else "-")
+    expected, simulated, error = row.cells(plain_number, "not simulated" if row.missing else "-")
     return [row.id, row.scenario, row.metric, expected, row.role, simulated, error]
 
 
@@ -153,7 +152,7 @@ def by_system(rows: Sequence[ExpectedRow]) -> str:
         prefix = row.id.partition(".")[0]
         systems.setdefault(SYSTEMS.get(prefix, prefix), []).append(row)
     head = ("system", "fitted", "predicted", "median error", "largest error", "within 5%", "ranges and signs met")
-    return table(head, [[name, *_accuracy(its)] for name, its in systems.items()])
+    return markdown_table(head, [[name, *_accuracy(its)] for name, its in systems.items()])
 
 
 def _accuracy(rows: Sequence[ExpectedRow]) -> list[str]:
@@ -198,7 +197,7 @@ def _studies_of(name: str) -> list[StudyTable]:
 
 def _study_lines(study: StudyTable) -> list[str]:
     head = (study.key, *(f"{scenario}: {metric}" for scenario, metric in study.columns))
-    shown = table(head, [[value, *map(number, row)] for value, row in study.rows])
+    shown = markdown_table(head, [[value, *map(plain_number, row)] for value, row in study.rows])
     reasons = [f"{value} did not run: {reason.splitlines()[0]}" for value, reason in study.reasons]
     return [f"### {study.title}", "", shown, *reasons, ""]
 
@@ -211,7 +210,8 @@ def markdown(rows: Sequence[ExpectedRow], tables: Sequence[StudyTable] = ()) -> 
         " nothing. **predict**: no parameter was fitted on it. That is weaker than it sounds: several assumed numbers"
         " and mechanisms were chosen with these values in view; calibration.md lists them.",
         "", f"{summary(rows)}.", "", by_system(rows), "", "## Every value", "",
-        table((*(head[1:] for head in _HEAD), "note"), [[*_cells(row), row.missing or row.note] for row in rows]),
+        markdown_table((*(head[1:] for head in _HEAD), "note"),
+                       [[*_cells(row), row.missing or row.note] for row in rows]),
         "",
     ]
     if tables:

@@ -30,10 +30,9 @@ def test_hidden_and_exposed_communication_by_name() -> None:
     assert seen.kind_ps == {"all_to_all": 22, "gemm": 20, "attention": 10}
 
 
-def test_waiting_under_compute_is_not_exposed() -> None:
+def test_waiting_lasts_until_peers_are_there() -> None:
     seen = measure(timeline([task("a", 0, 10), comm("dispatch", 16, 20, ready=4)]).columns())
     assert seen.communication["dispatch"].waiting_ps == 12
-    assert seen.communication["dispatch"].waiting_exposed_ps == 6
 
 
 def test_the_account_adds_up_to_the_makespan() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from simulator.observe.arrow import to_arrow
 from simulator.observe.columns import COLUMNS, codes, find_rows, last_wait_end, waits
 from simulator.observe.timeline import StaticTasks, Timeline
 from tests.observe.hand import comm, static_of, task, timeline
@@ -68,7 +69,7 @@ def test_a_file_reads_back_as_the_same_columns(tmp_path) -> None:
 
 
 def test_the_schema_documents_every_column() -> None:
-    table = timeline(PROGRAM).to_arrow()
+    table = to_arrow(timeline(PROGRAM).columns())
     assert table.column_names == list(COLUMNS)
     for field in table.schema:
         assert field.metadata[b"description"].decode() == COLUMNS[field.name][1]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.observe.markdown import number
+from simulator.observe.tables import plain_number as number
 from simulator.study.expected import band_text, compared
 from simulator.study.library import load_scenario, scenario_names
 from tests.published.reported import reported
