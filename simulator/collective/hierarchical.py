@@ -34,9 +34,7 @@ def nodes_of(fabric: Fabric, members: tuple[int, ...]) -> list[tuple[int, ...]]:
     for rank in members:
         nodes.setdefault(fabric.instance(rank, level), []).append(rank)
     if len({len(node) for node in nodes.values()}) > 1:
-        raise InputError(
-            f"a collective over nodes needs as many members in every {level}: got {list(nodes.values())}"
-        )
+        raise InputError(f"a collective over nodes needs as many members in every {level}: got {list(nodes.values())}")
     return [tuple(node) for node in nodes.values()]
 
 

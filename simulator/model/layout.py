@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from heapq import heapreplace
 
 from simulator import np
+from simulator.model.eplb import pack
 
 
 def blocks(ranks: int, size: int, setting: str = "") -> list[tuple[int, ...]]:
@@ -29,13 +29,7 @@ def strides(ranks: int, size: int) -> list[tuple[int, ...]]:
 
 def deal(lengths: Sequence[int], ranks: int) -> list[tuple[int, ...]]:
     """Requests to data-parallel ranks: each, longest first, to the rank with the fewest tokens so far."""
-    hands: list[list[int]] = [[] for _ in range(ranks)]
-    fewest = [(0, rank) for rank in range(ranks)]  # a heap
-    for length in sorted(lengths, reverse=True):
-        tokens, rank = fewest[0]
-        hands[rank].append(length)
-        heapreplace(fewest, (tokens + length, rank))
-    return [tuple(hand) for hand in hands]
+    return [tuple(lengths[place] for place in hand) for hand in pack(lengths, ranks, len(lengths))]
 
 
 def shard_size(whole: int, ranks: int, what: str) -> int:

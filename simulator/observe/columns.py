@@ -78,11 +78,9 @@ class StaticTasks:
     def append(self, name: str, stream: str, kind: str, engine: str, layer: int, micro_batch: int,
                wire_bytes: float) -> int:
         """Adds a task that was not known before the run (a live process did it); returns its number."""
-        row = {"name": name, "stream": stream, "kind": kind, "engine": engine, "layer": layer,
-               "micro_batch": micro_batch, "flops": 0.0, "hbm_bytes": 0.0, "wire_bytes": wire_bytes, "after": (),
-               "host_after": -1, "communication": True}
-        for field, value in row.items():
-            getattr(self, field).append(value)
+        row = name, stream, kind, engine, layer, micro_batch, 0.0, 0.0, wire_bytes, (), -1, True
+        for field, value in zip(fields(self), row, strict=True):
+            getattr(self, field.name).append(value)
         return len(self.name) - 1
 
 

@@ -205,10 +205,7 @@ def _times(metrics: Metrics) -> list[RenderableType]:
 def _header(report: ReportInput) -> Text:
     from rich.text import Text
 
-    header = Text(report.title, style="bold")
-    for fact in report.facts:
-        header.append("\n" + fact, "not bold")
-    return header
+    return Text.assemble((report.title, "bold"), *(f"\n{fact}" for fact in report.facts))
 
 
 def _numbers(report: ReportInput) -> Table:

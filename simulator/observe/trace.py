@@ -173,8 +173,7 @@ class _Events:
                 continue
             number += 1
             head = f'"cat":"wait","name":"waits for","id":{number}'
-            yield (f'{{"ph":"s",{head},"pid":{self.pid[awaited]},"tid":{self.tid[awaited]},'
-                   f'"ts":{_us(left)}}}')
+            yield (f'{{"ph":"s",{head},"pid":{self.pid[awaited]},"tid":{self.tid[awaited]},"ts":{_us(left)}}}')
             yield f'{{"ph":"f","bp":"e",{head},"pid":{self.pid[row]},"tid":{self.tid[row]},"ts":{_us(at)}}}'
 
     def flights(self, flights: Iterable[Flight], ranks: set[int]) -> Iterator[str]:

@@ -89,11 +89,8 @@ class Requests(Part):
 def decode_measures(batch: Requests, seconds: float) -> dict[str, float]:
     """Iteration time, time per output token (TPOT), and output tokens per second and card."""
     tpot_s = seconds / batch.tokens_per_iteration
-    return {
-        "iteration_ms": seconds * 1e3,
-        "tpot_ms": tpot_s * 1e3,
-        "throughput_tok_s_per_card": batch.per_card / tpot_s,
-    }
+    rate = batch.per_card / tpot_s
+    return {"iteration_ms": seconds * 1e3, "tpot_ms": tpot_s * 1e3, "throughput_tok_s_per_card": rate}
 
 
 class Layout(Part):

@@ -114,9 +114,7 @@ def prepare(scenario: Scenario, seed: int = 0, record: Callable[..., World] = re
                 raise ValueError(f"memory: {item!r} is not (name, category, bytes)")
             ledger.add(*item)  # type: ignore[arg-type]
         ledger.check()
-        world = record(
-            lambda npu: workload.program(npu, case), case.ranks, groups, partial(workload.coordinates, case)
-        )
+        world = record(lambda npu: workload.program(npu, case), case.ranks, groups, partial(workload.coordinates, case))
     except (ProgramError, ValueError) as error:
         raise InputError(f"{scenario.name}: {located(error)}") from error
     return Prepared(scenario, machine, case, world, fabric, ledger, reads)

@@ -127,15 +127,20 @@ def summary(rows: Sequence[ExpectedRow]) -> str:
     """One line: how many values, how far off by role, what is not simulated."""
     parts = [f"{len(rows)} expected values of {len({row.scenario for row in rows})} scenarios"]
     for role in ("fit", "predict"):
-        errors = [abs(row.error) for row in rows if row.role == role and row.error is not None and not row.band]
+        errors, met = _errors(rows, role)
         if errors:
             mean = sum(errors) / len(errors)
             parts.append(f"{role}: {len(errors)} values, mean error {mean:.1%}, largest {max(errors):.1%}")
-        banded = [row.error == 0 for row in rows if row.role == role and row.error is not None and row.band]
-        if banded:
-            parts.append(f"{role}: {sum(banded)} of {len(banded)} bands and signs met")
+        if met:
+            parts.append(f"{role}: {sum(met)} of {len(met)} bands and signs met")
     broken = len({row.scenario for row in rows if row.missing})
     return "; ".join(parts + ([f"not simulated: values of {broken} scenarios"] if broken else []))
+
+
+def _errors(rows: Sequence[ExpectedRow], *roles: str) -> tuple[list[float], list[bool]]:
+    """Errors of the values of these roles, without their signs, and which of their bands are met."""
+    there = [row for row in rows if row.role in roles and row.error is not None]
+    return [abs(row.error or 0.0) for row in there if not row.band], [row.error == 0 for row in there if row.band]
 
 
 SYSTEMS = {
@@ -156,13 +161,12 @@ def by_system(rows: Sequence[ExpectedRow]) -> str:
 
 
 def _accuracy(rows: Sequence[ExpectedRow]) -> list[str]:
-    errors = sorted(abs(row.error) for row in rows if row.role == "predict" and row.error is not None and not row.band)
-    met = [row.error == 0 for row in rows if row.band and row.error is not None]
+    (errors, _), (_, met) = _errors(rows, "predict"), _errors(rows, "fit", "predict")
     fitted = sum(row.role == "fit" for row in rows)
     if not errors:
         return [str(fitted), "0", "-", "-", "-", f"{sum(met)} of {len(met)}"]
     near = sum(error <= 0.05 for error in errors)
-    return [str(fitted), str(len(errors)), f"{median(errors):.1%}", f"{errors[-1]:.1%}",
+    return [str(fitted), str(len(errors)), f"{median(errors):.1%}", f"{max(errors):.1%}",
             f"{near} of {len(errors)}", f"{sum(met)} of {len(met)}"]
 
 
