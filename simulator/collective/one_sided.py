@@ -103,8 +103,7 @@ def keys_of(fabric: Fabric, members: tuple[int, ...], rank: int) -> tuple[Capaci
 def ports_of(fabric: Fabric, members: tuple[int, ...], rank: int) -> tuple[Port, ...]:
     """The edges at a die through which it reaches the others, and how many of them each one leads to, inside out.
 
-    Raises:
-        InputError: links further in are narrower than the ports, or bytes pass through other dies.
+    InputError: links further in are narrower than the ports, or bytes pass through other dies.
     """
     if not (fabric.arithmetic and fabric.as_described):
         return _by_pair(fabric, members)[0][rank]

@@ -38,11 +38,7 @@ class LiveReplay(Replay):
             npu.meet = self._meet
 
     def run(self) -> int:
-        """Run to the end; the makespan in ps.
-
-        Raises:
-            RunError: a flag, a count or a transfer for which a process waits can never come; it names them.
-        """
+        """Run to the end; the makespan in ps. RunError names flags, counts and transfers that can never come."""
         makespan_ps = super().run()
         if any(process.is_alive for process in self.proxies.values()):
             raise RunError(self._deadlock([]))

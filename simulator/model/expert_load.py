@@ -45,11 +45,7 @@ class ExpertLoad:
 
     @classmethod
     def of(cls, s: ModelShapes, dies: Dies, skew: float | None, seed: int) -> ExpertLoad:
-        """The load of a model on a layout.
-
-        Raises:
-            ValueError: no die is left for routed experts.
-        """
+        """The load of a model on a layout; ValueError: no die is left for routed experts."""
         routed = dies.expert_parallel - dies.shared
         if routed < 1:
             raise ValueError(f"{dies.shared} of {dies.expert_parallel} dies hold the shared expert: none are left")

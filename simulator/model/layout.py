@@ -9,11 +9,7 @@ from simulator.model.eplb import pack
 
 
 def blocks(ranks: int, size: int, setting: str = "") -> list[tuple[int, ...]]:
-    """Groups of `size` neighbours: blocks(4, 2) is [(0, 1), (2, 3)].
-
-    Raises:
-        ValueError: the ranks do not divide into such groups; it names the setting that says how large they are.
-    """
+    """Groups of `size` neighbours: blocks(4, 2) is [(0, 1), (2, 3)]; ValueError, with `setting`, if none fit."""
     if size < 1 or ranks % size:
         raise ValueError(f"{ranks} ranks do not divide into groups of {size}{setting and f' ({setting})'}")
     return [tuple(range(first, first + size)) for first in range(0, ranks, size)]
@@ -33,11 +29,7 @@ def deal(lengths: Sequence[int], ranks: int) -> list[tuple[int, ...]]:
 
 
 def shard_size(whole: int, ranks: int, what: str) -> int:
-    """What each rank holds of a dimension: shard_size(128, 8, "heads") is 16.
-
-    Raises:
-        ValueError: it does not divide evenly.
-    """
+    """What each rank holds of a dimension: shard_size(128, 8, "heads") is 16; ValueError where it does not divide."""
     if whole % ranks:
         raise ValueError(f"{whole} {what} do not divide over {ranks} ranks")
     return whole // ranks

@@ -93,11 +93,7 @@ class Drawn:
 def routing_of(
     tokens: Sequence[int], experts: int, per_token: int, skew: float | None, seed: tuple[int, ...]
 ) -> Balanced | Drawn:
-    """Balanced without a skew, drawn with one (0.0 included).
-
-    Raises:
-        ValueError: the experts do not divide over the ranks, or `check_skew` refuses.
-    """
+    """Balanced without a skew, drawn with one (0.0 included); ValueError: experts do not divide, or as `check_skew`."""
     if experts % len(tokens):
         raise ValueError(f"{experts} experts do not divide over {len(tokens)} ranks")
     if skew is None:
@@ -117,11 +113,7 @@ def power_law(experts: int, skew: float, random: np.random.Generator) -> np.ndar
 
 
 def check_skew(experts: int, per_token: int, skew: float) -> None:
-    """Whether a token can choose the most popular expert as often as this skew asks for.
-
-    Raises:
-        ValueError: it would choose it more than once.
-    """
+    """ValueError if a token would choose the most popular expert more than once at this skew."""
     often = per_token / sum((place + 1) ** -skew for place in range(experts))
     if often > 1.0:
         raise ValueError(

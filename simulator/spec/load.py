@@ -22,9 +22,7 @@ from simulator.units import Quantity
 def load_machine(name: str | Path) -> MachineSpec:
     """A machine of the library by name ("atlas_a3"), or a user's own file by path.
 
-    Raises:
-        NotFound: no such name or file; lists the names.
-        SpecError: everything that is wrong with the file.
+    NotFound lists the names that there are; SpecError says everything that is wrong with the file.
     """
     path = paths.find("topologies", name)
     return _checked(_tables(path), str(path))

@@ -152,11 +152,7 @@ class MachineSpec(TomlTable):
         return {name: families_of(name, self.kernels, self.generations) for name in (*self.kernels, *self.generations)}
 
     def kernels_of(self, generation: str) -> dict[str, KernelSpec]:
-        """Kernel families of a software generation, one of the machine's own or one derived from it.
-
-        Raises:
-            NoSuchName: no such generation; says which there are.
-        """
+        """Kernel families of a software generation, the machine's own or derived; NoSuchName says which there are."""
         if generation not in self._families:
             known, hint = ", ".join(sorted(self._families)), did_you_mean(generation, self._families)
             raise NoSuchName(generation, f"{self.name} has no kernel generation '{generation}'{hint}: it has {known}")

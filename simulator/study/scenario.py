@@ -249,11 +249,7 @@ class Scenario(Part):
         return leaves(self)
 
     def replace(self, changes: Mapping[str, str]) -> Scenario:
-        """The scenario with settings changed, from text as on the command line.
-
-        Raises:
-            InputError: a wrong key (with the right ones) or a wrong value (with what is right).
-        """
+        """The scenario with settings changed, from text; InputError says all that is wrong, and what is right."""
         machine = {key.partition(".")[2]: text for key, text in changes.items() if key.startswith("machine.")}
         model = {key.partition(".")[2]: text for key, text in changes.items() if key.startswith("model.")}
         own = {key: text for key, text in changes.items() if key.partition(".")[0] not in ("machine", "model")}
