@@ -44,10 +44,7 @@ def _scenario(contended: bool) -> Scenario:
 
 
 def tasks_per_s(contended: bool, record: bool = True) -> Measurement:
-    """Tasks a second of CPU time, recording of programs and replay included.
-
-    record: keep a timeline too, and read the metrics from it.
-    """
+    """Tasks a second of CPU time, recording of programs and replay included; record: a timeline and its metrics too."""
     scenario = _scenario(contended)
 
     def once() -> Measurement:

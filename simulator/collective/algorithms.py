@@ -107,8 +107,8 @@ def algorithm_of(collective: Collective) -> Algorithm:
     kind, name = collective.kind, collective.algorithm
     if (kind, name) not in TABLE:
         there = ALGORITHMS.get(kind, [])
-        hint = did_you_mean(name, there)
-        raise NoSuchName(name, f"{kind}: no algorithm '{name}'{hint}; there are {', '.join(there)}")
+        text = f"{kind}: no algorithm '{name}'{did_you_mean(name, there)}; there are {', '.join(there)}"
+        raise NoSuchName(name, text)
     return TABLE[kind, name]
 
 

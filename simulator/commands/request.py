@@ -24,10 +24,7 @@ PATIENCE_S = 2.0  # a progress bar is shown once a run has taken so long
 
 
 def scenario_of(reference: str, settings: Mapping[str, str]) -> Scenario:
-    """The scenario of that name or path with the settings of the command line; InputError says what is right.
-
-    What its file prints goes to stderr.
-    """
+    """The scenario of that name or path with these settings; InputError says what is right. It prints to stderr."""
     try:
         with redirect_stdout(sys.stderr):
             scenario = library.load_scenario(reference)

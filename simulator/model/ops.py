@@ -49,10 +49,7 @@ def grouped_attention(
     sequences: tuple[tuple[int, int], ...], heads: int, kv_heads: int, qk_dim: int, v_dim: int, family: str,
     dtype: str = "bf16",
 ) -> Work:
-    """Grouped-query attention in decode: heads of a group share keys and values, which stream past L2 once.
-
-    sequences: (queries, cached tokens) of every request.
-    """
+    """Grouped-query attention in decode; keys and values stream past L2 once. sequences: (queries, cached tokens)."""
     scores = tuple((queries, keys, False) for queries, keys in sequences)
     return _attention(scores, heads, kv_heads, qk_dim, v_dim, qk_dim + v_dim, family, dtype)
 

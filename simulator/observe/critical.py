@@ -48,10 +48,7 @@ class CriticalPath:
         return {one: length / self.makespan_ps for one, length in total.most_common()}
 
     def by_kind_and_bound(self, least: float = 0.0) -> dict[tuple[str, str], float]:
-        """Shares of more than `least` by (kind, bound_by): which parameters mattered.
-
-        The kind is "host" or "wait" where the path runs through no work.
-        """
+        """Shares of more than `least` by (kind, bound_by); the kind is "host" or "wait" where the path has no work."""
         shares = self.shares(lambda one: (one.what if one.what in ("host", "wait") else one.kind, one.bound_by))
         return {pair: share for pair, share in shares.items() if share > least}
 

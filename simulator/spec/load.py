@@ -106,8 +106,7 @@ def _generations(spec: MachineSpec) -> Iterator[tuple[str, Any, str]]:
         for key, named, there in (("collectives", derived.collectives, spec.collectives),
                                   ("unchanged", derived.unchanged, families)):  # fmt: skip
             for wrong in sorted(set(named) - set(there)):
-                hint = did_you_mean(wrong, there)
-                yield f"generations.{name}.{key}", wrong, f"there are {', '.join(there)}{hint}"
+                yield f"generations.{name}.{key}", wrong, f"there are {', '.join(there)}{did_you_mean(wrong, there)}"
 
 
 def _cuts(spec: MachineSpec) -> Iterator[tuple[str, Any, str]]:

@@ -103,10 +103,7 @@ class CollectiveSpec(TomlTable):
     step_latencies: PositiveCount | None = None
 
     def rate_bytes_per_s(self, kind: str, bytes_per_peer: float) -> float:
-        """Rate on the wire, one way per rank: what the curve says, as far as its cores can drive it.
-
-        kind: "all_to_all", "all_gather", "reduce_scatter", "all_reduce" or "send".
-        """
+        """Rate on the wire, one way per rank, of a kind in `ladder`: as its curve says, and its cores can drive."""
         rate = self._curve_rate(kind, bytes_per_peer)
         if self.rate_per_core is None:
             return rate

@@ -19,10 +19,8 @@ _LATENCIES = "floor", "serial_per_k", "per_row", "per_group", "per_slot"  # of a
 
 
 def parameters_of(critical: CriticalPath, machine: MachineSpec, generation: str, world: World) -> list[dict[str, Any]]:
-    """Parameters that bounded more than 1% of the critical path, the most important first.
-
-    Each has name (dotted key in the machine's file), value, unit, kind, source and share of the critical path.
-    """
+    """Parameters that bounded more than 1% of the critical path, the most important first: name (dotted key in the
+    machine's file), value, unit, kind, source and share of the critical path."""
     known = dict(quantities(machine))
     shares: Counter[str] = Counter()
     tasks = cache(lambda rank: world.programs[rank].tasks)

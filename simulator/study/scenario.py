@@ -51,10 +51,7 @@ class Prompts(Part):
 
 
 class Requests(Part):
-    """Requests in decode: so many on every card, each with a prompt and an output, `draft_tokens` by MTP modules.
-
-    Simulated is the iteration half-way through the output.
-    """
+    """Requests in decode, half-way through their outputs: so many a card, `draft_tokens` of each by MTP modules."""
 
     per_card: int = Field(gt=0, le=10**4, description="requests on every card")
     prompt_tokens: PositiveInt = Field(2048, description="of each request")

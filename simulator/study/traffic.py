@@ -21,10 +21,7 @@ _Others = list[tuple[int, str, Collective]]
 
 
 def traffic(world: World, roles: Roles, lowering: Lowering, fabric: Fabric) -> dict[str, float]:
-    """Level, and "level_block" -> bytes that an average rank sends over links of that level.
-
-    They are counted where they leave a die. A block is the first word of a task's name.
-    """
+    """Level, and "level_block" -> bytes that an average rank sends over links of that level, where they leave a die."""
 
     of_exchange = cache(partial(_by_level, lowering, fabric))
 
