@@ -102,10 +102,16 @@ def block_of(name: str) -> str:
     return name.partition(".")[0]
 
 
-def middle_layer(columns: Columns) -> int:
-    """The layer in the middle of those that there are; -1 if there is none."""
-    layers = sorted({layer for layer in columns["layer"].tolist() if layer >= 0})
-    return layers[len(layers) // 2] if layers else -1
+def layer_of(columns: Columns, rank: int, layer: int | None) -> tuple[dict[str, Array], int, Array, int | None]:
+    """A rank's rows, one of its layers (None: the middle; -1: none), its rows, how much later the next starts (ps)."""
+    mine = select(columns, columns["rank"] == rank)
+    if layer is None:
+        layers = sorted(set(mine["layer"][mine["layer"] >= 0].tolist()))
+        layer = layers[len(layers) // 2] if layers else -1
+    here, start = mine["layer"] == layer, mine["start_ps"]
+    following = start[mine["layer"] == layer + 1]
+    later = int(following.min() - start[here].min()) if layer >= 0 and len(following) and here.any() else None
+    return mine, layer, here, later
 
 
 def rank_weights(columns: Columns) -> tuple[Array, Array, Array]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypeVar
 
 from simulator import np
+from simulator.np import Array
 from simulator.observe.columns import Columns, host_free_ps, row_keys
 
 KeyT = TypeVar("KeyT")
@@ -144,8 +145,7 @@ class _Walk:
     def _last_peer(self, row: int) -> int:
         """The row of the same collective that was ready last; the row itself where it has no later peer."""
         start = self.columns["start_ps"][row]
-        first, last = np.searchsorted(self.starts, start), np.searchsorted(self.starts, start, side="right")
-        peers = self.by_start[first:last]
+        peers = self.by_start[_equal(self.starts, start)]
         for name in ("name", "layer", "micro_batch"):
             peers = peers[self.columns[name][peers] == self.columns[name][row]]
         latest = int(peers[self.columns["ready_ps"][peers].argmax()])
@@ -153,8 +153,7 @@ class _Walk:
 
     def _ended(self, time_ps: int, rank: int) -> int | None:
         """The task of a rank that ended at an instant, the one issued last if several did; None if there is none."""
-        first, last = np.searchsorted(self.ends, time_ps), np.searchsorted(self.ends, time_ps, side="right")
-        rows = self.by_end[first:last]
+        rows = self.by_end[_equal(self.ends, time_ps)]
         rows = rows[self.columns["rank"][rows] == rank]
         fresh = [one for one in rows.tolist() if one not in self.passed]
         return max(fresh, default=None)
@@ -174,3 +173,8 @@ class _Walk:
         columns = self.columns
         self.segments.append(Segment(int(columns["rank"][row]), int(columns["task"][row]), str(columns["name"][row]),
                                      str(columns["kind"][row]), from_ps, to_ps, what, bound_by))
+
+
+def _equal(ascending: Array, value: int) -> slice:
+    """Where an ascending array has a value."""
+    return slice(*np.searchsorted(ascending, (value, value + 1)))

@@ -20,21 +20,19 @@ class Ties:
         order = np.argsort(owner, kind="stable")
         self.vertices = vertices
         self._label, self._other = label[order], other[order]
-        self._tied, self._first = np.unique(owner[order], return_index=True)
+        self._tied, first = np.unique(owner[order], return_index=True)
+        self._bounds = np.append(first, len(owner))
 
     def of(self, vertex: int) -> tuple[Array, Array]:
         """Labels and other ends of a vertex, in the order in which they were given."""
-        place = int(np.searchsorted(self._tied, vertex))
-        if place == len(self._tied) or self._tied[place] != vertex:
-            return self._label[:0], self._other[:0]
-        end = self._first[place + 1] if place + 1 < len(self._first) else len(self._label)
-        return self._label[self._first[place] : end], self._other[self._first[place] : end]
+        start, end = self._bounds[np.searchsorted(self._tied, (vertex, vertex + 1))]
+        return self._label[start:end], self._other[start:end]
 
     def bags(self, colours: Array) -> Array:
         """The bag of every vertex's ties, as a number; 0 for those without any."""
         bags = np.zeros(self.vertices, dtype=np.uint64)
         if len(self._tied):
-            bags[self._tied] = np.add.reduceat(mixed(self._label, colours[self._other]), self._first)
+            bags[self._tied] = np.add.reduceat(mixed(self._label, colours[self._other]), self._bounds[:-1])
         return bags
 
 
