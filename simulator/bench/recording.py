@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from simulator.bench.benchmark import Measurement, peak_mib, timed
-from simulator.bench.streams import replay_alone
+from simulator.bench.replays import replay_alone
 from simulator.observe.timeline import StaticTasks, Timeline, Unrecorded
 
 ROWS, PER_RANK = 10_000_000, 10_000

@@ -47,18 +47,18 @@ BENCHMARKS = (
     Benchmark("flows_tree_by_host", "the same; what a host sends and receives is waited for together, 64 ends are told",
               _later("flows.tree_by_host"), "s", 0.14, limit=WALK),
     Benchmark("streams_alone", "144 ranks x 61 layers x 2 x 25 kernels, nothing shared, whole run, best of three",
-              _later("streams.tasks_per_s", contended=False), "tasks/s", 200_000, more_is_better=True,
+              _later("replays.tasks_per_s", contended=False), "tasks/s", 200_000, more_is_better=True,
               limit="columns and metrics of the finished run are a good part of it"),
     Benchmark("streams_unrecorded", "the same without recording",
-              _later("streams.tasks_per_s", contended=False, record=False), "tasks/s", 200_000, more_is_better=True),
+              _later("replays.tasks_per_s", contended=False, record=False), "tasks/s", 200_000, more_is_better=True),
     Benchmark("streams_contended", "streams_alone on two streams that contend, a collective per half layer, whole run",
-              _later("streams.tasks_per_s", contended=True), "tasks/s", 100_000, more_is_better=True),
+              _later("replays.tasks_per_s", contended=True), "tasks/s", 100_000, more_is_better=True),
     Benchmark("collective_8", "A symmetric collective on 8 ranks by roles, mean of four kinds",
-              _later("collectives.simulation", 8), "us", 100),
-    *(Benchmark(f"collective_{n}", f"the same on {n:,} ranks", _later("collectives.simulation", n), "us", 100)
+              _later("replays.collective", 8), "us", 100),
+    *(Benchmark(f"collective_{n}", f"the same on {n:,} ranks", _later("replays.collective", n), "us", 100)
       for n in (144, 384, 4096, 65_536)),
     Benchmark("collective_prepare", "What is prepared before for these collectives on 65,536 ranks, a rank",
-              _later("collectives.preparation", 65_536), "us/rank", 150),
+              _later("replays.preparation", 65_536), "us/rank", 150),
     Benchmark("decode_roles", "Decode iteration, 61 layers, two micro-batches, 288 dies by roles",
               _later("decode.run"), "s", 0.5),
     Benchmark("decode_kinds", "the same with two kinds of experts, one hotter than the other",
@@ -95,11 +95,11 @@ SERIES = (
     ("ranks, each by itself (one layer of skewed decode, 288 a group)", {n: n for n in (288, 576, 1152)},
      lambda n: _later("decode.run", n, "all", 1, kinds=288)().cpu_s),
     ("ranks by roles (preparing four collectives of all)", {n: n for n in (1024, 4096, 16_384)},
-     lambda n: timed(_later("collectives.prepared", n, 1))[0]),
+     lambda n: timed(_later("replays.prepared", n, 1))[0]),
     ("layers (skewed decode, 288 dies)", {n: n for n in (2, 4, 8)},
      lambda n: _later("decode.run", 288, "all", n, kinds=288)().cpu_s),
     ("tasks (collectives on 4,096 ranks by roles)", {4 * n: n for n in (250, 500, 1000, 2000)},
-     lambda n: timed(_later("collectives.prepared", 4096, n)().run)[0]),
+     lambda n: timed(_later("replays.prepared", 4096, n)().run)[0]),
     ("flows that share nothing", {n: n for n in (5000, 20_000, 80_000)},
      lambda n: _later("flows.independent", n)().cpu_s),
     ("flows all coupled, sizes all different", {n * (n - 1): n for n in (16, 32, 64)},
@@ -111,7 +111,7 @@ SERIES = (
 def growth() -> list[GrowthPoint]:
     """How cost grows: every series in ascending order; about half a minute in all."""
     _later("decode.run", layers=1)()  # imports
-    _later("collectives.prepared", 8, 1)()
+    _later("replays.prepared", 8, 1)()
     return [(name, count, cpu_s_of(size)) for name, sizes, cpu_s_of in SERIES for count, size in sizes.items()]
 
 

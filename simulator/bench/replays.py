@@ -1,19 +1,30 @@
-"""Speed of streams: tasks a second on 144 ranks and 61 layers, alone and with contention and collectives."""
+"""Speed of replays: streams of 144 ranks and 61 layers, alone or with contention; collectives by roles, of any size.
+
+Of collectives, what is prepared before is measured apart.
+"""
 
 from __future__ import annotations
+
+from functools import partial
 
 from simulator.bench.benchmark import Measurement, best_of, timed
 from simulator.collective.lowering import Lowering
 from simulator.die.tape import TaskObserver
+from simulator.fabric.graph import Fabric
 from simulator.model import ops
+from simulator.observe.timeline import Unrecorded
 from simulator.program.rank import Rank
-from simulator.replay.replay import Replay
+from simulator.program.world import record_world
+from simulator.replay.replay import Replay, rate_of
+from simulator.spec.load import load_machine, override
 from simulator.study.library import load_scenario
 from simulator.study.scenario import Case, Scenario, Workload
 from simulator.study.simulate import prepare, simulate
-from simulator.symmetry.roles import unfolded
+from simulator.symmetry.roles import find_roles, unfolded
 
 CARDS, LAYERS, MICRO_BATCHES, TASKS = 72, 61, 2, 25
+KINDS = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce")
+EACH = 250
 
 
 def _alone(npu: Rank, case: Case) -> None:
@@ -61,3 +72,36 @@ def replay_alone(watch: TaskObserver) -> Replay:
     lowering = Lowering(ready.fabric, ready.machine.collectives)
     roles, kernels = unfolded(ready.world), ready.scenario.kernels
     return Replay(ready.world, ready.machine, kernels, ready.fabric, lowering, roles, watch)
+
+
+def _collectives(npu: Rank, each: int) -> None:
+    world = npu.group("world")
+    for kind in KINDS:
+        for _ in range(each):
+            getattr(world, kind)(kind, 2**16, "sdma")
+
+
+def prepared(ranks: int, each: int = EACH) -> Replay:
+    """Every kind so many times, on one group of all ranks, ready to run."""
+    machine = override(load_machine("atlas_a3"), {"fabric.supernode.size": str(max(48, ranks // 16))})
+    fabric = Fabric(machine, ranks)
+    lowering = Lowering(fabric, machine.collectives)
+    groups = {"world": [tuple(range(ranks))]}
+    world = record_world(partial(_collectives, each=each), ranks, groups, lambda rank: {})
+    roles = find_roles(world, lowering, partial(rate_of, machine=machine, fabric=fabric))
+    return Replay(world, machine, next(iter(machine.kernels)), fabric, lowering, roles, Unrecorded())
+
+
+def collective(ranks: int) -> Measurement:
+    """CPU microseconds of a collective once everything is prepared."""
+    replay = prepared(ranks)
+    cpu_s, _ = timed(replay.run)
+    count = EACH * len(KINDS)
+    counts = {"tasks": count, "flows": replay.network.stats.started, "solves": replay.network.stats.solves}
+    return Measurement(cpu_s / count * 1e6, cpu_s, counts)
+
+
+def preparation(ranks: int) -> Measurement:
+    """CPU microseconds a rank of fabric, routes, groups and roles of one collective of each kind."""
+    cpu_s, _ = timed(lambda: prepared(ranks, 1))
+    return Measurement(cpu_s / ranks * 1e6, cpu_s, {"ranks": ranks})
