@@ -56,12 +56,12 @@ def ladder(scenario: str, metrics: str, settings: dict[str, str], seed: int, as_
 
 
 def _print(rows: Sequence[LadderRow], metrics: tuple[str, ...]) -> None:
-    from simulator.observe.tables import Titled, console, plain_number, show
+    from simulator.commands.output import print_table
 
     shown = []
     first = rows[0].metrics[metrics[0]]
     for before, one in zip((rows[0], *rows), rows, strict=False):
         value = one.metrics[metrics[0]]
         gains = (f"x {value / before.metrics[metrics[0]]:.3f}", f"x {value / first:.2f}")
-        shown.append((one.title, *(plain_number(one.metrics[name]) for name in metrics), *gains))
-    show(console(), Titled("", ("<step", *(f">{name}" for name in metrics), ">gain of this step", ">of all"), shown))
+        shown.append((one.title, *(one.metrics[name] for name in metrics), *gains))
+    print_table(("<step", *(f">{name}" for name in metrics), ">gain of this step", ">of all"), shown)

@@ -10,13 +10,14 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import rich_click as click
 
 from simulator.errors import InputError
+from simulator.observe.tables import Titled, console, plain_number, show
 from simulator.observe.trace import rates, whole_file, write_trace
 from simulator.study.expected import as_object, compared, plain
 from simulator.study.simulate import Result
@@ -34,6 +35,11 @@ def result_object(result: Result) -> dict[str, Any]:
 def to_json(value: Any) -> str:
     """JSON as all commands print it."""
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table on stdout; numbers with four digits."""
+    show(console(), Titled("", headings, [tuple(map(plain_number, row)) for row in rows]))
 
 
 def warn_unread(scenario: str, keys: Iterable[str]) -> None:

@@ -251,12 +251,8 @@ class Scenario(Part):
         model = {key.partition(".")[2]: text for key, text in changes.items() if key.startswith("model.")}
         own = {key: text for key, text in changes.items() if key.partition(".")[0] not in ("machine", "model")}
         files = {name: changes[name] for name in ("machine", "model") if name in changes}
-        changed = self.variant(
-            **files,
-            machine_changes={**self.machine_changes, **machine},
-            model_changes={**self.model_changes, **model},
-            changes={**self.changes, **changes},
-        )
+        changed = self.variant(**files, machine_changes=self.machine_changes | machine,
+                               model_changes=self.model_changes | model, changes=self.changes | dict(changes))
         mistakes = []
         try:
             changed = replaced(changed, own, changed.numbers)
