@@ -65,14 +65,11 @@ class OutputFolder:
         self.path = path.expanduser()
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"cannot write to '{path}': it is a file, not a folder")
-        self._check(self.path if self.path.is_dir() else self.path.parent)
-
-    def _check(self, nearest: Path) -> None:
-        """Tries to write into the folder that exists already: permission bits alone do not tell."""
+        nearest = self.path if self.path.is_dir() else self.path.parent
         if not nearest.is_dir():
             what = "is a file, not a folder" if nearest.exists() else "does not exist"
             raise InputError(f"cannot write to '{self.path}': '{nearest}' {what}")
-        try:
+        try:  # permission bits alone do not tell
             os.rmdir(tempfile.mkdtemp(prefix=".braid-", dir=nearest))
         except OSError as error:
             raise InputError(f"cannot write to '{self.path}': {error.strerror or error}") from None

@@ -97,8 +97,7 @@ class Result:
 def prepare(scenario: Scenario, seed: int = 0, record: Callable[..., World] = record_world) -> Prepared:
     """Record the programs of a scenario and check that it fits; record: `record_shared` does where none is to run.
 
-    Raises:
-        InputError: a name, number or layout that cannot be. DoesNotFit: more memory than there is, with the ledger.
+    InputError: a name, number or layout that cannot be. DoesNotFit: more memory than there is, with the ledger.
     """
     reads = Reads(scenario.changes)
     machine = scenario.machine_spec(reads)
