@@ -90,9 +90,5 @@ def _numbers(named: Iterable[tuple[str, Quantity]]) -> list[str]:
 
 
 def _origin(quantity: Quantity) -> str:
-    how = [quantity.source]
-    if quantity.expression:
-        how.append(f"= {quantity.expression}")
-    if quantity.fitted_on:
-        how.append(f"fitted on {quantity.fitted_on}")
-    return "; ".join(how)
+    how = {"": quantity.source, "= ": quantity.expression, "fitted on ": quantity.fitted_on}
+    return "; ".join(f"{before}{text}" for before, text in how.items() if text)

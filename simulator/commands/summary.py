@@ -72,13 +72,8 @@ def headline(result: Result) -> dict[str, float]:
 def report_of(result: Result) -> ReportInput:
     """The report of one run."""
     numbers = [(name, number(value)) for name, value in headline(result).items() if not _in_tables(name)]
-    shown = ReportInput(
-        title=f"{result.scenario.name}: {result.scenario.title}",
-        facts=facts(result),
-        numbers=numbers,
-        meanings={name: meaning(name) for name, _ in numbers},
-        expected=compared(result),
-    )
+    title, meanings = f"{result.scenario.name}: {result.scenario.title}", {name: meaning(name) for name, _ in numbers}
+    shown = ReportInput(title, facts(result), numbers, compared(result), meanings=meanings)
     if not result.recorded:
         return shown
     notes = [Footnote(one["name"], f"{one['value']:g} {one['unit']}".removesuffix(" 1"), one["kind"], one["source"])

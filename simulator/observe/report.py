@@ -15,7 +15,6 @@ from simulator.observe.tables import SideBySide, Titled, console, number, percen
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
-    from rich.text import Text
 
 PS_PER_MS = 10**9
 
@@ -83,7 +82,10 @@ def print_report(report: ReportInput, file: IO[str] | None = None, width: int | 
 
 def parts(report: ReportInput, width: int) -> list[RenderableType]:
     """The pieces of a report from top to bottom; the picture is as wide as the console."""
-    made: list[RenderableType] = [_header(report), *([_numbers(report)] if report.numbers else ()), ""]
+    from rich.text import Text
+
+    header = Text.assemble((report.title, "bold"), *(f"\n{fact}" for fact in report.facts))
+    made: list[RenderableType] = [header, *([_numbers(report)] if report.numbers else ()), ""]
     if report.expected:
         made.append(expected_table(report.expected))
     if report.metrics is not None and report.metrics.makespan_ps:
@@ -200,12 +202,6 @@ def _times(metrics: Metrics) -> list[RenderableType]:
     if metrics.communication:
         made.append(communication_table(metrics))
     return [*made, Text(f"{stretch_sentence(metrics)}\n{host_sentence(metrics)}\n")]
-
-
-def _header(report: ReportInput) -> Text:
-    from rich.text import Text
-
-    return Text.assemble((report.title, "bold"), *(f"\n{fact}" for fact in report.facts))
 
 
 def _numbers(report: ReportInput) -> Table:

@@ -20,11 +20,8 @@ from simulator.study.scenario import Scenario
 
 def scenario_names() -> list[tuple[str, str]]:
     """(name, first line of what it is) of every scenario of the library, file by file in the order of the code."""
-    return [
-        (f"{file}:{name}", (inspect.getdoc(function) or "").partition("\n")[0])
-        for file in paths.names("scenarios")
-        for name, function in _functions(_module(paths.find("scenarios", file)))
-    ]
+    return [(f"{file}:{name}", (inspect.getdoc(function) or "").partition("\n")[0]) for file in paths.names("scenarios")
+            for name, function in _functions(_module(paths.find("scenarios", file)))]
 
 
 def load_scenario(reference: str) -> Scenario:
