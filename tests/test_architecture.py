@@ -16,14 +16,14 @@ PACKAGE = ROOT / "simulator"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 FLOORS = (
-    ("compiled", "units", "errors", "paths"),
+    ("compiled", "np", "units", "errors", "paths"),
     "physics", "spec", "fabric", "die", "program", "collective", "symmetry", "replay", "live", "model", "study",
     "calibrate", "bench", "commands", "__main__",
 )
 """Folders from the ground up, each on a floor of its own above the files of the package that all may import."""
 
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in ([names] if isinstance(names, str) else names)}
-BESIDE = "observe"  # imports units alone; whoever runs something may import it
+BESIDE = "observe"  # imports numpy and units alone; whoever runs something may import it
 OBSERVED_FROM = FLOOR["study"]
 VAGUE = re.compile(r"\b(?:(?:no|some|every|any)body|whoever)\b", re.IGNORECASE)
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 400, 60
@@ -73,7 +73,7 @@ def test_imports_point_down_only(file: Path) -> None:
     for imported in _imports(file):
         there = _noun(imported)
         if here == BESIDE:
-            assert there in (BESIDE, "units"), f"observe/ imports {imported}; it may import units alone"
+            assert there in (BESIDE, "np", "units"), f"observe/ imports {imported}; it may import numpy and units alone"
         elif there == BESIDE:
             assert FLOOR[here] >= OBSERVED_FROM, f"{here} must not know who watches, but imports {imported}"
         else:

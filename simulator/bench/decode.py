@@ -7,18 +7,20 @@ routing draws the rows of every expert per layer and half, and every die puts an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING
 
+from simulator import np
 from simulator.bench.benchmark import Measurement, timed
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from simulator.model.mla import Kernels
-    from simulator.program.rank import Rank
-    from simulator.spec.model import ModelShapes
-    from simulator.study.scenario import Case, Scenario
+from simulator.model import decode, ops
+from simulator.model.mla import Kernels
+from simulator.model.routing import power_law
+from simulator.program.rank import Rank
+from simulator.program.task import Collective
+from simulator.spec.model import ModelShapes
+from simulator.study.library import load_scenario
+from simulator.study.scenario import Case, Scenario, Workload
+from simulator.study.simulate import simulate
 
 EXPERT_PARALLEL, LAYERS, HALVES, TOKENS, CONTEXT = 288, 61, 2, 48, 4096
 CORES = {"attention": {"cube": 12, "vector": 24}, "moe": {"cube": 12, "vector": 24}}
@@ -27,10 +29,6 @@ CORES = {"attention": {"cube": 12, "vector": 24}, "moe": {"cube": 12, "vector": 
 @cache
 def _rows(layer: int, half: int) -> Sequence[int]:
     """Rows for every die's expert, drawn from a power law."""
-    import numpy as np
-
-    from simulator.model.routing import power_law
-
     random = np.random.default_rng((layer, half))
     popularity = power_law(EXPERT_PARALLEL, 0.1, random)
     rows: list[int] = random.multinomial(TOKENS * 8 * EXPERT_PARALLEL, popularity).tolist()
@@ -40,14 +38,10 @@ def _rows(layer: int, half: int) -> Sequence[int]:
 @cache
 def _experts(shapes: ModelShapes, rows: int, weights: str) -> Kernels:
     """What a die computes for so many rows of its expert."""
-    from simulator.model import decode
-
     return decode.experts(shapes, (rows,), weights)
 
 
 def _attention(npu: Rank, case: Case, weights: str) -> None:
-    from simulator.model import decode, ops
-
     s = case.shapes
     kernels = decode.in_l2([("attention.norm", ops.add_rms_norm(TOKENS, s.hidden))])
     kernels += decode.prolog(s, TOKENS, weights)
@@ -58,9 +52,6 @@ def _attention(npu: Rank, case: Case, weights: str) -> None:
 
 def _moe(npu: Rank, case: Case, layer: int, half: int, kinds: int) -> None:
     """kinds: how many loads of experts there are, dealt out in turn; 0: balanced."""
-    from simulator.model import decode
-    from simulator.program.task import Collective
-
     s, ep = case.shapes, npu.group("ep")
     away = TOKENS * 8
     for name, work in decode.gate(s, TOKENS):
@@ -113,9 +104,6 @@ def scenario(dies: int, layers: int = LAYERS, kinds: int = 0) -> Scenario:
 
     kinds: of experts by their load, in every group (288: each has its own); 0: routing is balanced.
     """
-    from simulator.study.library import load_scenario
-    from simulator.study.scenario import Workload
-
     workload = Workload(
         program=lambda npu, case: _iteration(npu, case, layers, kinds),
         groups=lambda case: {"ep": [
@@ -130,7 +118,5 @@ def scenario(dies: int, layers: int = LAYERS, kinds: int = 0) -> Scenario:
 
 def run(dies: int = EXPERT_PARALLEL, ranks: str = "roles", layers: int = LAYERS, kinds: int = 0) -> Measurement:
     """CPU seconds of a whole run, recording of programs, replay and metrics included."""
-    from simulator.study.simulate import simulate
-
     cpu_s, result = timed(lambda: simulate(scenario(dies, layers, kinds), ranks=ranks))
     return Measurement(cpu_s, cpu_s, {"tasks": len(result.timeline), "ranks": dies})

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from simulator.bench.benchmark import Measurement, best_of, timed
-
-if TYPE_CHECKING:
-    from simulator.physics.flows import Capacity, Flow
+from simulator.physics.clock import Clock, call_later
+from simulator.physics.flows import Capacity, Countdown, Flow, Network
 
 INDEPENDENT_FLOWS = 20_000
 HOSTS = 144
@@ -19,8 +17,6 @@ FLOW_BYTES = 1e6
 
 def independent(count: int = INDEPENDENT_FLOWS) -> Measurement:
     """20,000 flows, each alone on a capacity of its own; value: CPU microseconds a flow, started to finished."""
-    from simulator.physics.flows import Capacity, Flow
-
     return best_of(lambda: _measured([Flow(FLOW_BYTES + number, [(Capacity(f"port {number}", RATE_BYTES_PER_S), 1.0)])
                                       for number in range(count)]))
 
@@ -42,8 +38,6 @@ def tree() -> Measurement:
 
 def tree_by_host() -> Measurement:
     """The same; all that a host sends, and all that it receives, is waited for together."""
-    from simulator.physics.flows import Countdown
-
     flows, reached = skewed_tree(), list[object]()
     sent, received = ([Countdown(TREE_HOSTS - 1, reached.append) for _ in range(TREE_HOSTS)] for _ in "ab")
     for flow in flows:
@@ -54,8 +48,6 @@ def tree_by_host() -> Measurement:
 
 
 def _ports(way: str, count: int, rate_bytes_per_s: float = RATE_BYTES_PER_S) -> list[Capacity]:
-    from simulator.physics.flows import Capacity
-
     return [Capacity(f"{way} {number}", rate_bytes_per_s) for number in range(count)]
 
 
@@ -65,8 +57,6 @@ def _pairs(hosts: int) -> list[tuple[int, int]]:
 
 def all_to_all(hosts: int) -> list[Flow]:
     """From each host, over its port, to each other, over that host's port; tagged (from, to)."""
-    from simulator.physics.flows import Flow
-
     out, into, pairs = _ports("out", hosts), _ports("in", hosts), _pairs(hosts)
     return [Flow(FLOW_BYTES + 97.0 * (number * 7919 % len(pairs)), [(out[a], 1.0), (into[b], 1.0)], tag=(a, b))
             for number, (a, b) in enumerate(pairs)]
@@ -78,8 +68,6 @@ def skewed_tree() -> list[Flow]:
     Eight hosts under a switch, over whose link up and link down go the flows that leave and enter it; a link is as fast
     as four ports. Host b receives in proportion to (b + 1) ** -0.5, and every size is different.
     """
-    from simulator.physics.flows import Flow
-
     out, into, pairs = _ports("out", TREE_HOSTS), _ports("in", TREE_HOSTS), _pairs(TREE_HOSTS)
     switches, link_bytes_per_s = TREE_HOSTS // TREE_BELOW, RATE_BYTES_PER_S * TREE_BELOW / 2
     up, down = _ports("up", switches, link_bytes_per_s), _ports("down", switches, link_bytes_per_s)
@@ -102,9 +90,6 @@ def _measured(flows: list[Flow]) -> Measurement:
 
     Each flow's own end is told, but of those that count down.
     """
-    from simulator.physics.clock import Clock, call_later
-    from simulator.physics.flows import Network
-
     env = Clock()
     network = Network(env)
     finished: list[Flow] = []

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from simulator.bench.benchmark import Measurement, peak_mib, timed
-
-if TYPE_CHECKING:
-    from simulator.observe.timeline import Timeline
+from simulator.bench.replays import replay_alone
+from simulator.observe.timeline import StaticTasks, Timeline, Unrecorded
 
 ROWS, PER_RANK = 10_000_000, 10_000
 
 
 def _timeline(ranks: int) -> Timeline:
-    from simulator.observe.timeline import StaticTasks, Timeline
-
     count = PER_RANK
     static = StaticTasks(
         name=["kernel"] * count, stream=["compute"] * count, kind=["gemm"] * count, engine=["cube"] * count,
@@ -30,21 +26,22 @@ def _timeline(ranks: int) -> Timeline:
 
 def rows() -> Measurement:
     """Peak memory while ten million rows are recorded, a row."""
-    timeline = _timeline(ROWS // PER_RANK)
-    before_mib = peak_mib()
+    timeline, before_mib = _timeline(ROWS // PER_RANK), peak_mib()
     cpu_s, _ = timed(lambda: _record(timeline))
-    return Measurement((peak_mib() - before_mib) * 2**20 / ROWS, cpu_s, {"rows": len(timeline)})
+    return _a_row(before_mib, cpu_s, {"rows": len(timeline)})
 
 
 def written() -> Measurement:
     """Peak memory while they are recorded and then written to Parquet, a row; CPU time of the writing."""
-    timeline = _timeline(ROWS // PER_RANK)
-    before_mib = peak_mib()
+    timeline, before_mib = _timeline(ROWS // PER_RANK), peak_mib()
     _record(timeline)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "timeline.parquet"
         cpu_s, _ = timed(lambda: timeline.write_parquet(file))
-        counts = {"rows": len(timeline), "file MiB": file.stat().st_size // 2**20}
+        return _a_row(before_mib, cpu_s, {"rows": len(timeline), "file MiB": file.stat().st_size // 2**20})
+
+
+def _a_row(before_mib: float, cpu_s: float, counts: dict[str, int]) -> Measurement:
     return Measurement((peak_mib() - before_mib) * 2**20 / ROWS, cpu_s, counts)
 
 
@@ -58,9 +55,6 @@ def _record(timeline: Timeline) -> None:
 
 def cost() -> Measurement:
     """CPU microseconds that recording adds to a task, over a run without it."""
-    from simulator.bench.streams import replay_alone
-    from simulator.observe.timeline import Timeline, Unrecorded
-
     best = {Timeline: float("inf"), Unrecorded: float("inf")}
     for _ in range(3):
         for watch in best:  # in turn, so that whatever else the computer does meets both

@@ -9,15 +9,14 @@ import tempfile
 import time
 
 from simulator.bench.benchmark import Measurement, environment, timed
+from simulator.study.library import load_scenario
+from simulator.study.simulate import simulate
 
 REPEATS = 3
 
 
 def simulated(reference: str, ranks: str) -> Measurement:
     """CPU seconds of one run, loading and machine included, imports not."""
-    from simulator.study.library import load_scenario
-    from simulator.study.simulate import simulate
-
     cpu_s, result = timed(lambda: simulate(load_scenario(reference), ranks=ranks))
     return Measurement(cpu_s, cpu_s, {"tasks": len(result.timeline)})
 

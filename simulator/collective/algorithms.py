@@ -69,22 +69,17 @@ def _reduced(collective: Collective, n: int, engine: CollectiveSpec) -> Amounts:
     return sum(wire for wire, _ in parts), sum(memory for _, memory in parts)
 
 
-def _sent(message: Collective, n: int, engine: CollectiveSpec) -> Amounts:
-    return float(message.bytes_per_pair), message.bytes_per_pair * memory_per_byte(engine)
+def _through(ends: Callable[[Collective], tuple[float, float]]) -> Callable[[Collective, int, CollectiveSpec], Amounts]:
+    """Of an exchange in which so many bytes leave a rank, and so many arrive at it."""
+
+    def amounts(collective: Collective, n: int, engine: CollectiveSpec) -> Amounts:
+        leaving, arriving = ends(collective)
+        return leaving, (leaving + arriving) * memory_per_byte(engine)
+
+    return amounts
 
 
-def _received(message: Collective, n: int, engine: CollectiveSpec) -> Amounts:
-    return 0.0, message.bytes_per_pair * memory_per_byte(engine)
-
-
-def _put(put: Collective, n: int, engine: CollectiveSpec) -> Amounts:
-    return put.sent_bytes, (put.sent_bytes + put.received_bytes) * memory_per_byte(engine)
-
-
-def _none(collective: Collective, n: int, engine: CollectiveSpec) -> Amounts:
-    return 0.0, 0.0
-
-
+_NONE = _through(lambda one: (0.0, 0.0))
 TABLE = {
     ("all_to_all", "direct"): Algorithm(direct.all_to_all, _TO_PEERS),
     ("all_to_all", "pairwise"): Algorithm(pairwise.all_to_all, _TO_PEERS),
@@ -94,15 +89,12 @@ TABLE = {
     ("reduce_scatter", "direct"): Algorithm(direct.shards, _SHARDS),
     ("reduce_scatter", "hierarchical"): Algorithm(hierarchical.reduce_scatter, _SHARDS),
     ("reduce_scatter", "ring"): Algorithm(ring, _SHARDS),
-    ("all_reduce", "direct"): Algorithm(all_reduce, _reduced),
-    ("all_reduce", "hierarchical"): Algorithm(all_reduce, _reduced),
-    ("all_reduce", "ring"): Algorithm(all_reduce, _reduced),
-    ("all_reduce", "one_shot"): Algorithm(all_reduce, _reduced),
-    ("barrier", "direct"): Algorithm(CollectiveCall.waited, _none),
-    ("send", "direct"): Algorithm(direct.message, _sent),
-    ("recv", "direct"): Algorithm(direct.message, _received),
-    ("put", "direct"): Algorithm(one_sided.put, _put),
-    ("collect", "direct"): Algorithm(one_sided.collect, _none),
+    **{("all_reduce", way): Algorithm(all_reduce, _reduced) for way in ("direct", "hierarchical", "ring", "one_shot")},
+    ("barrier", "direct"): Algorithm(CollectiveCall.waited, _NONE),
+    ("send", "direct"): Algorithm(direct.message, _through(lambda one: (float(one.bytes_per_pair), 0.0))),
+    ("recv", "direct"): Algorithm(direct.message, _through(lambda one: (0.0, float(one.bytes_per_pair)))),
+    ("put", "direct"): Algorithm(one_sided.put, _through(lambda one: (one.sent_bytes, one.received_bytes))),
+    ("collect", "direct"): Algorithm(one_sided.collect, _NONE),
 }
 """By kind of collective and name of algorithm."""
 
@@ -115,8 +107,8 @@ def algorithm_of(collective: Collective) -> Algorithm:
     kind, name = collective.kind, collective.algorithm
     if (kind, name) not in TABLE:
         there = ALGORITHMS.get(kind, [])
-        hint = did_you_mean(name, there)
-        raise NoSuchName(name, f"{kind}: no algorithm '{name}'{hint}; there are {', '.join(there)}")
+        text = f"{kind}: no algorithm '{name}'{did_you_mean(name, there)}; there are {', '.join(there)}"
+        raise NoSuchName(name, text)
     return TABLE[kind, name]
 
 

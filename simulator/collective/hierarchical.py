@@ -34,9 +34,7 @@ def nodes_of(fabric: Fabric, members: tuple[int, ...]) -> list[tuple[int, ...]]:
     for rank in members:
         nodes.setdefault(fabric.instance(rank, level), []).append(rank)
     if len({len(node) for node in nodes.values()}) > 1:
-        raise InputError(
-            f"a collective over nodes needs as many members in every {level}: got {list(nodes.values())}"
-        )
+        raise InputError(f"a collective over nodes needs as many members in every {level}: got {list(nodes.values())}")
     return [tuple(node) for node in nodes.values()]
 
 
@@ -64,13 +62,9 @@ def all_gather(call: CollectiveCall) -> tuple[Phase, ...]:
 
 
 def _counterparts(nodes: list[tuple[int, ...]], distance: int) -> Pairs:
-    n = len(nodes)
-    return [
-        (rank, nodes[(number + distance) % n][place])
-        for number, node in enumerate(nodes)
-        for place, rank in enumerate(node)
-        if n > 1
-    ]
+    ahead = [nodes[(number + distance) % len(nodes)] for number in range(len(nodes))]
+    return [pair for node, other in zip(nodes, ahead, strict=True) for pair in zip(node, other, strict=True)
+            if len(nodes) > 1]
 
 
 def reduce_scatter(call: CollectiveCall) -> tuple[Phase, ...]:

@@ -7,6 +7,7 @@ from functools import cache
 from itertools import chain
 from typing import TypeAlias
 
+from simulator import np
 from simulator.collective.algorithms import algorithm_of
 from simulator.collective.messages import CollectiveCall, Messages
 from simulator.collective.transfer import CapacityKey, Phase, Transfer, columns_of
@@ -99,8 +100,6 @@ def solo_ps_by_rank(phases: tuple[Phase, ...], ranks: Iterable[int], busy_ps: Bu
 
 def busy_of(transfers: Sequence[Transfer], rate_of: Callable[[CapacityKey], float]) -> Busy:
     """How busy the capacities are that some transfers load, those of all phases one after the other."""
-    import numpy as np
-
     keys, place, moved, ends = columns_of(transfers)
     rates, lengths = np.array([rate_of(key) for key in keys]), np.diff(ends)
 

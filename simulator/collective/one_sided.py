@@ -64,16 +64,11 @@ def collect(call: CollectiveCall) -> tuple[Phase, ...]:
 def put(call: CollectiveCall) -> tuple[Phase, ...]:
     """What leaves every member, then what arrives at it."""
     fabric, engine, collective, members = call.messages.fabric, call.engine, call.collective, call.members
-    costs = costs_of(engine)
-    sizes = {OUT: collective.sent_bytes, IN: collective.received_bytes}
+    costs, peers = costs_of(engine), len(members) - 1
     leaving, arriving = (
-        tuple(
-            one
-            for rank in members
-            if (one := own_transfer(keys_of(fabric, members, rank)[side], costs, len(members) - 1, rank, size))
-        )
-        for side, size in sizes.items()
-    )
+        tuple(filter(None, (own_transfer(keys_of(fabric, members, rank)[side], costs, peers, rank, size)
+                            for rank in members)))
+        for side, size in ((OUT, collective.sent_bytes), (IN, collective.received_bytes)))
     return Phase(startup_s(engine, len(members)), leaving), Phase(0.0, arriving)
 
 
@@ -108,8 +103,7 @@ def keys_of(fabric: Fabric, members: tuple[int, ...], rank: int) -> tuple[Capaci
 def ports_of(fabric: Fabric, members: tuple[int, ...], rank: int) -> tuple[Port, ...]:
     """The edges at a die through which it reaches the others, and how many of them each one leads to, inside out.
 
-    Raises:
-        InputError: links further in are narrower than the ports, or bytes pass through other dies.
+    InputError: links further in are narrower than the ports, or bytes pass through other dies.
     """
     if not (fabric.arithmetic and fabric.as_described):
         return _by_pair(fabric, members)[0][rank]

@@ -10,7 +10,7 @@ Worked example: 4 nodes of 8, so 24 steps; 250 KB per pair at 25 GB/s and 3 late
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
 from simulator.collective.hierarchical import nodes_of, together
 from simulator.collective.messages import CollectiveCall
@@ -18,7 +18,6 @@ from simulator.collective.transfer import Phase, Transfer
 from simulator.fabric.graph import Fabric
 
 Pairs = list[tuple[int, int]]
-Lowered = Callable[[Pairs, str], tuple[Transfer, ...]]  # of these pairs, at the rates of a curve
 
 
 def steps_of(fabric: Fabric, members: tuple[int, ...]) -> tuple[Pairs, list[Pairs]]:
@@ -42,7 +41,7 @@ def all_to_all(call: CollectiveCall) -> tuple[Phase, ...]:
     inside, across = steps_of(fabric, call.members)
     first, *others = across or [[]]
     hops = engine.step_latencies.count if engine.step_latencies else 1
-    lowered = _uneven(call) if call.collective.sizes else _even(call)
+    lowered = partial(_uneven if call.collective.sizes else _even, call)
 
     def step_s(pairs: Pairs) -> float:
         return hops * max(fabric.route(*pair).latency_s for pair in pairs)
@@ -51,27 +50,19 @@ def all_to_all(call: CollectiveCall) -> tuple[Phase, ...]:
     return Phase(call.latency_s, start), *(Phase(step_s(pairs), lowered(pairs, "send")) for pairs in others)
 
 
-def _even(call: CollectiveCall) -> Lowered:
-    """Messages of one size, copied into buffers and out of them, in lock-step."""
-    fabric, engine, size = call.messages.fabric, call.engine, call.collective.bytes_per_pair
-
-    def lowered(pairs: Pairs, curve: str) -> tuple[Transfer, ...]:
-        if not pairs:
-            return ()
-        each = sum(source == pairs[0][0] for source, _ in pairs)
-        return (together(fabric, engine, pairs, size, engine.rate_bytes_per_s(curve, size), 2 * each * size),)
-
-    return lowered
+def _even(call: CollectiveCall, pairs: Pairs, curve: str) -> tuple[Transfer, ...]:
+    """Messages of one size, copied into buffers and out of them, in lock-step, at the rates of a curve."""
+    if not pairs:
+        return ()
+    engine, size = call.engine, call.collective.bytes_per_pair
+    copied = 2 * size * sum(source == pairs[0][0] for source, _ in pairs)
+    return (together(call.messages.fabric, engine, pairs, size, engine.rate_bytes_per_s(curve, size), copied),)
 
 
-def _uneven(call: CollectiveCall) -> Lowered:
-    """Messages of the sizes of a table, one by one."""
+def _uneven(call: CollectiveCall, pairs: Pairs, curve: str) -> tuple[Transfer, ...]:
+    """Messages of the sizes of a table, one by one, at the rates of a curve."""
     sizes, engine = call.collective.sizes, call.engine
     place = {rank: number for number, rank in enumerate(call.members)}
-
-    def lowered(pairs: Pairs, curve: str) -> tuple[Transfer, ...]:
-        sized = [(a, b, sizes[place[a]][place[b]]) for a, b in pairs]
-        each = sum(a == pairs[0][0] for a, _ in pairs) if pairs else 1  # messages of a sender in this step
-        return call.messages.each([one for one in sized if one[2]], curve, engine, engine.weight.si / each)
-
-    return lowered
+    sized = [(a, b, sizes[place[a]][place[b]]) for a, b in pairs]
+    each = sum(a == pairs[0][0] for a, _ in pairs) if pairs else 1  # messages of a sender in this step
+    return call.messages.each([one for one in sized if one[2]], curve, engine, engine.weight.si / each)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING
 
+from simulator import np
+from simulator.np import Array
 from simulator.spec.machine import CollectiveSpec
-
-if TYPE_CHECKING:
-    from simulator.observe.columns import Array
 
 CapacityKey = tuple  # of a capacity: ("hbm", rank), ("l2", rank), ("link", u, v), ("out" or "in", rank, engine's rate)
 
@@ -60,8 +58,6 @@ def columns_of(transfers: Sequence[Transfer]) -> tuple[list[CapacityKey], Array,
 
     Keys of a fabric are mostly one object where they are equal: they are told apart by identity first, which is quick.
     """
-    import numpy as np
-
     keys = list(chain.from_iterable([one.keys for one in transfers]))
     known, place = np.unique(np.fromiter(map(id, keys), dtype=np.int64, count=len(keys)), return_inverse=True)
     one_of = dict(zip(map(id, keys), keys, strict=True))

@@ -46,7 +46,7 @@ def kernels(folder: Path, machine: str | None, fits: bool, only: str | None, as_
     from simulator.calibrate.kernels import MACHINES
     from simulator.calibrate.kernels import calibrate as found_in
     from simulator.commands.output import to_json
-    from simulator.commands.progress import progress_bar
+    from simulator.commands.request import progress_bar
     from simulator.errors import InputError
     from simulator.paths import did_you_mean
 

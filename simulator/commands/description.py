@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from simulator.commands.summary import count
+from simulator.program.world import record_shared
+from simulator.spec.kernels import base_of
+from simulator.spec.model import load_model, override_model
+from simulator.spec.typed_toml import quantities
 from simulator.study.expected import band_text
-
-if TYPE_CHECKING:
-    from simulator.study.scenario import Scenario
-    from simulator.study.simulate import Prepared
-    from simulator.units import Quantity
+from simulator.study.glossary import metrics_of
+from simulator.study.scenario import Scenario
+from simulator.study.settings import meanings, shown
+from simulator.study.simulate import Prepared, prepare
+from simulator.units import Quantity
 
 
 def description(scenario: Scenario) -> str:
     """Everything that `braid show` prints; raises what preparing the scenario raises."""
-    from simulator.program.world import record_shared
-    from simulator.spec.generation import base_of
-    from simulator.spec.model import load_model, override_model
-    from simulator.spec.typed_toml import quantities
-    from simulator.study.glossary import metrics_of
-    from simulator.study.settings import meanings, shown
-    from simulator.study.simulate import prepare
-
     ready = prepare(scenario, record=record_shared)
     model = override_model(load_model(scenario.model), scenario.model_changes)
     meaning = meanings(scenario)
@@ -84,7 +79,7 @@ def _layout(ready: Prepared) -> list[str]:
 
 
 def _expected(scenario: Scenario) -> list[str]:
-    rows = [(one.id, one.full_metric, band_text(one.band) if one.band else f"{one.value:g}", one.role, one.note)
+    rows = [(one.id, one.full_metric, band_text(one.band) or f"{one.value:g}", one.role, one.note)
             for one in scenario.expected]
     return _columns(rows) or ["  none"]
 
@@ -95,9 +90,5 @@ def _numbers(named: Iterable[tuple[str, Quantity]]) -> list[str]:
 
 
 def _origin(quantity: Quantity) -> str:
-    how = [quantity.source]
-    if quantity.expression:
-        how.append(f"= {quantity.expression}")
-    if quantity.fitted_on:
-        how.append(f"fitted on {quantity.fitted_on}")
-    return "; ".join(how)
+    how = {"": quantity.source, "= ": quantity.expression, "fitted on ": quantity.fitted_on}
+    return "; ".join(f"{before}{text}" for before, text in how.items() if text)

@@ -36,8 +36,7 @@ def ladder(scenario: str, metrics: str, settings: dict[str, str], seed: int, as_
       braid ladder trt_min_latency:base --set machine.host.launch_graph="0 us"
     """
     from simulator.commands.output import to_json, warn_unread
-    from simulator.commands.progress import progress_bar
-    from simulator.commands.request import scenario_of
+    from simulator.commands.request import progress_bar, scenario_of
     from simulator.errors import InputError
     from simulator.study.sweep import in_all, run_ladder
 
@@ -57,13 +56,12 @@ def ladder(scenario: str, metrics: str, settings: dict[str, str], seed: int, as_
 
 
 def _print(rows: Sequence[LadderRow], metrics: tuple[str, ...]) -> None:
-    from simulator.observe.markdown import number
-    from simulator.observe.tables import Titled, console, show
+    from simulator.commands.output import print_table
 
     shown = []
     first = rows[0].metrics[metrics[0]]
     for before, one in zip((rows[0], *rows), rows, strict=False):
         value = one.metrics[metrics[0]]
         gains = (f"x {value / before.metrics[metrics[0]]:.3f}", f"x {value / first:.2f}")
-        shown.append((one.title, *(number(one.metrics[name]) for name in metrics), *gains))
-    show(console(), Titled("", ("<step", *(f">{name}" for name in metrics), ">gain of this step", ">of all"), shown))
+        shown.append((one.title, *(one.metrics[name] for name in metrics), *gains))
+    print_table(("<step", *(f">{name}" for name in metrics), ">gain of this step", ">of all"), shown)

@@ -15,14 +15,13 @@ from typing import Any, NoReturn
 import click as plain_click
 import rich_click as click
 
-from simulator.commands.bench import bench
 from simulator.commands.calibrate import calibrate
 from simulator.commands.compare import compare
 from simulator.commands.ladder import ladder
 from simulator.commands.library import list_scenarios, show
+from simulator.commands.results import bench, validate
 from simulator.commands.run import run
 from simulator.commands.sweep import sweep
-from simulator.commands.validate import validate
 from simulator.commands.view import view
 from simulator.errors import BraidError, Interrupted
 

@@ -10,34 +10,36 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import rich_click as click
 
 from simulator.errors import InputError
-from simulator.study.expected import compared, expected_row, plain
-
-if TYPE_CHECKING:
-    from simulator.study.simulate import Result
+from simulator.observe.tables import Titled, console, plain_number, show
+from simulator.observe.trace import rates, whole_file, write_trace
+from simulator.study.expected import as_object, compared, plain
+from simulator.study.simulate import Result
 
 
 def result_object(result: Result) -> dict[str, Any]:
     """What `run --json` prints: what was run, with which changes and seed, and what came out."""
     return {
-        "scenario": result.scenario.name,
-        "changes": dict(result.header["changed"]),
-        "seed": result.header["seed"],
-        "metrics": plain(result.metrics),
-        "expected": [expected_row(row) for row in compared(result)],
+        "scenario": result.scenario.name, "changes": dict(result.header["changed"]), "seed": result.header["seed"],
+        "metrics": plain(result.metrics), "expected": [as_object(row) for row in compared(result)],
         "parameters": plain(result.parameters) if result.recorded else [],
-    }
+    }  # fmt: skip
 
 
 def to_json(value: Any) -> str:
     """JSON as all commands print it."""
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table on stdout; numbers with four digits."""
+    show(console(), Titled("", headings, [tuple(map(plain_number, row)) for row in rows]))
 
 
 def warn_unread(scenario: str, keys: Iterable[str]) -> None:
@@ -48,12 +50,9 @@ def warn_unread(scenario: str, keys: Iterable[str]) -> None:
 
 def write_result(result: Result, folder: OutputFolder) -> list[Path]:
     """Writes the timeline, the trace and the JSON of a result; returns their paths."""
-    from simulator.observe.trace import rates, write_trace
-
     with folder.staged() as staging:
         result.timeline.write_parquet(staging / "timeline.parquet")
-        write_trace(result.columns, staging / "trace.json.gz", flights=result.flights,
-                    counters=rates(result.columns))
+        write_trace(result.columns, staging / "trace.json.gz", flights=result.flights, counters=rates(result.columns))
         (staging / "result.json").write_text(to_json(result_object(result)) + "\n", encoding="utf-8")
     return [folder.path / name for name in ("timeline.parquet", "trace.json.gz", "result.json")]
 
@@ -66,14 +65,11 @@ class OutputFolder:
         self.path = path.expanduser()
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"cannot write to '{path}': it is a file, not a folder")
-        self._check(self.path if self.path.is_dir() else self.path.parent)
-
-    def _check(self, nearest: Path) -> None:
-        """Tries to write into the folder that exists already: permission bits alone do not tell."""
+        nearest = self.path if self.path.is_dir() else self.path.parent
         if not nearest.is_dir():
             what = "is a file, not a folder" if nearest.exists() else "does not exist"
             raise InputError(f"cannot write to '{self.path}': '{nearest}' {what}")
-        try:
+        try:  # permission bits alone do not tell
             os.rmdir(tempfile.mkdtemp(prefix=".braid-", dir=nearest))
         except OSError as error:
             raise InputError(f"cannot write to '{self.path}': {error.strerror or error}") from None
@@ -96,8 +92,6 @@ class OutputFolder:
 
 def write_text(path: Path, text: str) -> None:
     """Writes one small file whole or not at all, and makes its folder; InputError if it cannot be written."""
-    from simulator.observe.trace import whole_file
-
     try:
         with whole_file(path) as part:
             part.write_text(text, encoding="utf-8")

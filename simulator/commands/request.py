@@ -1,28 +1,30 @@
-"""From the words of a command line to a scenario, and from that to a result."""
+"""From the words of a command line to a scenario, and from that to a result; a progress bar for who watches."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from contextlib import redirect_stdout
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, redirect_stdout
 
-from simulator.commands.progress import progress_bar
+from pydantic import ValidationError
+from rich.console import Console
+from rich.progress import Progress
+
 from simulator.errors import BraidError, InputError
 from simulator.paths import located
+from simulator.spec.typed_toml import plain
+from simulator.study import library
+from simulator.study import simulate as simulation
+from simulator.study.expected import compared
+from simulator.study.scenario import Scenario
+from simulator.study.simulate import Result
 
-if TYPE_CHECKING:
-    from simulator.study.scenario import Scenario
-    from simulator.study.simulate import Result
+PATIENCE_S = 2.0  # a progress bar is shown once a run has taken so long
 
 
 def scenario_of(reference: str, settings: Mapping[str, str]) -> Scenario:
-    """The scenario of that name or path with the settings of the command line; InputError says what is right.
-
-    What its file prints goes to stderr.
-    """
-    from simulator.study import library
-
+    """The scenario of that name or path with these settings; InputError says what is right. It prints to stderr."""
     try:
         with redirect_stdout(sys.stderr):
             scenario = library.load_scenario(reference)
@@ -46,9 +48,6 @@ def simulate(scenario: Scenario, ranks: str, seed: int, record: bool = True) -> 
 
     What its program prints goes to stderr: stdout has the command's own output alone.
     """
-    from simulator.study import simulate as simulation
-    from simulator.study.expected import compared
-
     with progress_bar(scenario.name) as tell, redirect_stdout(sys.stderr):
         result = simulation.simulate(scenario, ranks=ranks, seed=seed, progress=tell, record=record)
         compared(result)  # may run other scenarios, which print too
@@ -57,11 +56,27 @@ def simulate(scenario: Scenario, ranks: str, seed: int, record: bool = True) -> 
 
 def _text_of(error: Exception) -> str:
     """What is wrong in the words of what raised it; pydantic's errors with their places and without its links."""
-    from pydantic import ValidationError
-
-    from simulator.spec.typed_toml import plain
-
     if isinstance(error, ValidationError):
         found = error.errors(include_url=False)
         return "; ".join(f"{'.'.join(map(str, one['loc'])) or error.title}: {plain(one['msg'])}" for one in found)
     return f"{type(error).__name__}: {error}"
+
+
+@contextmanager
+def progress_bar(title: str) -> Iterator[Callable[[float], None] | None]:
+    """Gives what to call with the share done, 0 to 1, as often as you like; None where no person watches."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    since_s = time.monotonic()
+    bars: list[Progress] = []  # one, once it is shown
+    with ExitStack() as shown:
+
+        def tell(share: float) -> None:
+            if not bars and time.monotonic() - since_s > PATIENCE_S:
+                bars.append(shown.enter_context(Progress(console=Console(stderr=True), transient=True)))
+                bars[0].add_task(title, total=1.0)
+            for bar in bars:
+                bar.update(bar.task_ids[0], completed=share)
+
+        yield tell

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from contextlib import redirect_stdout
 
 import rich_click as click
@@ -38,9 +37,8 @@ def sweep(ctx: click.Context, scenario: str, key: str, values: tuple[str, ...], 
       braid sweep a3_prefill:dp machine.chip.hbm.peak "1.2 TB/s" "3.2 TB/s"
       braid sweep a3_prefill:dp knobs.engine sdma aiv --metrics exposed_comm_ms
     """
-    from simulator.commands.output import to_json, warn_unread
-    from simulator.commands.progress import progress_bar
-    from simulator.commands.request import scenario_of
+    from simulator.commands.output import print_table, to_json, warn_unread
+    from simulator.commands.request import progress_bar, scenario_of
     from simulator.errors import InputError
     from simulator.study.scenario import Study
     from simulator.study.sweep import run_study
@@ -66,16 +64,8 @@ def sweep(ctx: click.Context, scenario: str, key: str, values: tuple[str, ...], 
         click.echo(to_json([{key: value, **dict(zip(wanted, row, strict=True)), **why.get(value, {})}
                             for value, row in rows]))
     else:
-        _print(rows, key, wanted)
+        print_table((f"<{key}", *(f">{metric}" for metric in wanted)), [(value, *row) for value, row in rows])
     for value, reason in reasons.items():
         click.echo(f"Error: {key} = {value}: {reason}", err=True)
     if reasons:
         ctx.exit(1)
-
-
-def _print(rows: Sequence[tuple[str, Sequence[float | None]]], key: str, metrics: Sequence[str]) -> None:
-    from simulator.observe.markdown import number
-    from simulator.observe.tables import Titled, console, show
-
-    shown = [(value, *map(number, row)) for value, row in rows]
-    show(console(), Titled("", (f"<{key}", *(f">{metric}" for metric in metrics)), shown))

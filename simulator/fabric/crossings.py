@@ -38,9 +38,7 @@ class Way:
 Sharers = Callable[[int, int], Hashable]  # of the link between two dies: who else uses it; (): it is theirs alone
 
 
-def crossings(
-    fabric: Fabric, members: tuple[int, ...], sharers: Sharers = lambda *_: ()
-) -> tuple[list[Way], float]:
+def crossings(fabric: Fabric, members: tuple[int, ...], sharers: Sharers = lambda *_: ()) -> tuple[list[Way], float]:
     """The ways between all members, from the inside out, and the longest latency of a route, in seconds."""
     if not (fabric.arithmetic and fabric.whole):
         return crossings_by_pair(fabric, members, sharers)

@@ -133,11 +133,8 @@ class Fabric:
         return True
 
     def route(self, source: int, target: int) -> Route:
-        """The way from one rank to another through the innermost level that joins them.
-
-        Raises:
-            InputError: links are missing, and there is no way around them.
-        """
+        """The way from one rank to another through the innermost level that joins them; InputError: links are missing,
+        and there is no way around them."""
         if source == target:
             return Route((), 0.0, "")
         level = joining(self.by_level.values(), source, target)

@@ -17,10 +17,7 @@ from simulator.units import to_ps
 
 
 class Host:
-    """What the generator of a rank's proxy drives.
-
-    seen: called with (flag, row) when the GPU can see a flag that its host has set.
-    """
+    """What the generator of a rank's proxy drives. seen: told (rank, flag, row) when the GPU sees a flag from it."""
 
     def __init__(self, env: Any, nics: Sequence[Nic], proxy: ProxySpec, rank: int, journal: Journal,
                  seen: Callable[[int, str, JournalRow], object]) -> None:

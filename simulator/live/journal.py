@@ -29,10 +29,7 @@ class Label:
 
 
 class Journal:
-    """The journal of one run. timeline: takes its rows, as `observe.timeline.Timeline` does.
-
-    flights: (name, rank, start, end) in ps of what was on the wire.
-    """
+    """The journal of one run. timeline: takes its rows. flights: (name, rank, start, end) in ps, of what was sent."""
 
     def __init__(self, timeline: Any) -> None:
         self._timeline = timeline

@@ -32,19 +32,13 @@ class LiveReplay(Replay):
         self._flags: dict[tuple[int, str], JournalRow] = {}  # set by hosts, and seen by their GPUs
         self._spinning: dict[tuple[int, str], tuple[Npu, int]] = {}
         nics = cards(self.network, nic, self.fabric, self.capacities, self.npus, journal)
-        self.hosts = {
-            rank: Host(self.env, nics[rank], costs, rank, journal, self._seen) for rank in self.npus
-        }
+        self.hosts = {rank: Host(self.env, nics[rank], costs, rank, journal, self._seen) for rank in self.npus}
         self.proxies = {rank: self.env.process(proxy(host)) for rank, host in self.hosts.items()}
         for npu in self.npus.values():
             npu.meet = self._meet
 
     def run(self) -> int:
-        """Run to the end; the makespan in ps.
-
-        Raises:
-            RunError: a flag, a count or a transfer for which a process waits can never come; it names them.
-        """
+        """Run to the end; the makespan in ps. RunError names flags, counts and transfers that can never come."""
         makespan_ps = super().run()
         if any(process.is_alive for process in self.proxies.values()):
             raise RunError(self._deadlock([]))

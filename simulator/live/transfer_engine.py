@@ -70,10 +70,8 @@ class TransferEngine:
     def scatter(self, on: HostThread, label: Label, parts: Sequence[tuple[int, int]], immediate: str,
                 because: JournalRow | None = None) -> HostProcess:
         """One write with an immediate to each (peer, bytes); peers are spread over the cards."""
-        writes = [
-            (self.nics[place % len(self.nics)], Write(label, self.rank, peer, size, immediate))
-            for place, (peer, size) in enumerate(parts)
-        ]
+        writes = [(self.nics[place % len(self.nics)], Write(label, self.rank, peer, size, immediate))
+                  for place, (peer, size) in enumerate(parts)]
         groups = [writes] if self.templates else [[one] for one in writes]
         for group in groups:
             yield from self._submit(on, label, group, self.spec.post.si, "nic.post", because)
@@ -87,23 +85,30 @@ class TransferEngine:
               because: JournalRow | None = None) -> HostProcess:
         """One write, cut over all cards where it is large; returns an event: all of it is acknowledged."""
         cards = len(self.nics) if size_bytes >= self.spec.split.si else 1
-        done, finished = self._all_of(cards)
-        writes = []
-        for place in range(cards):
-            size = size_bytes // cards + (place < size_bytes % cards)
-            writes.append((self.nics[place], Write(label, self.rank, peer, size, immediate, finished)))
-        yield from self._submit(on, label, writes, self.spec.post.si, "nic.post", because)
-        return done
+        sizes = [size_bytes // cards + (place < size_bytes % cards) for place in range(cards)]
+        post_s = self.spec.post.si
+        return (yield from self._acknowledged(on, label, peer, sizes, immediate, post_s, "nic.post", because))
 
     def paged(self, on: HostThread, label: Label, peer: int, pages: int, page_bytes: int, immediate: str = "",
               because: JournalRow | None = None) -> HostProcess:
         """Pages that lie apart, a write each, spread over the cards; returns an event: all are acknowledged."""
-        done, finished = self._all_of(pages)
-        writes = [
-            (self.nics[page % len(self.nics)], Write(label, self.rank, peer, page_bytes, immediate, finished))
-            for page in range(pages)
-        ]
-        yield from self._submit(on, label, writes, self.spec.post_page.si, "nic.post_page", because)
+        sizes, post_s = [page_bytes] * pages, self.spec.post_page.si
+        return (yield from self._acknowledged(on, label, peer, sizes, immediate, post_s, "nic.post_page", because))
+
+    def _acknowledged(self, on: HostThread, label: Label, peer: int, sizes: Sequence[int], immediate: str,
+                      post_s: float, name: str, because: JournalRow | None) -> HostProcess:
+        """A write of each size, spread over the cards; returns an event: all of them are acknowledged."""
+        done, left = self.env.event(), len(sizes)
+
+        def finished(row: JournalRow) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                done.succeed(row)
+
+        writes = [(self.nics[place % len(self.nics)], Write(label, self.rank, peer, size, immediate, finished))
+                  for place, size in enumerate(sizes)]
+        yield from self._submit(on, label, writes, post_s, name, because)
         return done
 
     def count(self, label: Label, immediate: str, expected: int, gpu_flag: str = "") -> simpy.Event:
@@ -120,17 +125,6 @@ class TransferEngine:
         row = yield from on.work("submit", self.costs.submit.si, label, "proxy.submit", because)
         self._commands.append(Command(label, deque(writes), post_s, name, row))
         self._poke()
-
-    def _all_of(self, parts: int) -> tuple[simpy.Event, Callable[[JournalRow], object]]:
-        event, left = self.env.event(), parts
-
-        def finished(row: JournalRow) -> None:
-            nonlocal left
-            left -= 1
-            if not left:
-                event.succeed(row)
-
-        return event, finished
 
     # the worker's thread -------------------------------------------------------------------------------------------
 

@@ -15,11 +15,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import isclose
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.random import Generator
+from simulator import np
 
 LEAST, MOST = 1.0, 10.0  # popularities of power_law_rows, before scaling
 AT_ONCE = 256  # tokens whose draws are held side by side
@@ -33,8 +30,6 @@ def chosen_rows(
 
     The first of many tokens choose what they would choose alone, so each is drawn once.
     """
-    import numpy as np
-
     drawn = _drawn(experts, per_token, skew, seed, groups, kept)
     if not drawn or len(drawn[0]) < tokens:
         random = np.random.default_rng(seed)
@@ -59,8 +54,6 @@ def power_law_rows(
     groups, kept: a token keeps to so many groups of neighbouring experts, those with the best two (DeepSeek-V3, arXiv
     2412.19437, section 2.1.2): the least product of their times; 0: it chooses from all.
     """
-    import numpy as np
-
     random = np.random.default_rng(seed)
     times = np.array([1.0 / _quantile(share, skew) for share in random.random(experts)])
     return _rows(_choices(random, tokens, times, per_token, groups, kept))
@@ -71,11 +64,9 @@ def _rows(chosen: np.ndarray) -> tuple[int, ...]:
 
 
 def _choices(
-    random: Generator, tokens: int, times: np.ndarray, per_token: int, groups: int, kept: int
+    random: np.random.Generator, tokens: int, times: np.ndarray, per_token: int, groups: int, kept: int
 ) -> np.ndarray:
     """Which `per_token` experts each token takes; times: when each of them comes on average, 1 / popularity."""
-    import numpy as np
-
     if groups and kept * len(times) < per_token * groups:
         raise ValueError(f"{per_token} experts of a token are more than {kept} of {groups} groups hold")
     chosen = [np.zeros((0, len(times)), dtype=bool)]
@@ -94,8 +85,6 @@ def _choices(
 
 def _first(times: np.ndarray, count: int) -> np.ndarray:
     """Which are among the first of their row; no two drawn ones are equal."""
-    import numpy as np
-
     return times <= np.partition(times, count - 1, axis=1)[:, count - 1, None]
 
 

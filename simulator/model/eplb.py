@@ -48,11 +48,7 @@ class Placement:
 
 
 def spread(experts: int, dies: int) -> Placement:
-    """Experts in order over dies, without regard to load; slots that are left hold the first experts again.
-
-    Raises:
-        ValueError: no dies.
-    """
+    """Experts in order over dies, whatever their load, and around again in slots that are left; ValueError: no dies."""
     per_die = _slots_per_die(experts, dies)
     return Placement(tuple(
         tuple((die * per_die + slot) % experts for slot in range(per_die)) for die in range(dies)

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from simulator import np
 from simulator.model.eplb import Placement, rebalance, spread
 from simulator.model.routing import check_skew, power_law
 from simulator.spec.model import ModelShapes
-
-if TYPE_CHECKING:
-    import numpy as np
 
 Rows = tuple[tuple[int, ...], ...]
 
@@ -47,11 +45,7 @@ class ExpertLoad:
 
     @classmethod
     def of(cls, s: ModelShapes, dies: Dies, skew: float | None, seed: int) -> ExpertLoad:
-        """The load of a model on a layout.
-
-        Raises:
-            ValueError: no die is left for routed experts.
-        """
+        """The load of a model on a layout; ValueError: no die is left for routed experts."""
         routed = dies.expert_parallel - dies.shared
         if routed < 1:
             raise ValueError(f"{dies.shared} of {dies.expert_parallel} dies hold the shared expert: none are left")
@@ -78,8 +72,6 @@ class ExpertLoad:
 
 @lru_cache(maxsize=1024)
 def _drawn_rows(load: ExpertLoad, tokens: int, layer: int, micro_batch: int, group: int) -> Rows:
-    import numpy as np
-
     random = np.random.default_rng((load.seed, 3, layer, micro_batch, group))
     arriving = random.multinomial(tokens * load.per_token, _popularity(load, layer))
     return tuple(_placed(load, layer).rows(arriving.tolist()))
@@ -95,7 +87,5 @@ def _placed(load: ExpertLoad, layer: int) -> Placement:
 @cache
 def _popularity(load: ExpertLoad, layer: int) -> np.ndarray:
     """Of every expert in one layer; they add up to 1. ValueError: `check_skew`."""
-    import numpy as np
-
     check_skew(load.experts, load.per_token, load.skew)
     return power_law(load.experts, load.skew, np.random.default_rng((load.seed, 4, layer)))

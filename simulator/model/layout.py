@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from heapq import heapreplace
+
+from simulator import np
+from simulator.model.eplb import pack
 
 
 def blocks(ranks: int, size: int, setting: str = "") -> list[tuple[int, ...]]:
-    """Groups of `size` neighbours: blocks(4, 2) is [(0, 1), (2, 3)].
-
-    Raises:
-        ValueError: the ranks do not divide into such groups; it names the setting that says how large they are.
-    """
+    """Groups of `size` neighbours: blocks(4, 2) is [(0, 1), (2, 3)]; ValueError, with `setting`, if none fit."""
     if size < 1 or ranks % size:
         raise ValueError(f"{ranks} ranks do not divide into groups of {size}{setting and f' ({setting})'}")
     return [tuple(range(first, first + size)) for first in range(0, ranks, size)]
@@ -27,21 +25,11 @@ def strides(ranks: int, size: int) -> list[tuple[int, ...]]:
 
 def deal(lengths: Sequence[int], ranks: int) -> list[tuple[int, ...]]:
     """Requests to data-parallel ranks: each, longest first, to the rank with the fewest tokens so far."""
-    hands: list[list[int]] = [[] for _ in range(ranks)]
-    fewest = [(0, rank) for rank in range(ranks)]  # a heap
-    for length in sorted(lengths, reverse=True):
-        tokens, rank = fewest[0]
-        hands[rank].append(length)
-        heapreplace(fewest, (tokens + length, rank))
-    return [tuple(hand) for hand in hands]
+    return [tuple(lengths[place] for place in hand) for hand in pack(lengths, ranks, len(lengths))]
 
 
 def shard_size(whole: int, ranks: int, what: str) -> int:
-    """What each rank holds of a dimension: shard_size(128, 8, "heads") is 16.
-
-    Raises:
-        ValueError: it does not divide evenly.
-    """
+    """What each rank holds of a dimension: shard_size(128, 8, "heads") is 16; ValueError where it does not divide."""
     if whole % ranks:
         raise ValueError(f"{whole} {what} do not divide over {ranks} ranks")
     return whole // ranks
@@ -57,8 +45,6 @@ def cached_lengths(ranks: int, per_rank: int, mean: int, spread: float, seed: in
     """Lengths of all requests in order of arrival; log-normal with this mean and coefficient of variation."""
     if not spread:
         return [mean] * (ranks * per_rank)
-    import numpy as np
-
     sigma = float(np.sqrt(np.log1p(spread**2)))
     drawn = np.random.default_rng((seed, 2)).lognormal(np.log(mean) - sigma**2 / 2, sigma, ranks * per_rank)
     return [max(1, round(length)) for length in drawn]

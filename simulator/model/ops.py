@@ -28,19 +28,12 @@ def grouped_gemm(
     busy = tuple(count for count in rows if count)
     grouped = len(rows) > 1
     family = f"{'grouped_' if grouped else ''}gemm_{dtype}{'_int32' if out == 'int32' else ''}"
+    element = ELEMENT_BYTES[dtype]
     return Work(
-        family,
-        kind="grouped_gemm" if grouped else "gemm",
-        dtype=dtype,
-        out_dtype=out,
-        rows=busy,
-        n=n,
-        k=k,
-        read_bytes=sum(busy) * k * ELEMENT_BYTES[dtype],
-        write_bytes=sum(busy) * n * ELEMENT_BYTES[out],
-        weight_bytes=len(busy) * n * k * ELEMENT_BYTES[dtype],
-        weights=weights,
-    )
+        family, kind="grouped_gemm" if grouped else "gemm", dtype=dtype, out_dtype=out, rows=busy, n=n, k=k,
+        read_bytes=sum(busy) * k * element, write_bytes=sum(busy) * n * ELEMENT_BYTES[out],
+        weight_bytes=len(busy) * n * k * element, weights=weights,
+    )  # fmt: skip
 
 
 def flash_attention(
@@ -56,10 +49,7 @@ def grouped_attention(
     sequences: tuple[tuple[int, int], ...], heads: int, kv_heads: int, qk_dim: int, v_dim: int, family: str,
     dtype: str = "bf16",
 ) -> Work:
-    """Grouped-query attention in decode: heads of a group share keys and values, which stream past L2 once.
-
-    sequences: (queries, cached tokens) of every request.
-    """
+    """Grouped-query attention in decode; keys and values stream past L2 once. sequences: (queries, cached tokens)."""
     scores = tuple((queries, keys, False) for queries, keys in sequences)
     return _attention(scores, heads, kv_heads, qk_dim, v_dim, qk_dim + v_dim, family, dtype)
 
@@ -83,31 +73,16 @@ def _attention(
     queries, keys = sum(queries for queries, _, _ in scores), sum(keys for _, keys, _ in scores)
     element = ELEMENT_BYTES[dtype]
     return Work(
-        family,
-        kind="attention",
-        dtype=dtype,
-        out_dtype=dtype,
-        scores=scores,
-        heads=heads,
-        kv_heads=kv_heads,
-        kv_dim=kv_dim,
-        qk_dim=qk_dim,
-        v_dim=v_dim,
-        read_bytes=queries * heads * qk_dim * element,
-        write_bytes=queries * heads * v_dim * element,
-        streamed_bytes=keys * kv_heads * kv_dim * element,
-    )
+        family, kind="attention", dtype=dtype, out_dtype=dtype, scores=scores, heads=heads, kv_heads=kv_heads,
+        kv_dim=kv_dim, qk_dim=qk_dim, v_dim=v_dim, read_bytes=queries * heads * qk_dim * element,
+        write_bytes=queries * heads * v_dim * element, streamed_bytes=keys * kv_heads * kv_dim * element,
+    )  # fmt: skip
 
 
 def cached(work: Work) -> Work:
     """The same kernel where its activations are small enough to stay in L2 between kernels, as in decode."""
-    return replace(
-        work,
-        read_bytes=0.0,
-        write_bytes=0.0,
-        cached_bytes=work.cached_bytes + work.read_bytes + work.write_bytes,
-        parts=tuple(cached(part) for part in work.parts),
-    )
+    kept, parts = work.cached_bytes + work.read_bytes + work.write_bytes, tuple(map(cached, work.parts))
+    return replace(work, read_bytes=0.0, write_bytes=0.0, cached_bytes=kept, parts=parts)
 
 
 def fused(family: str, kind: str, parts: tuple[Work, ...], weights: str = "") -> Work:
@@ -117,9 +92,8 @@ def fused(family: str, kind: str, parts: tuple[Work, ...], weights: str = "") ->
 
 def batched_gemm(tokens: int, heads: int, n: int, k: int, dtype: str = "bf16", weights: str = "") -> Work:
     """One product [tokens, k] x [k, n] per head, in one kernel: the absorbed up-projections of MLA."""
-    return replace(
-        grouped_gemm((tokens,) * heads, n, k, dtype, dtype, weights), family=f"batched_gemm_{dtype}", kind="gemm"
-    )
+    work = grouped_gemm((tokens,) * heads, n, k, dtype, dtype, weights)
+    return replace(work, family=f"batched_gemm_{dtype}", kind="gemm")
 
 
 def passes(read_bytes: float, write_bytes: float) -> Work:

@@ -11,12 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
 
+from simulator import np
 from simulator.program.task import SizeTable
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @dataclass(frozen=True)
@@ -65,8 +62,6 @@ class Drawn:
     @cached_property
     def counts(self) -> np.ndarray:
         """[source rank, expert] rows."""
-        import numpy as np
-
         random = np.random.default_rng(self.seed)
         popularity = power_law(self.experts, self.skew, random)
         return np.stack([random.multinomial(tokens * self.per_token, popularity) for tokens in self.tokens])
@@ -98,11 +93,7 @@ class Drawn:
 def routing_of(
     tokens: Sequence[int], experts: int, per_token: int, skew: float | None, seed: tuple[int, ...]
 ) -> Balanced | Drawn:
-    """Balanced without a skew, drawn with one (0.0 included).
-
-    Raises:
-        ValueError: the experts do not divide over the ranks, or `check_skew` refuses.
-    """
+    """Balanced without a skew, drawn with one (0.0 included); ValueError: experts do not divide, or as `check_skew`."""
     if experts % len(tokens):
         raise ValueError(f"{experts} experts do not divide over {len(tokens)} ranks")
     if skew is None:
@@ -116,19 +107,13 @@ _drawn = lru_cache(maxsize=512)(Drawn)  # every rank that takes part asks for th
 
 def power_law(experts: int, skew: float, random: np.random.Generator) -> np.ndarray:
     """The popularity of every expert, in a random order; they add up to 1."""
-    import numpy as np
-
     popularity = np.arange(1, experts + 1, dtype=float) ** -skew
     random.shuffle(popularity)
     return popularity / popularity.sum()
 
 
 def check_skew(experts: int, per_token: int, skew: float) -> None:
-    """Whether a token can choose the most popular expert as often as this skew asks for.
-
-    Raises:
-        ValueError: it would choose it more than once.
-    """
+    """ValueError if a token would choose the most popular expert more than once at this skew."""
     often = per_token / sum((place + 1) ** -skew for place in range(experts))
     if often > 1.0:
         raise ValueError(

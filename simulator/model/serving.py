@@ -97,19 +97,10 @@ def touched_experts(s: ModelShapes, rows: tuple[int, ...], shards: int, family: 
     rows: of every local expert, zeros included. shards: over how many ranks each expert is split. It counts as one
     grouped product of the hidden size and all three matrices of an expert.
     """
-    width = 3 * s.expert_intermediate // shards
-    element, touched = ELEMENT_BYTES[dtype], sum(map(bool, rows))
-    return Work(
-        family,
-        kind="grouped_gemm",
-        dtype=dtype,
-        rows=rows,
-        n=width,
-        k=s.hidden,
-        read_bytes=2.0 * sum(rows) * s.hidden,
-        write_bytes=2.0 * sum(rows) * s.hidden,
-        weight_bytes=touched * width * s.hidden * element,
-    )
+    width, size = 3 * s.expert_intermediate // shards, 2.0 * sum(rows) * s.hidden
+    weight_bytes = sum(map(bool, rows)) * width * s.hidden * ELEMENT_BYTES[dtype]
+    return Work(family, kind="grouped_gemm", dtype=dtype, rows=rows, n=width, k=s.hidden, read_bytes=size,
+                write_bytes=size, weight_bytes=weight_bytes)
 
 
 def sort(s: ModelShapes, tokens: int, rows: tuple[int, ...]) -> Work:

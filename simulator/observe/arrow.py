@@ -7,7 +7,8 @@ from itertools import chain
 from os import PathLike
 from typing import Any
 
-from simulator.observe.columns import COLUMNS, Array, Columns, codes
+from simulator import np
+from simulator.observe.columns import COLUMNS, Columns, codes
 from simulator.observe.trace import whole_file
 
 
@@ -23,7 +24,6 @@ def schema() -> Any:
 
 def to_arrow(columns: Columns) -> Any:
     """The table as a pyarrow.Table."""
-    import numpy as np
     import pyarrow as pa
 
     arrays = []
@@ -48,21 +48,3 @@ def write_parquet(groups: Iterable[Columns], path: str | PathLike[str]) -> None:
     with whole_file(path) as part, pq.ParquetWriter(part, schema(), compression="zstd") as writer:
         for group in groups:
             writer.write_table(to_arrow(group))
-
-
-def read_parquet(path: str | PathLike[str]) -> dict[str, Array]:
-    """The columns of a file written by `write_parquet`."""
-    import numpy as np
-    import pyarrow.parquet as pq
-
-    table = pq.read_table(path)
-    columns: dict[str, Array] = {}
-    for name, (kind, _) in COLUMNS.items():
-        values = table.column(name)
-        if kind == "tasks":
-            columns[name] = np.fromiter(map(tuple, values.to_pylist()), dtype=object, count=len(values))
-        elif kind == "text":
-            columns[name] = np.array(values.to_pylist(), dtype=object)
-        else:
-            columns[name] = values.to_numpy()
-    return columns

@@ -1,18 +1,19 @@
 """The columns of a timeline: one row per task, numpy arrays of equal length, sorted by (rank, task).
 
-Every function of this package that takes `columns` takes this table, from a run or read back from a file.
+Every function of this package that takes `columns` takes this table, from a run or read back from a file. Sets of its
+times are `Intervals`: unions and overlaps without a loop.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
-if TYPE_CHECKING:
-    import numpy as np
+from simulator import np
+from simulator.np import Array
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
 Columns: TypeAlias = Mapping[str, Array]
 
 # name -> (element type, what it says); text and `after` are object arrays of str and tuple[int, ...]
@@ -45,6 +46,44 @@ COLUMNS: dict[str, tuple[str, str]] = {
 }
 
 
+@dataclass
+class StaticTasks:
+    """What is known of a rank's tasks before the run: one entry per task, in issue order, in every list.
+
+    `COLUMNS` documents those of the same name. Ranks with the same program share one object.
+    Raises ValueError if the lists differ in length.
+    """
+
+    name: list[str]
+    stream: list[str]
+    kind: list[str]
+    engine: list[str]
+    layer: list[int]
+    micro_batch: list[int]
+    flops: list[float]
+    hbm_bytes: list[float]
+    wire_bytes: list[float]
+    after: list[tuple[int, ...]]
+    host_after: list[int]
+    communication: list[bool]
+
+    def __post_init__(self) -> None:
+        lengths = {field.name: len(getattr(self, field.name)) for field in fields(self)}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"every list of StaticTasks needs one entry per task; lengths are {lengths}")
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+    def append(self, name: str, stream: str, kind: str, engine: str, layer: int, micro_batch: int,
+               wire_bytes: float) -> int:
+        """Adds a task that was not known before the run (a live process did it); returns its number."""
+        row = name, stream, kind, engine, layer, micro_batch, 0.0, 0.0, wire_bytes, (), -1, True
+        for field, value in zip(fields(self), row, strict=True):
+            getattr(self, field.name).append(value)
+        return len(self.name) - 1
+
+
 def select(columns: Columns, rows: Array) -> dict[str, Array]:
     """Some rows of a table: `rows` is a boolean mask or row numbers in ascending order."""
     return {name: column[rows] for name, column in columns.items()}
@@ -52,8 +91,6 @@ def select(columns: Columns, rows: Array) -> dict[str, Array]:
 
 def codes(column: Array) -> tuple[Array, list[Any]]:
     """A column of objects as small integers: (codes, sorted values) with values[codes[row]] == column[row]."""
-    import numpy as np
-
     values = column.tolist()
     distinct = sorted(set(values))
     number = {value: code for code, value in enumerate(distinct)}
@@ -65,16 +102,20 @@ def block_of(name: str) -> str:
     return name.partition(".")[0]
 
 
-def middle_layer(columns: Columns) -> int:
-    """The layer in the middle of those that there are; -1 if there is none."""
-    layers = sorted({layer for layer in columns["layer"].tolist() if layer >= 0})
-    return layers[len(layers) // 2] if layers else -1
+def layer_of(columns: Columns, rank: int, layer: int | None) -> tuple[dict[str, Array], int, Array, int | None]:
+    """A rank's rows, one of its layers (None: the middle; -1: none), its rows, how much later the next starts (ps)."""
+    mine = select(columns, columns["rank"] == rank)
+    if layer is None:
+        layers = sorted(set(mine["layer"][mine["layer"] >= 0].tolist()))
+        layer = layers[len(layers) // 2] if layers else -1
+    here, start = mine["layer"] == layer, mine["start_ps"]
+    following = start[mine["layer"] == layer + 1]
+    later = int(following.min() - start[here].min()) if layer >= 0 and len(following) and here.any() else None
+    return mine, layer, here, later
 
 
 def rank_weights(columns: Columns) -> tuple[Array, Array, Array]:
     """(ranks ascending, their multiplicities, for every row the position of its rank in them)."""
-    import numpy as np
-
     rank = columns["rank"]
     begins = np.ones(len(rank), dtype=bool)
     begins[1:] = rank[1:] != rank[:-1]
@@ -84,15 +125,11 @@ def rank_weights(columns: Columns) -> tuple[Array, Array, Array]:
 
 def row_keys(rank: Array, task: Array) -> Array:
     """One integer per (rank, task), ascending over the rows of a table."""
-    import numpy as np
-
     return (np.asarray(rank).astype(np.int64) << 32) + np.asarray(task).astype(np.int64)
 
 
 def find_rows(columns: Columns, rank: Array, task: Array) -> Array:
     """Row number of each (rank, task) pair; -1 where the table has no such row."""
-    import numpy as np
-
     table = row_keys(columns["rank"], columns["task"])
     wanted = row_keys(rank, task)
     if not len(table):
@@ -103,8 +140,6 @@ def find_rows(columns: Columns, rank: Array, task: Array) -> Array:
 
 def waits(columns: Columns) -> tuple[Array, Array]:
     """Every (row, row it waits for) of the table as two arrays, ascending in the first; absent tasks are left out."""
-    import numpy as np
-
     number, distinct = codes(columns["after"])  # ranks with the same program wait for the same tasks
     length = np.fromiter(map(len, distinct), dtype=np.int64, count=len(distinct))
     tasks = np.fromiter(chain.from_iterable(distinct), dtype=np.int64, count=int(length.sum()))
@@ -118,8 +153,6 @@ def waits(columns: Columns) -> tuple[Array, Array]:
 
 def causes(columns: Columns) -> tuple[Array, Array]:
     """Every (row, row of any rank that it followed from) of the table as two arrays; absent rows are left out."""
-    import numpy as np
-
     rows = np.flatnonzero(columns["cause_rank"] >= 0)
     found = find_rows(columns, columns["cause_rank"][rows], columns["cause_task"][rows])
     return rows[found >= 0], found[found >= 0]
@@ -127,8 +160,6 @@ def causes(columns: Columns) -> tuple[Array, Array]:
 
 def last_wait_end(columns: Columns) -> Array:
     """For every row when the last task that it waits for ended (ps); 0 where it waits for none."""
-    import numpy as np
-
     waiting, awaited = waits(columns)
     end = np.zeros(len(columns["rank"]), dtype=np.int64)
     np.maximum.at(end, waiting, columns["end_ps"][awaited])
@@ -137,10 +168,46 @@ def last_wait_end(columns: Columns) -> Array:
 
 def host_free_ps(columns: Columns) -> Array:
     """For every row until when the rank's host was last blocked before it issued the task (ps); 0 if it never was."""
-    import numpy as np
-
     row = find_rows(columns, columns["rank"], columns["host_after"])
     until = np.where(row >= 0, columns["end_ps"][row], 0) if len(row) else np.zeros(0, dtype=np.int64)
     _, _, position = rank_weights(columns)
     shift = position * (int(until.max(initial=0)) + 1)
     return np.maximum.accumulate(until + shift) - shift
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Disjoint intervals in ascending order: start[i] < end[i] <= start[i + 1]; integer picoseconds."""
+
+    start: Array
+    end: Array
+
+    def covered(self, start: Array, end: Array) -> Array:
+        """For each interval start..end given (they may overlap) how much of it lies in this set (ps)."""
+        return self._measure(end) - self._measure(start)
+
+    def lengths(self) -> Array:
+        """Length of each interval (ps)."""
+        return self.end - self.start
+
+    def _measure(self, time: Array) -> Array:
+        """How much of the set lies before each time."""
+        before = np.concatenate([[0], np.cumsum(self.lengths())])
+        begun = np.searchsorted(self.start, time, side="right")
+        last_end = np.concatenate([[0], self.end])[begun]
+        return before[begun] - np.where(begun > 0, np.maximum(last_end - time, 0), 0)
+
+
+def union(start: Array, end: Array) -> Intervals:
+    """The union of intervals start..end in any order; empty ones vanish and touching ones become one."""
+    some = end > start
+    start, end = start[some], end[some]
+    if (start[1:] < start[:-1]).any():
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
+    end = np.maximum.accumulate(end)
+    if not len(start):
+        return Intervals(start, end)
+    fresh = np.concatenate([[True], start[1:] > end[:-1]])
+    last = np.concatenate([fresh[1:], [True]])
+    return Intervals(start[fresh], end[last])

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypeVar
 
+from simulator import np
+from simulator.np import Array
 from simulator.observe.columns import Columns, host_free_ps, row_keys
 
 KeyT = TypeVar("KeyT")
@@ -47,10 +49,7 @@ class CriticalPath:
         return {one: length / self.makespan_ps for one, length in total.most_common()}
 
     def by_kind_and_bound(self, least: float = 0.0) -> dict[tuple[str, str], float]:
-        """Shares of more than `least` by (kind, bound_by): which parameters mattered.
-
-        The kind is "host" or "wait" where the path runs through no work.
-        """
+        """Shares of more than `least` by (kind, bound_by); the kind is "host" or "wait" where the path has no work."""
         shares = self.shares(lambda one: (one.what if one.what in ("host", "wait") else one.kind, one.bound_by))
         return {pair: share for pair, share in shares.items() if share > least}
 
@@ -75,8 +74,6 @@ class _Walk:
     """The state of the walk: rows indexed by when they start and end, the segments so far (latest first)."""
 
     def __init__(self, columns: Columns) -> None:
-        import numpy as np
-
         self.columns = columns
         self.segments: list[Segment] = []
         self.keys = row_keys(columns["rank"], columns["task"])
@@ -147,11 +144,8 @@ class _Walk:
 
     def _last_peer(self, row: int) -> int:
         """The row of the same collective that was ready last; the row itself where it has no later peer."""
-        import numpy as np
-
         start = self.columns["start_ps"][row]
-        first, last = np.searchsorted(self.starts, start), np.searchsorted(self.starts, start, side="right")
-        peers = self.by_start[first:last]
+        peers = self.by_start[_equal(self.starts, start)]
         for name in ("name", "layer", "micro_batch"):
             peers = peers[self.columns[name][peers] == self.columns[name][row]]
         latest = int(peers[self.columns["ready_ps"][peers].argmax()])
@@ -159,18 +153,13 @@ class _Walk:
 
     def _ended(self, time_ps: int, rank: int) -> int | None:
         """The task of a rank that ended at an instant, the one issued last if several did; None if there is none."""
-        import numpy as np
-
-        first, last = np.searchsorted(self.ends, time_ps), np.searchsorted(self.ends, time_ps, side="right")
-        rows = self.by_end[first:last]
+        rows = self.by_end[_equal(self.ends, time_ps)]
         rows = rows[self.columns["rank"][rows] == rank]
         fresh = [one for one in rows.tolist() if one not in self.passed]
         return max(fresh, default=None)
 
     def _rows_of(self, rank: int, tasks: tuple[int, ...]) -> list[int]:
         """The rows of these tasks of a rank that the walk has not passed yet, in order."""
-        import numpy as np
-
         wanted = row_keys(np.full(len(tasks), rank), np.array(sorted(tasks), dtype=np.int64))
         found = np.minimum(self.keys.searchsorted(wanted), len(self.keys) - 1)
         return [one for one in found[self.keys[found] == wanted].tolist() if one not in self.passed]
@@ -184,3 +173,8 @@ class _Walk:
         columns = self.columns
         self.segments.append(Segment(int(columns["rank"][row]), int(columns["task"][row]), str(columns["name"][row]),
                                      str(columns["kind"][row]), from_ps, to_ps, what, bound_by))
+
+
+def _equal(ascending: Array, value: int) -> slice:
+    """Where an ascending array has a value."""
+    return slice(*np.searchsorted(ascending, (value, value + 1)))

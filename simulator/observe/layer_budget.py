@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from simulator.observe.columns import Array, Columns, block_of, middle_layer, select
-from simulator.observe.intervals import Intervals, union
+from simulator import np
+from simulator.observe.columns import Array, Columns, Intervals, block_of, layer_of, union
 
 
 @dataclass(frozen=True)
@@ -47,19 +47,13 @@ class LayerBudget:
 
 def layer_budget(columns: Columns, rank: int, layer: int | None = None) -> LayerBudget | None:
     """The budget of a layer, of the middle one where none is given; None where the rank has no tasks in layers."""
-    import numpy as np
-
-    mine = select(columns, columns["rank"] == rank)
-    layer = middle_layer(mine) if layer is None else layer
-    here = mine["layer"] == layer
+    mine, layer, here, step = layer_of(columns, rank, layer)
     if layer < 0 or not here.any():
         return None
-    start = int(mine["start_ps"][here].min())
-    following = mine["start_ps"][mine["layer"] == layer + 1]
     names = np.array([block_of(name) for name in mine["name"].tolist()], dtype=object)
     blocks = [_budget(mine, names, here, block) for block in dict.fromkeys(names[here].tolist())]
-    step = int(following.min()) - start if len(following) else None
-    return LayerBudget(rank, layer, int(mine["end_ps"][here].max()) - start, step, blocks)
+    span = int(mine["end_ps"][here].max() - mine["start_ps"][here].min())
+    return LayerBudget(rank, layer, span, step, blocks)
 
 
 def _budget(mine: Columns, names: Array, here: Array, block: str) -> BlockBudget:

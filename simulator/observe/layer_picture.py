@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
-from simulator.observe.columns import Columns, block_of, middle_layer, select
+from simulator.observe.columns import Columns, block_of, layer_of, select
 from simulator.observe.tables import number, time_unit
 from simulator.units import PS_PER_S, format_si
 
@@ -19,15 +19,6 @@ WAITING, ELSEWHERE, IDLE = "~", ":", " "
 _COLOURS = ("cyan", "green", "yellow", "magenta", "bright_blue", "bright_red", "bright_green", "bright_cyan",
             "bright_yellow", "bright_magenta", "blue", "red")
 _LABEL = 14
-
-
-def _next_one(mine: Columns, layer: int, start: int) -> str:
-    """How much later the next layer starts, which is what a layer costs where layers overlap."""
-    following = mine["layer"] == layer + 1
-    if layer < 0 or not following.any():
-        return ""
-    later = int(mine["start_ps"][following].min()) - start
-    return f", the next {format_si(later / PS_PER_S, 's')} later"
 
 
 @dataclass(frozen=True)
@@ -49,9 +40,7 @@ def layer_picture(columns: Columns, rank: int, layer: int | None = None, width: 
     """
     from rich.text import Text
 
-    mine = select(columns, columns["rank"] == rank)
-    layer = middle_layer(mine) if layer is None else layer
-    here = mine["layer"] == layer
+    mine, layer, here, later = layer_of(columns, rank, layer)
     if not here.any():
         raise ValueError(f"rank {rank} has no task of layer {layer}")
     start, end = int(mine["start_ps"][here].min()), int(mine["end_ps"][here].max())
@@ -62,7 +51,8 @@ def layer_picture(columns: Columns, rank: int, layer: int | None = None, width: 
     unit, per_unit = time_unit(end - start)
     which = "outside any layer" if layer < 0 else f"layer {layer}"
     long, begins = format_si((end - start) / PS_PER_S, "s"), format_si(start / PS_PER_S, "s")
-    picture = Text(f"rank {rank}, {which}: {long} long, starts {begins} into the run{_next_one(mine, layer, start)}\n")
+    after = f", the next {format_si(later / PS_PER_S, 's')} later" if later is not None else ""
+    picture = Text(f"rank {rank}, {which}: {long} long, starts {begins} into the run{after}\n")
     rows = _rows(mine, layer, letters, start, end)
     for stream, blocks in rows.items():
         picture.append(f"{stream[:label]:<{label}} |")

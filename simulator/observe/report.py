@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from simulator.observe.columns import Columns
 from simulator.observe.critical import CriticalPath
@@ -15,7 +15,6 @@ from simulator.observe.tables import SideBySide, Titled, console, number, percen
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
-    from rich.text import Text
 
 PS_PER_MS = 10**9
 
@@ -25,16 +24,25 @@ class ExpectedRow:
     """A published or measured value beside the simulated one, if there is one; role: fit or predict.
 
     error: relative to what was expected. band: what was published instead of one value, in words ("above 1"); inside it
-    there is no error.
+    there is no error. scenario: whose value it is. note: its source. missing: why nothing is simulated beside it.
     """
 
     id: str
     metric: str
-    value: float
+    value: float | None
     simulated: float | None
     error: float | None
     role: str
     band: str = ""
+    scenario: str = ""
+    note: str = ""
+    missing: str = ""
+
+    def cells(self, number: Callable[[Any], str], absent: str = "-") -> tuple[str, str, str]:
+        """What was expected, what is simulated (or the text `absent`) and the error, as a table has them."""
+        simulated = absent if self.simulated is None else number(self.simulated)
+        error = "-" if self.error is None else "none" if self.band and not self.error else percent(self.error)
+        return self.band or number(self.value), simulated, error
 
 
 @dataclass(frozen=True)
@@ -51,9 +59,8 @@ class Footnote:
 class ReportInput:
     """All that a report shows; what is empty or None is left out.
 
-    facts: lines below the title. numbers: headline metrics as (name, text). utilisation: shares by name.
-    meanings: what the names of numbers mean, said beside them.
-    columns: drawn for the middle layer of rank 0.
+    facts: lines below the title. numbers: headline metrics as (name, text), `meanings` of whose names are said beside
+    them. columns: drawn for the middle layer of rank 0.
     """
 
     title: str
@@ -62,7 +69,6 @@ class ReportInput:
     expected: Sequence[ExpectedRow] = ()
     metrics: Metrics | None = None
     path: CriticalPath | None = None
-    utilisation: Mapping[str, float] = field(default_factory=dict)
     columns: Columns | None = None
     footnotes: Sequence[Footnote] = ()
     meanings: Mapping[str, str] = field(default_factory=dict)
@@ -76,11 +82,14 @@ def print_report(report: ReportInput, file: IO[str] | None = None, width: int | 
 
 def parts(report: ReportInput, width: int) -> list[RenderableType]:
     """The pieces of a report from top to bottom; the picture is as wide as the console."""
-    made: list[RenderableType] = [_header(report), *([_numbers(report)] if report.numbers else ()), ""]
+    from rich.text import Text
+
+    header = Text.assemble((report.title, "bold"), *(f"\n{fact}" for fact in report.facts))
+    made: list[RenderableType] = [header, *([_numbers(report)] if report.numbers else ()), ""]
     if report.expected:
         made.append(expected_table(report.expected))
     if report.metrics is not None and report.metrics.makespan_ps:
-        made += _times(report.metrics, report.utilisation)
+        made += _times(report.metrics)
     if report.path is not None and report.path.segments:
         made.append(critical_table(report.path))
     if report.columns is not None and len(report.columns["rank"]):
@@ -98,27 +107,15 @@ def parts(report: ReportInput, width: int) -> list[RenderableType]:
 
 def expected_table(rows: Sequence[ExpectedRow]) -> Titled:
     """Expected against simulated; a fitted value is no evidence, hence the role beside every error."""
-
-    def cells(row: ExpectedRow) -> tuple[str, ...]:
-        simulated = "-" if row.simulated is None else number(row.simulated)
-        error = "-" if row.error is None else "none" if row.band and not row.error else percent(row.error)
-        return row.id, row.metric, row.band or number(row.value), simulated, error, row.role
-
     headings = ("<id", "<metric", ">expected", ">simulated", ">error", "<role")
-    return Titled("expected against simulated", headings, [cells(row) for row in rows])
+    return Titled("expected against simulated", headings,
+                  [(row.id, row.metric, *row.cells(number), row.role) for row in rows])
 
 
-def kind_table(metrics: Metrics) -> Titled:
-    """Time that at least one task of a kind works; kinds overlap, so shares may add up to more than 100%."""
-    rows = [(kind, ms(busy), percent_of_run(busy, metrics)) for kind, busy in metrics.kind_ps.items()]
-    return Titled("time by kind", ("<kind", ">ms", ">of the run"), rows, "average rank")
-
-
-def account_table(metrics: Metrics) -> Titled:
-    """Where the run went: every instant counted once, under the first heading that applies."""
-    rows = [(heading, ms(length), percent_of_run(length, metrics))
-            for heading, length in metrics.account_ps.items() if length]
-    return Titled("where the time went", ("<", ">ms", ">of the run"), rows, "each instant once")
+def share_table(title: str, what: str, times_ps: Mapping[str, float], metrics: Metrics, caption: str) -> Titled:
+    """Times and their shares of the run."""
+    rows = [(name, ms(length), percent_of_run(length, metrics)) for name, length in times_ps.items()]
+    return Titled(title, (f"<{what}", ">ms", ">of the run"), rows, caption)
 
 
 def communication_table(metrics: Metrics) -> Titled:
@@ -179,11 +176,6 @@ def host_sentence(metrics: Metrics) -> str:
             "in which a compute kernel lacked only its launch, by a host that was not blocked.")
 
 
-def utilisation_sentence(shares: Mapping[str, float]) -> str:
-    """Shares of what could have been done, in words."""
-    return "Utilisation: " + ", ".join(f"{name} {part:.1%}" for name, part in shares.items()) + "."
-
-
 def ms(time_ps: float) -> str:
     """Picoseconds as milliseconds, four digits."""
     return number(time_ps / PS_PER_MS)
@@ -200,25 +192,16 @@ def _communication(times: CommunicationTimes, metrics: Metrics) -> list[str]:
     return [f"{ms(one)} {percent_of_run(one, metrics):>6}" for one in cells] + [exposed]
 
 
-def _times(metrics: Metrics, shares: Mapping[str, float]) -> list[RenderableType]:
+def _times(metrics: Metrics) -> list[RenderableType]:
     from rich.text import Text
 
-    sentences = [stretch_sentence(metrics), host_sentence(metrics)]
-    if shares:
-        sentences.append(utilisation_sentence(shares))
-    made: list[RenderableType] = [SideBySide(account_table(metrics), kind_table(metrics))]
+    account = {heading: length for heading, length in metrics.account_ps.items() if length}
+    made: list[RenderableType] = [SideBySide(
+        share_table("where the time went", "", account, metrics, "each instant once"),
+        share_table("time by kind", "kind", metrics.kind_ps, metrics, "average rank"))]
     if metrics.communication:
         made.append(communication_table(metrics))
-    return [*made, Text("\n".join(sentences) + "\n")]
-
-
-def _header(report: ReportInput) -> Text:
-    from rich.text import Text
-
-    header = Text(report.title, style="bold")
-    for fact in report.facts:
-        header.append("\n" + fact, "not bold")
-    return header
+    return [*made, Text(f"{stretch_sentence(metrics)}\n{host_sentence(metrics)}\n")]
 
 
 def _numbers(report: ReportInput) -> Table:

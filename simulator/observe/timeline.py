@@ -8,13 +8,10 @@ from dataclasses import fields
 from functools import partial
 from itertools import accumulate
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from simulator.observe.columns import COLUMNS
-from simulator.observe.statics import StaticTasks
-
-if TYPE_CHECKING:
-    from simulator.observe.columns import Array
+from simulator import np
+from simulator.observe.columns import COLUMNS, Array, StaticTasks
 
 __all__ = ["StaticTasks", "Timeline", "Unrecorded"]
 
@@ -92,12 +89,6 @@ class Timeline:
         for first in range(0, len(order), ROWS_PER_GROUP):
             yield self._columns(order[first : first + ROWS_PER_GROUP], tables)
 
-    def to_arrow(self) -> Any:
-        """The table as a pyarrow.Table whose schema documents every column."""
-        from simulator.observe.arrow import to_arrow
-
-        return to_arrow(self.columns())
-
     def write_parquet(self, path: str | PathLike[str]) -> None:
         """Writes the table; the same run gives the same bytes. A file half-written is never left behind."""
         from simulator.observe.arrow import write_parquet
@@ -105,8 +96,6 @@ class Timeline:
         write_parquet(self.groups(), path)
 
     def _recorded(self) -> Array:
-        import numpy as np
-
         return np.frombuffer(self._rows, dtype=np.dtype(_ROW))
 
     def _order(self) -> Array:
@@ -114,8 +103,6 @@ class Timeline:
 
         Every task has a place of its own, so nothing is sorted: four bytes a row are needed beside what was recorded.
         """
-        import numpy as np
-
         rows = self._recorded()
         size = self._per_rank(lambda static, _: len(static), absent=-1)
         ends = np.cumsum(np.maximum(size, 0))
@@ -135,8 +122,6 @@ class Timeline:
 
     def _check(self, rank: Array, task: Array, size: Array) -> None:
         """ValueError for a rank or task that was not announced. size: tasks of every rank, -1 for unknown ones."""
-        import numpy as np
-
         known = (rank >= 0) & (rank < len(size))
         known[known] = size[rank[known]] >= 0
         if not known.all():
@@ -148,16 +133,12 @@ class Timeline:
 
     def _refuse_twins(self, rows: Array, first: Array, place: Array) -> None:
         """ValueError: a task has two rows, of which only the later one found its place."""
-        import numpy as np
-
         at = first[rows["rank"]] + rows["task"]
         lost = np.flatnonzero(place[at] != np.arange(1, len(rows) + 1))[0]
         raise ValueError(f"rank {rows['rank'][lost]} recorded task {rows['task'][lost]} twice")
 
     def _columns(self, order: Array, tables: dict[str, Array]) -> dict[str, Array]:
         """Some recorded rows as columns. tables: what is known of all tasks of all programs, one behind the other."""
-        import numpy as np
-
         rows = self._recorded()[order]
         rank, task = rows["rank"].copy(), rows["task"].copy()
         taken: dict[str, Any] = {"run": np.full(len(order), self.run, dtype=object), "rank": rank, "task": task}
@@ -172,8 +153,6 @@ class Timeline:
         return {name: taken[name] for name in COLUMNS}
 
     def _caused(self, rank: Array, task: Array) -> tuple[Array, Array]:
-        import numpy as np
-
         causes = np.full((2, len(rank)), -1, dtype=np.int32)
         if self._causes:
             found = [self._causes.get(row, (-1, -1)) for row in zip(rank.tolist(), task.tolist(), strict=True)]
@@ -184,8 +163,6 @@ class Timeline:
         """offset, multiplicity: by rank; found: what lay in L2, by (rank, task). The rest was known before the run: of
         every task, program by program.
         """
-        import numpy as np
-
         programs = list({id(static): static for static, _ in self._ranks.values()}.values())
         ends = list(accumulate(map(len, programs)))
         offsets = {id(program): ends[number] - len(program) for number, program in enumerate(programs)}
@@ -204,8 +181,6 @@ class Timeline:
 
     def _per_rank(self, value: Any, absent: int = 0) -> Array:
         """Array indexed by rank number of value(static, multiplicity)."""
-        import numpy as np
-
         table = np.full(max(self._ranks, default=-1) + 1, absent, dtype=np.int64)
         for rank, given in self._ranks.items():
             table[rank] = value(*given)
@@ -231,8 +206,6 @@ class Unrecorded:
 
 def _in_l2(found: Array, rank: Array, task: Array) -> Array:
     """How many bytes of each task lay in L2."""
-    import numpy as np
-
     in_l2 = np.zeros(len(rank))
     if len(found):
         keys = (rank.astype(np.int64) << 32) + task
@@ -244,6 +217,4 @@ def _in_l2(found: Array, rank: Array, task: Array) -> Array:
 
 def _objects(values: list[Any]) -> Array:
     """A one-dimensional object array, even of tuples of one length."""
-    import numpy as np
-
     return np.fromiter(values, dtype=object, count=len(values))

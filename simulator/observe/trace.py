@@ -13,12 +13,13 @@ import gzip
 import io
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from json import dumps
 from os import PathLike
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from simulator import np
 from simulator.observe.columns import Array, Columns, causes, rank_weights, select, waits
 from simulator.units import PS_PER_S
 
@@ -68,8 +69,6 @@ def rates(columns: Columns) -> Iterator[Sample]:
 
 
 def _steps(name: str, rank: int, columns: Columns, column: str) -> Iterator[Sample]:
-    import numpy as np
-
     start, end, moved = columns["start_ps"], columns["end_ps"], columns[column]
     busy = (moved > 0) & (end > start)
     rate = moved[busy] / (end[busy] - start[busy]) * (PS_PER_S / 1e9)
@@ -89,8 +88,6 @@ def write_trace(columns: Columns, path: str | PathLike[str], ranks: Sequence[int
     `ranks`: whose rows are written; default `some_ranks`. Raises ValueError for a rank that is not in the table,
     OSError where the file cannot be written; half a file is never left behind.
     """
-    import numpy as np
-
     chosen = some_ranks(columns) if ranks is None else sorted(set(ranks))
     absent = sorted(set(chosen) - set(columns["rank"].tolist()))
     if absent:
@@ -176,8 +173,7 @@ class _Events:
                 continue
             number += 1
             head = f'"cat":"wait","name":"waits for","id":{number}'
-            yield (f'{{"ph":"s",{head},"pid":{self.pid[awaited]},"tid":{self.tid[awaited]},'
-                   f'"ts":{_us(left)}}}')
+            yield (f'{{"ph":"s",{head},"pid":{self.pid[awaited]},"tid":{self.tid[awaited]},"ts":{_us(left)}}}')
             yield f'{{"ph":"f","bp":"e",{head},"pid":{self.pid[row]},"tid":{self.tid[row]},"ts":{_us(at)}}}'
 
     def flights(self, flights: Iterable[Flight], ranks: set[int]) -> Iterator[str]:
@@ -249,10 +245,7 @@ def whole_file(path: str | PathLike[str]) -> Iterator[Path]:
 @contextmanager
 def _text_file(path: Path, packed: bool) -> Iterator[IO[str]]:
     """A file to write text to, gzipped (without a time stamp: the same run gives the same bytes) or plain."""
-    if not packed:
-        with path.open("w", encoding="utf-8") as file:
-            yield file
-        return
-    with (path.open("wb") as raw, gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as zipped,
-          io.TextIOWrapper(zipped, encoding="utf-8") as file):
+    with (path.open("wb") as raw,
+          gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) if packed else nullcontext(raw) as binary,
+          io.TextIOWrapper(binary, encoding="utf-8") as file):
         yield file

@@ -1,14 +1,19 @@
-"""A machine from its file, with the numbers that a command line replaces; its parts must agree with each other."""
+"""A machine from its file, with the numbers that a command line replaces.
+
+Its parts must agree with each other, which types alone cannot see.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from simulator import paths
-from simulator.spec.agreement import disagreements
-from simulator.spec.links import LINK_SETTINGS
+from simulator.paths import did_you_mean
+from simulator.spec.levels import disagreeing_levels
+from simulator.spec.links import LINK_SETTINGS, cut_links, slow_links
 from simulator.spec.machine import MachineSpec
 from simulator.spec.typed_toml import SpecError, line, overridden, read, validate
 from simulator.units import Quantity
@@ -17,9 +22,7 @@ from simulator.units import Quantity
 def load_machine(name: str | Path) -> MachineSpec:
     """A machine of the library by name ("atlas_a3"), or a user's own file by path.
 
-    Raises:
-        NotFound: no such name or file; lists the names.
-        SpecError: everything that is wrong with the file.
+    NotFound lists the names that there are; SpecError says everything that is wrong with the file.
     """
     path = paths.find("topologies", name)
     return _checked(_tables(path), str(path))
@@ -68,3 +71,69 @@ def override(spec: MachineSpec, changes: Mapping[str, str | Quantity]) -> Machin
 def _checked(tables: dict[str, Any], label: str) -> MachineSpec:
     """A machine whose parts also agree with each other."""
     return validate(MachineSpec, tables, label, disagreements)
+
+
+def disagreements(spec: MachineSpec) -> Iterator[tuple[str, Any, str]]:
+    """(key, what is there, what is right) wherever two parts of a machine contradict each other."""
+    yield from _pools(spec)
+    yield from _cuts(spec)
+    yield from _generations(spec)
+    levels = [level.name for level in spec.fabric]
+    for name, collective in spec.collectives.items():
+        if collective.within is not None and collective.within not in levels:
+            hint = did_you_mean(collective.within, levels)
+            yield f"collectives.{name}.within", collective.within, f"the fabric has {', '.join(levels)}{hint}"
+        for kind, points in collective.ladder:
+            sizes = [point.bytes_per_peer for point in points or []]
+            if any(lower.si >= upper.si for lower, upper in pairwise(sizes)):
+                yield f"collectives.{name}.ladder.{kind}", sizes, "bytes_per_peer must rise from rung to rung"
+    yield from disagreeing_levels(spec.fabric)
+    for key, text, parsed in (("cut", spec.cut, cut_links), ("slow", spec.slow, slow_links)):
+        try:
+            parsed(text)
+        except ValueError as error:
+            yield f"fabric.{key}", text, str(error)
+
+
+def _generations(spec: MachineSpec) -> Iterator[tuple[str, Any, str]]:
+    """Generations derived from one that is not there, or that name engines and families that are not."""
+    for name, derived in spec.generations.items():
+        if derived.base not in spec.kernels:
+            hint = did_you_mean(derived.base, spec.kernels)
+            yield f"generations.{name}.base", derived.base, f"kernels has {', '.join(spec.kernels)}{hint}"
+            continue
+        families = spec.kernels[derived.base]
+        for key, named, there in (("collectives", derived.collectives, spec.collectives),
+                                  ("unchanged", derived.unchanged, families)):  # fmt: skip
+            for wrong in sorted(set(named) - set(there)):
+                yield f"generations.{name}.{key}", wrong, f"there are {', '.join(there)}{did_you_mean(wrong, there)}"
+
+
+def _cuts(spec: MachineSpec) -> Iterator[tuple[str, Any, str]]:
+    """Attention whose keys are cut in more ways than one."""
+    for generation, kernels in spec.kernels.items():
+        for family, kernel in kernels.items():
+            given = [name for name in ("tile_keys", "split_waves", "plan_keys") if getattr(kernel, name, None)]
+            if len(given) > 1:
+                yield f"kernels.{generation}.{family}", ", ".join(given), "at most one of them cuts keys"
+
+
+def _pools(spec: MachineSpec) -> Iterator[tuple[str, Any, str]]:
+    """Cores that are asked for but do not exist, and pools that lack a rate."""
+    users = {f"collectives.{name}": each.cores for name, each in spec.collectives.items()}
+    families = {f"kernels.{generation}.{family}": kernel for generation, kernels in spec.kernels.items()
+                for family, kernel in kernels.items()}
+    present = ", ".join(f"{count} {pool}" for pool, count in spec.chip.cores.items())
+    for key, cores in {**users, **{key: kernel.cores for key, kernel in families.items()}}.items():
+        for pool, count in cores.items():
+            there = spec.chip.cores.get(pool)
+            if there is None or there.si < count.si:
+                hint = did_you_mean(pool, spec.chip.cores) if there is None else ""
+                yield f"{key}.cores.{pool}", count, f"the chip has {present}{hint}"
+    for key, kernel in families.items():
+        engine = next(iter(kernel.cores))
+        if engine in spec.chip.cores and engine not in spec.chip.peak:
+            yield f"{key}.cores", engine, f"the first pool computes, but chip.peak has only {', '.join(spec.chip.peak)}"
+        for pool in kernel.cores:
+            if pool in spec.chip.cores and pool not in spec.chip.l2.port_rate:
+                yield f"{key}.cores.{pool}", pool, f"chip.l2.port_rate has only {', '.join(spec.chip.l2.port_rate)}"

@@ -13,8 +13,7 @@ from pydantic import Field
 
 from simulator.errors import NoSuchName
 from simulator.paths import did_you_mean
-from simulator.spec.generation import DerivedGeneration, engines_of, families_of
-from simulator.spec.kernels import KernelSpec
+from simulator.spec.kernels import DerivedGeneration, KernelSpec, engines_of, families_of
 from simulator.spec.levels import LevelSpec
 from simulator.spec.nic import NicSpec, ProxySpec
 from simulator.spec.typed_toml import TomlTable
@@ -104,10 +103,7 @@ class CollectiveSpec(TomlTable):
     step_latencies: PositiveCount | None = None
 
     def rate_bytes_per_s(self, kind: str, bytes_per_peer: float) -> float:
-        """Rate on the wire, one way per rank: what the curve says, as far as its cores can drive it.
-
-        kind: "all_to_all", "all_gather", "reduce_scatter", "all_reduce" or "send".
-        """
+        """Rate on the wire, one way per rank, of a kind in `ladder`: as its curve says, and its cores can drive."""
         rate = self._curve_rate(kind, bytes_per_peer)
         if self.rate_per_core is None:
             return rate
@@ -153,11 +149,7 @@ class MachineSpec(TomlTable):
         return {name: families_of(name, self.kernels, self.generations) for name in (*self.kernels, *self.generations)}
 
     def kernels_of(self, generation: str) -> dict[str, KernelSpec]:
-        """Kernel families of a software generation, one of the machine's own or one derived from it.
-
-        Raises:
-            NoSuchName: no such generation; says which there are.
-        """
+        """Kernel families of a software generation, the machine's own or derived; NoSuchName says which there are."""
         if generation not in self._families:
             known, hint = ", ".join(sorted(self._families)), did_you_mean(generation, self._families)
             raise NoSuchName(generation, f"{self.name} has no kernel generation '{generation}'{hint}: it has {known}")

@@ -119,11 +119,7 @@ class ModelShapes:
 
     @property
     def mla_parameters(self) -> int:
-        """Of one layer's attention: down and up projections of queries and of keys and values, and o_proj.
-
-        Raises:
-            InputError: this model's attention is another.
-        """
+        """Of one layer's latent attention: all projections down and up, and o_proj; InputError where it is another."""
         if self.kv_heads:
             raise InputError(f"{self.name} has grouped-query attention, and this program is for latent attention")
         queries = self.hidden * self.q_lora + self.q_lora * self.heads * self.qk_dim

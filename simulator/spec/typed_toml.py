@@ -198,19 +198,18 @@ def _line_of(model: type[BaseModel], error: dict[str, Any], label: str) -> str:
     if kind == "extra_forbidden":
         table, wrong = _bare_type(_place(model, error["loc"][:-1])[1]), str(error["loc"][-1])
         right = list(table.model_fields) if isinstance(table, type) and issubclass(table, BaseModel) else []
-        hint = did_you_mean(wrong, right)
-        return line(label, key, got, f"no such key{hint}; keys are {', '.join(right)}")
-    if kind == "literal_error":
-        right = [word.strip(" '") for word in context["expected"].replace(" or ", ", ").split(",")]
-        return line(label, key, got, f"must be one of {', '.join(right)}{did_you_mean(str(got), right)}")
+        return line(label, key, got, f"no such key{did_you_mean(wrong, right)}; keys are {', '.join(right)}")
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         tag = context["discriminator"].strip("'")
         right = [each for member in get_args(_bare_type(inside)) for each in _tags(member)]
         if kind == "union_tag_not_found":
             return f"{label}: {key}.{tag}: is missing: must be one of {', '.join(right)}"
-        hint = did_you_mean(str(got[tag]), right)
-        return line(label, f"{key}.{tag}", got[tag], f"must be one of {', '.join(right)}{hint}")
-    return line(label, key, got, plain(error["msg"]))
+        key, got = f"{key}.{tag}", got[tag]
+    elif kind == "literal_error":
+        right = [word.strip(" '") for word in context["expected"].replace(" or ", ", ").split(",")]
+    else:
+        return line(label, key, got, plain(error["msg"]))
+    return line(label, key, got, f"must be one of {', '.join(right)}{did_you_mean(str(got), right)}")
 
 
 def plain(message: str) -> str:

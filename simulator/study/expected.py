@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from simulator.errors import InputError, RunError
+from simulator.observe.report import ExpectedRow
 from simulator.paths import did_you_mean
-
-if TYPE_CHECKING:
-    from simulator.study.scenario import Expected
-    from simulator.study.simulate import Result
-
-EXPECTED_KEYS = ("id", "metric", "value", "simulated", "error", "role")
+from simulator.study.library import load_scenario
+from simulator.study.scenario import Expected
+from simulator.study.simulate import Result, simulate
 
 
 def plain(value: Any) -> Any:
@@ -28,22 +26,23 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def expected_row(row: Mapping[str, Any], *more: str) -> dict[str, Any]:
-    """One expected value: id, metric, value, simulated, error, role, and the keys in `more`."""
-    return {key: plain(row.get(key)) for key in (*EXPECTED_KEYS, *more)}
+def as_object(row: ExpectedRow, *more: str) -> dict[str, Any]:
+    """A row as JSON has it: id, metric, value, simulated, error, role, and the fields in `more`."""
+    return {key: plain(getattr(row, key)) for key in ("id", "metric", "value", "simulated", "error", "role", *more)}
 
 
-def band_text(band: tuple[float | None, float | None]) -> str:
-    """A band in words: "0.25 to 0.31", "above 1", "below 1"."""
+def band_text(band: tuple[float | None, float | None] | None) -> str:
+    """A band in words: "0.25 to 0.31", "above 1", "below 1"; "" for none."""
+    if band is None:
+        return ""
     low, high = band
     if high is None:
         return f"above {low:g}"
     return f"below {high:g}" if low is None else f"{low:g} to {high:g}"
 
 
-def compared(result: Result) -> list[dict[str, Any]]:
-    """Published values beside those of a run: id, metric, value, simulated, error, role, scenario, note, and as
-    `missing` the reason where none is simulated.
+def compared(result: Result) -> list[ExpectedRow]:
+    """Published values beside those of a run.
 
     Scenarios that a value is a ratio to are simulated by roles with this one's seed and changes; where one cannot run
     so, that is the reason.
@@ -51,15 +50,15 @@ def compared(result: Result) -> list[dict[str, Any]]:
     return [_beside(result, one) for one in result.scenario.expected]
 
 
-def _beside(result: Result, one: Expected) -> dict[str, Any]:
+def _beside(result: Result, one: Expected) -> ExpectedRow:
     simulated, missing = result.metrics.get(one.metric), ""
     if simulated is None:
         missing = f"no metric '{one.metric}'{did_you_mean(one.metric, result.metrics)}" * result.recorded
     elif one.against:
         simulated, missing = _ratio(result, simulated, one)
     error = None if simulated is None else _error(simulated, one.value, one.band)
-    fields = one.model_dump() | {"metric": one.full_metric, "scenario": result.scenario.name}
-    return fields | {"simulated": simulated, "error": error, "missing": missing}
+    return ExpectedRow(one.id, one.full_metric, one.value, simulated, error, one.role, band_text(one.band),
+                       result.scenario.name, one.note, missing)
 
 
 def _ratio(result: Result, simulated: float, one: Expected) -> tuple[float | None, str]:
@@ -78,9 +77,6 @@ def _ratio(result: Result, simulated: float, one: Expected) -> tuple[float | Non
 @lru_cache(maxsize=64)
 def _metrics_of(name: str, seed: int, changes: tuple[tuple[str, str], ...]) -> Mapping[str, float]:
     """Metrics of a library scenario that others are compared with, simulated once."""
-    from simulator.study.library import load_scenario
-    from simulator.study.simulate import simulate
-
     return simulate(load_scenario(name).replace(dict(changes)), seed=seed).metrics
 
 

@@ -72,10 +72,7 @@ OF_THE_TIMELINE = {
 
 def meaning(metric: str) -> str:
     """What a metric of a workload means; "" if it is one of a workload of one's own."""
-    for pattern, text in OF_WORKLOADS.items():
-        if fnmatchcase(metric, pattern):
-            return text
-    return ""
+    return next((text for pattern, text in OF_WORKLOADS.items() if fnmatchcase(metric, pattern)), "")
 
 
 def metrics_of(scenario: Scenario, case: Case) -> Iterator[tuple[str, str]]:

@@ -20,19 +20,13 @@ from simulator.study.scenario import Scenario
 
 def scenario_names() -> list[tuple[str, str]]:
     """(name, first line of what it is) of every scenario of the library, file by file in the order of the code."""
-    return [
-        (f"{file}:{name}", (inspect.getdoc(function) or "").partition("\n")[0])
-        for file in paths.names("scenarios")
-        for name, function in _functions(_module(paths.find("scenarios", file)))
-    ]
+    return [(f"{file}:{name}", (inspect.getdoc(function) or "").partition("\n")[0]) for file in paths.names("scenarios")
+            for name, function in _functions(_module(paths.find("scenarios", file)))]
 
 
 def load_scenario(reference: str) -> Scenario:
-    """The scenario FILE:FUNCTION, FILE being a name of the library or a path to a .py file.
-
-    Raises:
-        InputError: no such file or function, or the function does not return a scenario; says which there are.
-    """
+    """The scenario FILE:FUNCTION, FILE being a name of the library or a path to a .py file; InputError where there
+    is no such file or function, with those that there are, or it does not return a scenario."""
     file, colon, name = reference.rpartition(":")
     if not colon and reference.endswith(".py"):
         has = [f"{reference}:{one}" for one, _ in _functions(_module(paths.find("scenarios", reference)))]

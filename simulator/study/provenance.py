@@ -10,7 +10,7 @@ from typing import Any
 from simulator.observe.critical import CriticalPath, Segment
 from simulator.program.task import Collective, Task
 from simulator.program.world import World
-from simulator.spec.generation import base_of
+from simulator.spec.kernels import base_of
 from simulator.spec.machine import MachineSpec
 from simulator.spec.typed_toml import quantities
 
@@ -18,13 +18,9 @@ LEAST_SHARE = 0.01
 _LATENCIES = "floor", "serial_per_k", "per_row", "per_group", "per_slot"  # of a kernel that is bound by latency
 
 
-def parameters_of(
-    critical: CriticalPath, machine: MachineSpec, generation: str, world: World
-) -> list[dict[str, Any]]:
-    """Parameters that bounded more than 1% of the critical path, the most important first.
-
-    Each has name (dotted key in the machine's file), value, unit, kind, source and share of the critical path.
-    """
+def parameters_of(critical: CriticalPath, machine: MachineSpec, generation: str, world: World) -> list[dict[str, Any]]:
+    """Parameters that bounded more than 1% of the critical path, the most important first: name (dotted key in the
+    machine's file), value, unit, kind, source and share of the critical path."""
     known = dict(quantities(machine))
     shares: Counter[str] = Counter()
     tasks = cache(lambda rank: world.programs[rank].tasks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
+from traceback import walk_tb
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from simulator.errors import InputError, NoSuchName, RunError
@@ -53,10 +54,8 @@ def exits_refused(name: str) -> Iterator[None]:
 
 def _is_ours(error: Exception) -> bool:
     """Whether it was raised in Braid's code, not in that of a user's own file."""
-    here = error.__traceback__
-    while here is not None and here.tb_next is not None:
-        here = here.tb_next
-    return here is not None and here.tb_frame.f_globals.get("__name__", "").startswith("simulator.")
+    *_, (frame, _) = walk_tb(error.__traceback__)
+    return str(frame.f_globals.get("__name__", "")).startswith("simulator.")
 
 
 def numbers_of(scenario: Scenario, measures: Any) -> Mapping[str, float]:

@@ -51,10 +51,7 @@ class Prompts(Part):
 
 
 class Requests(Part):
-    """Requests in decode: so many on every card, each with a prompt and an output, `draft_tokens` by MTP modules.
-
-    Simulated is the iteration half-way through the output.
-    """
+    """Requests in decode, half-way through their outputs: so many a card, `draft_tokens` of each by MTP modules."""
 
     per_card: int = Field(gt=0, le=10**4, description="requests on every card")
     prompt_tokens: PositiveInt = Field(2048, description="of each request")
@@ -89,11 +86,8 @@ class Requests(Part):
 def decode_measures(batch: Requests, seconds: float) -> dict[str, float]:
     """Iteration time, time per output token (TPOT), and output tokens per second and card."""
     tpot_s = seconds / batch.tokens_per_iteration
-    return {
-        "iteration_ms": seconds * 1e3,
-        "tpot_ms": tpot_s * 1e3,
-        "throughput_tok_s_per_card": batch.per_card / tpot_s,
-    }
+    rate = batch.per_card / tpot_s
+    return {"iteration_ms": seconds * 1e3, "tpot_ms": tpot_s * 1e3, "throughput_tok_s_per_card": rate}
 
 
 class Layout(Part):
@@ -252,21 +246,13 @@ class Scenario(Part):
         return leaves(self)
 
     def replace(self, changes: Mapping[str, str]) -> Scenario:
-        """The scenario with settings changed, from text as on the command line.
-
-        Raises:
-            InputError: a wrong key (with the right ones) or a wrong value (with what is right).
-        """
+        """The scenario with settings changed, from text; InputError says all that is wrong, and what is right."""
         machine = {key.partition(".")[2]: text for key, text in changes.items() if key.startswith("machine.")}
         model = {key.partition(".")[2]: text for key, text in changes.items() if key.startswith("model.")}
         own = {key: text for key, text in changes.items() if key.partition(".")[0] not in ("machine", "model")}
         files = {name: changes[name] for name in ("machine", "model") if name in changes}
-        changed = self.variant(
-            **files,
-            machine_changes={**self.machine_changes, **machine},
-            model_changes={**self.model_changes, **model},
-            changes={**self.changes, **changes},
-        )
+        changed = self.variant(**files, machine_changes=self.machine_changes | machine,
+                               model_changes=self.model_changes | model, changes=self.changes | dict(changes))
         mistakes = []
         try:
             changed = replaced(changed, own, changed.numbers)

@@ -97,8 +97,7 @@ class Result:
 def prepare(scenario: Scenario, seed: int = 0, record: Callable[..., World] = record_world) -> Prepared:
     """Record the programs of a scenario and check that it fits; record: `record_shared` does where none is to run.
 
-    Raises:
-        InputError: a name, number or layout that cannot be. DoesNotFit: more memory than there is, with the ledger.
+    InputError: a name, number or layout that cannot be. DoesNotFit: more memory than there is, with the ledger.
     """
     reads = Reads(scenario.changes)
     machine = scenario.machine_spec(reads)
@@ -114,9 +113,7 @@ def prepare(scenario: Scenario, seed: int = 0, record: Callable[..., World] = re
                 raise ValueError(f"memory: {item!r} is not (name, category, bytes)")
             ledger.add(*item)  # type: ignore[arg-type]
         ledger.check()
-        world = record(
-            lambda npu: workload.program(npu, case), case.ranks, groups, partial(workload.coordinates, case)
-        )
+        world = record(lambda npu: workload.program(npu, case), case.ranks, groups, partial(workload.coordinates, case))
     except (ProgramError, ValueError) as error:
         raise InputError(f"{scenario.name}: {located(error)}") from error
     return Prepared(scenario, machine, case, world, fabric, ledger, reads)
@@ -125,13 +122,8 @@ def prepare(scenario: Scenario, seed: int = 0, record: Callable[..., World] = re
 @naming_settings
 @seldom_collected()
 def simulate(
-    scenario: Scenario,
-    *,
-    ranks: str = "roles",
-    seed: int = 0,
-    exchange: str = "auto",
-    progress: Progress | None = None,
-    record: bool = True,
+    scenario: Scenario, *, ranks: str = "roles", seed: int = 0, exchange: str = "auto",
+    progress: Progress | None = None, record: bool = True,
 ) -> Result:
     """Run a scenario once.
 
@@ -166,15 +158,10 @@ def simulate(
     if progress is not None:
         progress(1.0)
     header = {
-        "machine": ready.machine.title,
-        "model": ready.case.shapes.name,
-        "cards": scenario.cards,
-        "ranks": ready.case.ranks,
-        "mode": ranks,
-        "classes": len(roles.leaders),
-        "seed": seed,
+        "machine": ready.machine.title, "model": ready.case.shapes.name, "cards": scenario.cards,
+        "ranks": ready.case.ranks, "mode": ranks, "classes": len(roles.leaders), "seed": seed,
         "changed": dict(scenario.changes),
-    }
+    }  # fmt: skip
     result = Result(scenario, ready.machine, header, {}, timeline, ready.ledger, makespan_ps, ready.world,
                     [Flight(*one) for one in journal.flights], record)
     result.metrics.update(_metrics(result, ready.case))
@@ -199,24 +186,19 @@ def _metrics(result: Result, case: Case) -> Mapping[str, float]:
     measures = numbers_of(result.scenario, result.scenario.workload.measures(case, seconds))
     if not result.recorded:
         return measures
-    times = result.measured.all_communication
+    measured, times = result.measured, result.measured.all_communication
+    readings = result.scenario.workload.readings
     metrics = {
-        **measures,
-        **(numbers_of(result.scenario, readings(case, result.columns))
-           if (readings := result.scenario.workload.readings) else {}),
-        "communication_ms": times.busy_ps / 1e9,
-        "hidden_comm_ms": times.hidden_ps / 1e9,
-        "exposed_comm_ms": times.exposed_ps / 1e9,
-        "waiting_comm_ms": times.waiting_ps / 1e9,
-        "communication_share": times.busy_ps / max(result.makespan_ps, 1),
-        "compute_ms": result.measured.compute_ps / 1e9,
-        "compute_stretch": result.measured.stretch.overall,
-        "host_bound_ms": result.measured.host_bound_ps / 1e9,
-        **{f"{kind}_ms": busy_ps / 1e9 for kind, busy_ps in result.measured.kind_ps.items()},
+        **measures, **(numbers_of(result.scenario, readings(case, result.columns)) if readings else {}),
+        "communication_ms": times.busy_ps / 1e9, "hidden_comm_ms": times.hidden_ps / 1e9,
+        "exposed_comm_ms": times.exposed_ps / 1e9, "waiting_comm_ms": times.waiting_ps / 1e9,
+        "communication_share": times.busy_ps / max(result.makespan_ps, 1), "compute_ms": measured.compute_ps / 1e9,
+        "compute_stretch": measured.stretch.overall, "host_bound_ms": measured.host_bound_ps / 1e9,
+        **{f"{kind}_ms": busy_ps / 1e9 for kind, busy_ps in measured.kind_ps.items()},
         **{f"block_{block}_ms": busy_ps / 1e9 for block, busy_ps in busy_by_block(result.columns).items()},
-    }
-    if result.measured.stretch.beside_communication is not None:
-        metrics["compute_stretch_beside_communication"] = result.measured.stretch.beside_communication
+    }  # fmt: skip
+    if measured.stretch.beside_communication is not None:
+        metrics["compute_stretch_beside_communication"] = measured.stretch.beside_communication
     return metrics
 
 

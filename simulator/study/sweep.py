@@ -67,11 +67,7 @@ class LadderRow(NamedTuple):
 
 
 def scenarios_of(scenario: Scenario) -> Iterator[tuple[str, Scenario]]:
-    """The scenario, then with every step of its ladder on top of those before.
-
-    Raises:
-        InputError: it has no ladder, or a step changes what cannot be changed.
-    """
+    """The scenario, then with every step of its ladder on top of those before; InputError if it has none."""
     if not scenario.ladder:
         raise InputError(f"{scenario.name} has no ladder: its scenario function sets none (trt_min_latency:base does)")
     yield scenario.name, scenario

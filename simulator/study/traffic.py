@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from functools import cache, partial
 from typing import Any
 
+from simulator import np
 from simulator.collective.lowering import Lowering
 from simulator.collective.one_sided import ONE_SIDED, ports_of
 from simulator.collective.transfer import columns_of
@@ -22,10 +23,7 @@ _Others = list[tuple[int, str, Collective]]
 
 
 def traffic(world: World, roles: Roles, lowering: Lowering, fabric: Fabric) -> dict[str, float]:
-    """Level, and "level_block" -> bytes that an average rank sends over links of that level.
-
-    They are counted where they leave a die. A block is the first word of a task's name.
-    """
+    """Level, and "level_block" -> bytes that an average rank sends over links of that level, where they leave a die."""
 
     of_exchange = cache(partial(_by_level, lowering, fabric))
 
@@ -65,8 +63,6 @@ def traffic(world: World, roles: Roles, lowering: Lowering, fabric: Fabric) -> d
 
 def _by_level(lowering: Lowering, fabric: Fabric, collective: Collective, members: tuple[int, ...]) -> Counter[str]:
     """All bytes of an exchange."""
-    import numpy as np
-
     phases = lowering.lower(collective, members)
     keys, place, moved, _ = columns_of([transfer for phase in phases for transfer in phase.transfers])
     levels: Counter[str] = Counter()

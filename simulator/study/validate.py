@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
 from functools import partial
+from multiprocessing import active_children, get_context, parent_process
+from multiprocessing.connection import wait
 from statistics import median
-from typing import Any, TypeVar
+from threading import Thread
+from typing import TypeVar
 
 from simulator.errors import BraidError, InputError
-from simulator.observe.markdown import number, table
-from simulator.observe.tables import Titled, console, percent, show
+from simulator.observe.report import ExpectedRow
+from simulator.observe.tables import Titled, console, markdown_table, plain_number, show
 from simulator.paths import matches
 from simulator.study import library
-from simulator.study.expected import band_text, compared, expected_row
-from simulator.study.scenario import Scenario
+from simulator.study.expected import band_text, compared
 from simulator.study.simulate import simulate
 from simulator.study.sweep import StudyTable, run_study
 
@@ -23,37 +27,11 @@ T = TypeVar("T")
 Tell = Callable[[float], None]  # the share done
 
 
-@dataclass(frozen=True)
-class ValidationRow:
-    """One expected value of one scenario; `reason` says why nothing is simulated beside it."""
-
-    scenario: str
-    id: str
-    metric: str
-    value: Any
-    role: str
-    note: str = ""
-    band: tuple[float | None, float | None] | None = None
-    simulated: Any = None
-    error: float | None = None
-    reason: str | None = None
-
-    @property
-    def failed(self) -> bool:
-        """The scenario, or the one that it is a ratio to, could not run, or has no such metric."""
-        return self.reason is not None
-
-    def as_object(self) -> dict[str, Any]:
-        """id, metric, value, simulated, error, role, scenario, and `reason` if it failed."""
-        row = expected_row(vars(self), "scenario")
-        return row if self.reason is None else row | {"reason": self.reason}
-
-
-def validate(pattern: str | None = None, jobs: int = 1, tell: Tell | None = None) -> list[ValidationRow]:
+def validate(pattern: str | None = None, jobs: int = 1, tell: Tell | None = None) -> list[ExpectedRow]:
     """Simulates every scenario that has a chosen expected value, by roles, seed 0; rows in the library's order.
 
     pattern: chooses scenarios by name or expected values by id (see paths.matches); InputError if it chooses none.
-    jobs: processes. A scenario that fails gives rows with a reason; the others still run.
+    jobs: processes. A scenario that fails gives rows that say why; the others still run.
     """
     names = [name for name, _ in library.scenario_names()]
     rows = _in_processes(partial(_rows_of, pattern=pattern), names, jobs, tell)
@@ -76,9 +54,6 @@ def _in_processes(work: Callable[[str], T], names: list[str], jobs: int, tell: T
         for name in names:
             take(work(name))
         return done
-    from concurrent.futures import ProcessPoolExecutor
-    from multiprocessing import active_children, get_context
-
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_follow_the_parent) as pool:
         with _ctrl_c_held_back():  # also from the processes that start here
             futures = [pool.submit(work, name) for name in names]
@@ -95,8 +70,6 @@ def _in_processes(work: Callable[[str], T], names: list[str], jobs: int, tell: T
 @contextmanager
 def _ctrl_c_held_back() -> Iterator[None]:
     """SIGINT waits until the end of it; a process that starts meanwhile never gets it."""
-    import signal
-
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -109,12 +82,6 @@ def _ctrl_c_held_back() -> Iterator[None]:
 
 def _follow_the_parent() -> None:
     """Leaves Ctrl-C to the parent process, and ends this one when the parent has ended, in whatever way."""
-    import os
-    import signal
-    from multiprocessing import parent_process
-    from multiprocessing.connection import wait
-    from threading import Thread
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = parent_process()
     assert parent is not None
@@ -126,27 +93,21 @@ def _follow_the_parent() -> None:
     Thread(target=follow, daemon=True).start()
 
 
-def _rows_of(name: str, pattern: str | None) -> list[ValidationRow]:
+def _rows_of(name: str, pattern: str | None) -> list[ExpectedRow]:
     """The rows of one scenario that the pattern chooses; simulates it only if there are any."""
     try:
         scenario = library.load_scenario(name)
     except Exception as error:
-        rows = [ValidationRow(name, "-", "-", None, "-", reason=_reason(error))]
+        rows = [ExpectedRow("-", "-", None, None, None, "-", scenario=name, missing=_reason(error))]
         return rows if matches(pattern, name) else []
     chosen = tuple(one for one in scenario.expected if matches(pattern, name) or matches(pattern, one.id))
     if not chosen:
         return []
     try:
-        return _simulated(scenario.variant(expected=chosen))
+        return compared(simulate(scenario.variant(expected=chosen)))
     except Exception as error:
-        return [ValidationRow(name, one.id, one.metric, one.value, one.role, one.note, one.band, reason=_reason(error))
-                for one in chosen]
-
-
-def _simulated(scenario: Scenario) -> list[ValidationRow]:
-    names = [field.name for field in fields(ValidationRow) if field.name != "reason"]
-    return [ValidationRow(**{name: one[name] for name in names}, reason=one["missing"] or None)
-            for one in compared(simulate(scenario))]
+        return [ExpectedRow(one.id, one.metric, one.value, None, None, one.role, band_text(one.band), name, one.note,
+                            _reason(error)) for one in chosen]
 
 
 def _reason(error: Exception) -> str:
@@ -157,28 +118,29 @@ def _reason(error: Exception) -> str:
 _HEAD = ("<id", "<scenario", "<metric", ">expected", "<role", ">simulated", ">error")
 
 
-def _cells(row: ValidationRow) -> list[str]:
-    simulated = "not simulated" if row.failed else number(row.simulated)
-    error = "-" if row.error is None else percent(row.error)
-    if row.band is not None and row.error == 0:
-        error = "none"
-    expected = number(row.value) if row.band is None else band_text(row.band)
+def _cells(row: ExpectedRow) -> list[str]:
+    expected, simulated, error = row.cells(plain_number, "not simulated" if row.missing else "-")
     return [row.id, row.scenario, row.metric, expected, row.role, simulated, error]
 
 
-def summary(rows: Sequence[ValidationRow]) -> str:
+def summary(rows: Sequence[ExpectedRow]) -> str:
     """One line: how many values, how far off by role, what is not simulated."""
     parts = [f"{len(rows)} expected values of {len({row.scenario for row in rows})} scenarios"]
     for role in ("fit", "predict"):
-        errors = [abs(row.error) for row in rows if row.role == role and row.error is not None and row.band is None]
+        errors, met = _errors(rows, role)
         if errors:
             mean = sum(errors) / len(errors)
             parts.append(f"{role}: {len(errors)} values, mean error {mean:.1%}, largest {max(errors):.1%}")
-        banded = [row.error == 0 for row in rows if row.role == role and row.error is not None and row.band is not None]
-        if banded:
-            parts.append(f"{role}: {sum(banded)} of {len(banded)} bands and signs met")
-    broken = len({row.scenario for row in rows if row.failed})
+        if met:
+            parts.append(f"{role}: {sum(met)} of {len(met)} bands and signs met")
+    broken = len({row.scenario for row in rows if row.missing})
     return "; ".join(parts + ([f"not simulated: values of {broken} scenarios"] if broken else []))
+
+
+def _errors(rows: Sequence[ExpectedRow], *roles: str) -> tuple[list[float], list[bool]]:
+    """Errors of the values of these roles, without their signs, and which of their bands are met."""
+    there = [row for row in rows if row.role in roles and row.error is not None]
+    return [abs(row.error or 0.0) for row in there if not row.band], [row.error == 0 for row in there if row.band]
 
 
 SYSTEMS = {
@@ -188,32 +150,31 @@ SYSTEMS = {
 }  # fmt: skip
 
 
-def by_system(rows: Sequence[ValidationRow]) -> str:
+def by_system(rows: Sequence[ExpectedRow]) -> str:
     """A line per system (what an id begins with): how many values, how far off the predicted ones are."""
-    systems: dict[str, list[ValidationRow]] = {}
+    systems: dict[str, list[ExpectedRow]] = {}
     for row in rows:
         prefix = row.id.partition(".")[0]
         systems.setdefault(SYSTEMS.get(prefix, prefix), []).append(row)
     head = ("system", "fitted", "predicted", "median error", "largest error", "within 5%", "ranges and signs met")
-    return table(head, [[name, *_accuracy(its)] for name, its in systems.items()])
+    return markdown_table(head, [[name, *_accuracy(its)] for name, its in systems.items()])
 
 
-def _accuracy(rows: Sequence[ValidationRow]) -> list[str]:
-    errors = sorted(abs(row.error) for row in rows if row.role == "predict" and row.error is not None and not row.band)
-    met = [row.error == 0 for row in rows if row.band and row.error is not None]
+def _accuracy(rows: Sequence[ExpectedRow]) -> list[str]:
+    (errors, _), (_, met) = _errors(rows, "predict"), _errors(rows, "fit", "predict")
     fitted = sum(row.role == "fit" for row in rows)
     if not errors:
         return [str(fitted), "0", "-", "-", "-", f"{sum(met)} of {len(met)}"]
     near = sum(error <= 0.05 for error in errors)
-    return [str(fitted), str(len(errors)), f"{median(errors):.1%}", f"{errors[-1]:.1%}",
+    return [str(fitted), str(len(errors)), f"{median(errors):.1%}", f"{max(errors):.1%}",
             f"{near} of {len(errors)}", f"{sum(met)} of {len(met)}"]
 
 
-def print_rows(rows: Sequence[ValidationRow]) -> None:
+def print_rows(rows: Sequence[ExpectedRow]) -> None:
     """The rows as a table in the terminal, then what is not simulated and why, then the summary."""
     terminal = console()
     show(terminal, Titled("", _HEAD, [_cells(row) for row in rows]))
-    for name, reason in dict.fromkeys((row.scenario, row.reason) for row in rows if row.failed):
+    for name, reason in dict.fromkeys((row.scenario, row.missing) for row in rows if row.missing):
         show(terminal, f"{name}: not simulated: {reason}")
     show(terminal, summary(rows))
 
@@ -240,12 +201,12 @@ def _studies_of(name: str) -> list[StudyTable]:
 
 def _study_lines(study: StudyTable) -> list[str]:
     head = (study.key, *(f"{scenario}: {metric}" for scenario, metric in study.columns))
-    shown = table(head, [[value, *map(number, row)] for value, row in study.rows])
+    shown = markdown_table(head, [[value, *map(plain_number, row)] for value, row in study.rows])
     reasons = [f"{value} did not run: {reason.splitlines()[0]}" for value, reason in study.reasons]
     return [f"### {study.title}", "", shown, *reasons, ""]
 
 
-def markdown(rows: Sequence[ValidationRow], tables: Sequence[StudyTable] = ()) -> str:
+def markdown(rows: Sequence[ExpectedRow], tables: Sequence[StudyTable] = ()) -> str:
     """results/validation.md; the same rows and studies give the same bytes."""
     lines = [
         "# Validation", "",
@@ -253,7 +214,8 @@ def markdown(rows: Sequence[ValidationRow], tables: Sequence[StudyTable] = ()) -
         " nothing. **predict**: no parameter was fitted on it. That is weaker than it sounds: several assumed numbers"
         " and mechanisms were chosen with these values in view; calibration.md lists them.",
         "", f"{summary(rows)}.", "", by_system(rows), "", "## Every value", "",
-        table((*(head[1:] for head in _HEAD), "note"), [[*_cells(row), row.reason or row.note or ""] for row in rows]),
+        markdown_table((*(head[1:] for head in _HEAD), "note"),
+                       [[*_cells(row), row.missing or row.note] for row in rows]),
         "",
     ]
     if tables:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from simulator import np
 from simulator.collective.transfer import CapacityKey, Phase, Transfer
 from simulator.symmetry.refinement import Array
 from simulator.symmetry.ties import Exchange, WorldTies
@@ -27,8 +28,6 @@ class Folding:
     def __init__(
         self, ties: WorldTies, leader: Sequence[int], capacities: Array, standing: Array, rates: Array, transfers: Array
     ) -> None:
-        import numpy as np
-
         self._ties, self._leader, self._rates = ties, leader, rates
         self._capacities, self._standing, self._transfers = capacities, standing, transfers
         self._capacities_alike = np.bincount(capacities)
@@ -59,8 +58,6 @@ class Folding:
 
     def own(self, exchange: Exchange, rank: int, transfer: Transfer, side: int) -> Transfer:
         """What leaves a rank or arrives at it in a one-sided exchange, on the capacities that stand."""
-        import numpy as np
-
         numbers = [self._ties.numbering.of(key)[0] for key in transfer.keys]
         loads = np.array(transfer.moved_bytes)
         colour = int(self._transfers[self._ties.first[exchange] + 2 * exchange[1].index(rank) + side])
@@ -71,8 +68,6 @@ class Folding:
         return [self._busiest_ps(exchange, before, numbers) for numbers in groups]
 
     def _busiest_ps(self, exchange: Exchange, before: int, numbers: Sequence[int]) -> int:
-        import numpy as np
-
         first = self._ties.first[exchange] + before
         ties = [self._ties.capacities_of_transfer.of(first + number) for number in numbers]
         if not ties:
@@ -84,8 +79,6 @@ class Folding:
 
     def _folded(self, transfer: Transfer, colour: int, loads: Array, capacities: Array) -> Transfer:
         """It for its class, which loads these capacities so much."""
-        import numpy as np
-
         alike = int(self._transfers_alike[colour])
         classes, first, place = np.unique(self._capacities[capacities], return_index=True, return_inverse=True)
         moved = np.zeros(len(classes), dtype=np.int64)

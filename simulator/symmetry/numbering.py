@@ -15,6 +15,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from simulator import np
 from simulator.collective.transfer import CapacityKey
 from simulator.fabric.graph import DIE, Fabric, die, parts
 from simulator.symmetry.refinement import Array
@@ -49,9 +50,7 @@ class Numbering:
         if key[0] == "link":
             return self._link(key[1], key[2])
         kind, rank, *rate = key
-        family = self._known.get((kind, *rate))
-        if family is None:
-            family = self._family((kind, *rate), 1, lambda rank: (kind, rank, *rate))
+        family = self._family((kind, *rate), 1, lambda rank: (kind, rank, *rate))
         return family.base + rank, family
 
     def family(self, number: int) -> int:
@@ -65,8 +64,6 @@ class Numbering:
 
     def steps(self, numbers: Array) -> tuple[Array, Array]:
         """For every number how far it moves: `each` for every `stride` ranks."""
-        import numpy as np
-
         place = np.searchsorted(self._bases, numbers, side="right") - 1
         each = np.array([family.each for family in self.families], dtype=np.int64)
         stride = np.array([family.stride for family in self.families], dtype=np.int64)
@@ -76,6 +73,9 @@ class Numbering:
         self, name: tuple, stride: int, key: Callable[[int], CapacityKey],
         each: int = 1, is_link: bool = False, count: int = 0,
     ) -> CapacityFamily:
+        """The family of a name, which begins where the others end if it is new."""
+        if name in self._known:
+            return self._known[name]
         family = self._known[name] = CapacityFamily(self.total, stride, each, key, is_link)
         self.families.append(family)
         self._bases.append(self.total)
@@ -100,28 +100,24 @@ class Numbering:
         up = self._order(below) < self._order(above)
         if not up:
             below, above, at = above, below, to
-        family = self._known.get(("link", below, above, up))
-        if family is None:
-            dies, around = self._dies(below), self._dies(above)
+        dies, around = self._dies(below), self._dies(above)
 
-            def key(number: int) -> CapacityKey:
-                ends = f"{below} {number}", f"{above} {number * dies // around}"
-                return ("link", *ends) if up else ("link", *ends[::-1])
+        def key(number: int) -> CapacityKey:
+            ends = f"{below} {number}", f"{above} {number * dies // around}"
+            return ("link", *ends) if up else ("link", *ends[::-1])
 
-            family = self._family(("link", below, above, up), dies, key, is_link=True)
+        family = self._family(("link", below, above, up), dies, key, is_link=True)
         return family.base + at, family
 
     def _mesh_link(self, source: int, target: int) -> tuple[int, CapacityFamily]:
         """Ends are less than the dies of an instance apart."""
         dies = self._dies(self.fabric.levels[0])
-        family = self._known.get(("link",))
-        if family is None:
 
-            def key(number: int) -> CapacityKey:
-                rank, place = divmod(number, 2 * dies)
-                return ("link", die(rank), die(rank + place - dies))
+        def key(number: int) -> CapacityKey:
+            rank, place = divmod(number, 2 * dies)
+            return ("link", die(rank), die(rank + place - dies))
 
-            family = self._family(("link",), 1, key, 2 * dies, is_link=True)
+        family = self._family(("link",), 1, key, 2 * dies, is_link=True)
         return family.base + source * 2 * dies + target - source + dies, family
 
     def _order(self, name: str) -> int:

@@ -8,49 +8,36 @@ million runs, and with the same input always the same.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from typing import TYPE_CHECKING, Any, TypeAlias
 
-if TYPE_CHECKING:
-    import numpy as np
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from simulator import np
+from simulator.np import Array
 
 
 class Ties:
     """Ties from vertices to others, each with a label; the other ends are given as positions in their colours."""
 
     def __init__(self, vertices: int, owner: Array, label: Array, other: Array) -> None:
-        import numpy as np
-
         order = np.argsort(owner, kind="stable")
         self.vertices = vertices
         self._label, self._other = label[order], other[order]
-        self._tied, self._first = np.unique(owner[order], return_index=True)
+        self._tied, first = np.unique(owner[order], return_index=True)
+        self._bounds = np.append(first, len(owner))
 
     def of(self, vertex: int) -> tuple[Array, Array]:
         """Labels and other ends of a vertex, in the order in which they were given."""
-        import numpy as np
-
-        place = int(np.searchsorted(self._tied, vertex))
-        if place == len(self._tied) or self._tied[place] != vertex:
-            return self._label[:0], self._other[:0]
-        end = self._first[place + 1] if place + 1 < len(self._first) else len(self._label)
-        return self._label[self._first[place] : end], self._other[self._first[place] : end]
+        start, end = self._bounds[np.searchsorted(self._tied, (vertex, vertex + 1))]
+        return self._label[start:end], self._other[start:end]
 
     def bags(self, colours: Array) -> Array:
         """The bag of every vertex's ties, as a number; 0 for those without any."""
-        import numpy as np
-
         bags = np.zeros(self.vertices, dtype=np.uint64)
         if len(self._tied):
-            bags[self._tied] = np.add.reduceat(mixed(self._label, colours[self._other]), self._first)
+            bags[self._tied] = np.add.reduceat(mixed(self._label, colours[self._other]), self._bounds[:-1])
         return bags
 
 
 def mixed(*columns: Array) -> Array:
     """One hash per row."""
-    import numpy as np
-
     rows = np.full(len(columns[0]), 0x9E3779B97F4A7C15, dtype=np.uint64)
     for column in columns:
         rows = (rows ^ column.astype(np.uint64)) + np.uint64(0x9E3779B97F4A7C15)
@@ -62,15 +49,11 @@ def mixed(*columns: Array) -> Array:
 
 def colours_of(*columns: Array) -> Array:
     """The same small number for rows that are the same."""
-    import numpy as np
-
     return np.unique(mixed(*columns), return_inverse=True)[1].astype(np.int64)
 
 
 def numbered(values: Iterable[Hashable]) -> Array:
     """Small numbers in the order of first appearance."""
-    import numpy as np
-
     names: dict[Hashable, int] = {}
     return np.array([names.setdefault(value, len(names)) for value in values], dtype=np.int64)
 
@@ -82,8 +65,6 @@ def classes(colours: Array) -> int:
 
 def first_of_each(colours: Array, rank: Array) -> Array:
     """The position of the vertex with the smallest `rank` (then the smallest position) in every class."""
-    import numpy as np
-
     order = np.lexsort((np.arange(len(colours)), rank, colours))
     _, first = np.unique(colours[order], return_index=True)
     return order[first]

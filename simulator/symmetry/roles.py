@@ -20,6 +20,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from simulator import np
 from simulator.collective.lowering import Lowering
 from simulator.collective.transfer import CapacityKey
 from simulator.program.world import World
@@ -64,8 +65,6 @@ def find_roles(
     ranks = numbered((id(one), schedules.get(("clock", rank))) for rank, one in enumerate(world.programs))
     if classes(ranks) == world.ranks:
         return unfolded(world)
-    import numpy as np
-
     ties = WorldTies(world, lowering)
     own = np.arange(world.ranks)  # a rank's HBM is the capacity of its number, its L2 that many further
     rates, capacities = _by_rate(ties, rate_of, schedules)
@@ -93,8 +92,6 @@ def _by_rate(
     ties: WorldTies, rate_of: Callable[[CapacityKey], float], schedules: Mapping[CapacityKey, Hashable]
 ) -> tuple[Array, Array]:
     """Rates of capacities, and colours from what they are, their rates and how these change."""
-    import numpy as np
-
     numbering, fabric = ties.numbering, ties.numbering.fabric
     bases = np.array([family.base for family in numbering.families], dtype=np.int64)
     family = np.searchsorted(bases, ties.used, side="right") - 1
@@ -117,8 +114,6 @@ def _by_rate(
 
 def _standing(ties: WorldTies, leaders: Array, capacities: Array) -> Array:
     """Which capacity stands for each class: a leader's own where it can, else the first."""
-    import numpy as np
-
     others = np.ones(len(capacities), dtype=bool)
     for family in ties.numbering.families:
         if not family.is_link:  # of a rank each

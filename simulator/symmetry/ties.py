@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
+from simulator import np
 from simulator.collective.lowering import Lowering
 from simulator.collective.one_sided import COLLECT, ONE_SIDED, keys_of, latency_s
 from simulator.collective.transfer import CapacityKey, Phase
@@ -56,8 +57,6 @@ class WorldTies:
     """
 
     def __init__(self, world: World, lowering: Lowering) -> None:
-        import numpy as np
-
         self._world, self._lowering = world, lowering
         self.numbering = Numbering(lowering.fabric)
         self._number = cache(lambda key: self.numbering.of(key)[0])
@@ -82,8 +81,6 @@ class WorldTies:
 
     def place_of(self, key: CapacityKey) -> int | None:
         """Where a capacity is among those that are used; None if it is not."""
-        import numpy as np
-
         if key[0] == "clock":
             return None
         number = self.numbering.of(key)[0]
@@ -107,8 +104,6 @@ class WorldTies:
 
     def _place(self, pattern: _Pattern, exchange: Exchange, shift: int) -> None:
         """The ties of an exchange, from those of its pattern."""
-        import numpy as np
-
         here = len(self._latencies)
         self._latencies.append(pattern.latencies)
         self.first[exchange] = self._count
@@ -122,35 +117,22 @@ class WorldTies:
         self._count += len(pattern.kinds)
 
     def _pattern(self, exchange: Exchange) -> _Pattern:
-        import numpy as np
-
         latencies, vertices = self._vertices(exchange)
         members = exchange[1]
 
         def column(values: Iterable[int]) -> Array:
             return np.fromiter(values, dtype=np.int64)
 
-        waits = column(len(one.ranks) for one in vertices)
-        loads = column(len(one.loads) for one in vertices)
         every = np.arange(len(vertices))
         capacity = column(self._number(key) for one in vertices for key, _ in one.loads)
-        return _Pattern(
-            members[0],
-            self._name("latencies", latencies),
-            column(self._name("kind", *one.kind) for one in vertices),
-            (column(self._called(exchange, -1)), column(members)),
-            (
-                np.repeat(every, waits),
-                column(name for one in vertices for name in one.called),
-                column(rank for one in vertices for rank in one.ranks),
-            ),
-            (
-                np.repeat(every, loads),
-                column(load for one in vertices for _, load in one.loads),
-                capacity,
-                *self.numbering.steps(capacity),
-            ),
-        )
+        waiting = (np.repeat(every, column(len(one.ranks) for one in vertices)),
+                   column(name for one in vertices for name in one.called),
+                   column(rank for one in vertices for rank in one.ranks))
+        loading = (np.repeat(every, column(len(one.loads) for one in vertices)),
+                   column(load for one in vertices for _, load in one.loads), capacity, *self.numbering.steps(capacity))
+        return _Pattern(members[0], self._name("latencies", latencies),
+                        column(self._name("kind", *one.kind) for one in vertices),
+                        (column(self._called(exchange, -1)), column(members)), waiting, loading)
 
     def _vertices(self, exchange: Exchange) -> tuple[tuple[float, ...], list[_Vertex]]:
         """Latencies of its phases, and its transfers."""
@@ -187,8 +169,6 @@ class WorldTies:
         return self._names.setdefault(name, len(self._names))
 
     def _tie(self, ranks: int) -> None:
-        import numpy as np
-
         exchange, name, rank = _columns(self._meeting)
         self.ranks_of_exchange = Ties(len(self.latencies), exchange, name, rank)
         self.exchanges_of_rank = Ties(ranks, rank, name, exchange)
@@ -213,8 +193,6 @@ def _parted(members: tuple[int, ...], partition: dict[int, int]) -> tuple[int, .
 
 
 def _columns(parts: list[tuple[Array, ...]]) -> list[Array]:
-    import numpy as np
-
     if not parts:
         return [np.zeros(0, dtype=np.int64)] * 3
     return [np.concatenate(column) for column in zip(*parts, strict=True)]

@@ -24,9 +24,9 @@ COMMANDS = {
 REPORTS = {
     "validate": ("validation.md", "from simulator.study import library\n"
                  "library.scenario_names = lambda: [('contention:staging', '')]\n"),
-    "bench": ("benchmarks.md", "from simulator.bench import growth, suite\n"
+    "bench": ("benchmarks.md", "from simulator.bench import suite\n"
               "suite.BENCHMARKS = [one for one in suite.BENCHMARKS if one.name == 'cold_help']\n"
-              "growth.steps = lambda: []\n"),
+              "suite.growth = lambda: []\n"),
 }
 
 

@@ -11,9 +11,10 @@ import pytest
 
 from simulator.bench.benchmark import Benchmark, BenchmarkRow, Measurement
 from simulator.commands.output import OutputFolder, to_json, write_text
-from simulator.commands.progress import progress_bar
+from simulator.commands.request import progress_bar
 from simulator.errors import InputError
-from simulator.observe.markdown import number, table
+from simulator.observe.tables import markdown_table as table
+from simulator.observe.tables import plain_number as number
 from simulator.paths import choose, matches
 from simulator.study.expected import plain
 

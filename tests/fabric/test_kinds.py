@@ -17,8 +17,7 @@ from simulator.fabric.crossings import crossings
 from simulator.fabric.graph import Fabric, die
 from simulator.program.rank import Rank
 from simulator.program.world import Groups
-from simulator.spec.agreement import disagreements
-from simulator.spec.load import load_machine, override
+from simulator.spec.load import disagreements, load_machine, override
 from simulator.spec.machine import MachineSpec
 from simulator.spec.typed_toml import SpecError, validate
 from tests.die.machines import level, number

@@ -6,7 +6,8 @@ import gzip
 import json
 from pathlib import Path
 
-from simulator.observe.arrow import read_parquet
+import pyarrow.parquet as pq
+
 from simulator.observe.columns import causes
 from simulator.observe.critical import critical_path
 from simulator.observe.timeline import StaticTasks, Timeline
@@ -73,7 +74,7 @@ def test_the_critical_path_follows_a_flag_back_to_the_other_rank_without_a_gap()
 def test_causes_survive_a_file(tmp_path: Path) -> None:
     timeline = _timeline()
     timeline.write_parquet(tmp_path / "t.parquet")
-    assert read_parquet(tmp_path / "t.parquet")["cause_task"].tolist() == timeline.columns()["cause_task"].tolist()
+    assert pq.read_table(tmp_path / "t.parquet")["cause_task"].to_pylist() == timeline.columns()["cause_task"].tolist()
 
 
 def test_a_trace_has_arrows_from_rank_to_rank_and_into_waits(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from simulator.observe.critical import critical_path
-from simulator.observe.metrics import measure, utilisation
+from simulator.observe.metrics import measure
 from simulator.observe.report import (
     ExpectedRow,
     Footnote,
@@ -68,7 +68,6 @@ Compute against its time alone on the same cores: +10.0% over the run, +25.0% wh
 runs on its rank, +0.0% apart from it.
 Host-bound: 0 ms (0.0%) in which a compute kernel lacked only its launch, by a host that was not
 blocked.
-Utilisation: sdma busy 65.7%, cube busy 62.9%.
 
 critical path (more than 1% of it)
 kind         bound by    ms   of the path
@@ -111,7 +110,7 @@ def test_a_whole_report() -> None:
     columns = timeline(RUN).columns()
     text = _printed(ReportInput(
         "a3_prefill:dp on atlas_a3", ["32 dies"], [("latency", "350 ms")], EXPECTED, measure(columns),
-        critical_path(columns), utilisation(columns), columns,
+        critical_path(columns), columns,
         footnotes=[Footnote("chip.l2", "5 TB/s", "fitted", "[1] 2.")]))
     assert text == GOLDEN
     assert max(map(len, text.splitlines())) <= 100

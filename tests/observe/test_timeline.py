@@ -8,9 +8,10 @@ import sys
 import tracemalloc
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
-from simulator.observe.arrow import read_parquet
+from simulator.observe.arrow import to_arrow
 from simulator.observe.columns import COLUMNS, codes, find_rows, last_wait_end, waits
 from simulator.observe.timeline import StaticTasks, Timeline
 from tests.observe.hand import comm, static_of, task, timeline
@@ -61,13 +62,14 @@ def test_the_order_of_recording_changes_nothing_not_even_the_bytes_of_the_file(t
 def test_a_file_reads_back_as_the_same_columns(tmp_path) -> None:
     made = timeline(PROGRAM, PROGRAM, multiplicity=(1, 31))
     made.write_parquet(tmp_path / "new" / "run.parquet")
-    back = read_parquet(tmp_path / "new" / "run.parquet")
+    back = pq.read_table(tmp_path / "new" / "run.parquet")
     for name, column in made.columns().items():
-        assert back[name].tolist() == column.tolist(), name
+        written = [tuple(one) for one in back[name].to_pylist()] if name == "after" else back[name].to_pylist()
+        assert written == column.tolist(), name
 
 
 def test_the_schema_documents_every_column() -> None:
-    table = timeline(PROGRAM).to_arrow()
+    table = to_arrow(timeline(PROGRAM).columns())
     assert table.column_names == list(COLUMNS)
     for field in table.schema:
         assert field.metadata[b"description"].decode() == COLUMNS[field.name][1]
@@ -78,7 +80,7 @@ def test_tuples_of_one_length_stay_tuples(tmp_path) -> None:
     made = timeline(chain[1:])
     made.write_parquet(tmp_path / "run.parquet")
     assert made.columns()["after"].tolist() == [(0,), (1,)]
-    assert read_parquet(tmp_path / "run.parquet")["after"].tolist() == [(0,), (1,)]
+    assert pq.read_table(tmp_path / "run.parquet")["after"].to_pylist() == [[0], [1]]
 
 
 def test_a_failed_write_leaves_nothing_behind(tmp_path, monkeypatch) -> None:
@@ -97,7 +99,7 @@ def test_an_empty_timeline_is_a_table_too(tmp_path) -> None:
     empty = Timeline("nothing")
     assert all(len(column) == 0 for column in empty.columns().values())
     empty.write_parquet(tmp_path / "empty.parquet")
-    assert len(read_parquet(tmp_path / "empty.parquet")["rank"]) == 0
+    assert pq.read_table(tmp_path / "empty.parquet").num_rows == 0
 
 
 def test_wrong_rows_are_refused_by_name() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.observe.markdown import number
+from simulator.observe.tables import plain_number as number
 from simulator.study.expected import band_text, compared
 from simulator.study.library import load_scenario, scenario_names
 from tests.published.reported import reported
@@ -25,5 +25,5 @@ def test_every_published_value_has_its_row() -> None:
 
 @pytest.mark.parametrize("name", QUICK)
 def test_what_is_quick_to_simulate_is_as_reported(name: str) -> None:
-    simulated = [number(one["simulated"]) for one in compared(run(name))]
+    simulated = [number(one.simulated) for one in compared(run(name))]
     assert simulated == [row.simulated for row in reported() if row.scenario == name]

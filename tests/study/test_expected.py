@@ -22,5 +22,5 @@ def test_errors_are_relative_to_what_was_expected(value: float, band: Any, simul
     scenario = SimpleNamespace(name="mine", expected=(expected,))
     run: Any = SimpleNamespace(scenario=scenario, metrics=metrics, recorded=True)
     (row,) = compared(run)
-    assert row["error"] == (None if error is None else pytest.approx(error))
-    assert bool(row["missing"]) == (simulated is None)
+    assert row.error == (None if error is None else pytest.approx(error))
+    assert bool(row.missing) == (simulated is None)

@@ -1,0 +1,109 @@
+"""`braid bench` and `braid validate`: tables that are kept under results/ when all of them is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import rich_click as click
+
+from simulator.commands import options
+
+
+@click.command()
+@click.argument("pattern", required=False)
+@options.as_json
+@click.pass_context
+def bench(ctx: click.Context, pattern: str | None, as_json: bool) -> None:
+    """Measure Braid's own speed and memory against targets; write results/benchmarks.md.
+
+    PATTERN chooses benchmarks by name or part of it, with * for any text. Each runs in a process of its own.
+    A target that is missed on this computer is reported; a benchmark that cannot run is a failure (exit code 1).
+
+    \b
+    Examples:
+      # all of them; writes results/benchmarks.md
+      braid bench
+      # those with "flows" in their name, or some for a script; writes nothing
+      braid bench flows
+      braid bench 'cold_*' --json
+    """
+    from simulator.bench import suite
+
+    target = _target("benchmarks.md", pattern, as_json)
+    rows = suite.measure(pattern, announce=not as_json)
+    _write(target, lambda: suite.markdown(rows, suite.growth()))
+    _show(rows, [row.as_object() for row in rows] if as_json else None, suite.print_rows, target)
+    if any(row.failed for row in rows):
+        ctx.exit(1)
+
+
+@click.command()
+@click.argument("pattern", required=False)
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
+              help="Simulate N scenarios at a time, each in a process of its own.")
+@options.as_json
+@click.pass_context
+def validate(ctx: click.Context, pattern: str | None, jobs: int, as_json: bool) -> None:
+    """Compare the library with what is published; write results/validation.md.
+
+    PATTERN chooses scenarios or expected values by name or part of it, with * for any text.
+
+    A value with role "fit" had a parameter fitted on it and proves nothing; "predict" values were never fitted on.
+    A miss is reported, with its reason; it is no failure. A value that cannot be simulated is (exit code 1).
+
+    \b
+    Examples:
+      # the whole library; writes results/validation.md
+      braid validate
+      # the scenarios of one file, or some values for a script; writes nothing
+      braid validate a3_prefill
+      braid validate 'a3.prefill.*' --json
+    """
+    from simulator.commands.request import progress_bar
+    from simulator.study import validate as validation
+    from simulator.study.expected import as_object
+
+    target = _target("validation.md", pattern, as_json)
+    with progress_bar("expected values") as tell:
+        rows = validation.validate(pattern, jobs, tell)
+    studies = []
+    if target is not None:
+        with progress_bar("studies") as tell:
+            studies = validation.studies(jobs, tell)
+    _write(target, lambda: validation.markdown(rows, studies))
+    objects = [as_object(row, "scenario") | ({"reason": row.missing} if row.missing else {}) for row in rows]
+    _show(rows, objects if as_json else None, validation.print_rows, target)
+    if any(row.missing for row in rows) or any(study.reasons or not study.columns for study in studies):
+        ctx.exit(1)
+
+
+def _target(name: str, pattern: str | None, as_json: bool) -> Path | None:
+    """The file under results/ where all is measured for people; InputError, before that, if it cannot be written."""
+    from simulator.commands.output import OutputFolder
+
+    if pattern is not None or as_json:
+        return None
+    return OutputFolder(Path("results")).path / name
+
+
+def _write(target: Path | None, text: Callable[[], str]) -> None:
+    """Before anything is printed, which may have no reader."""
+    from simulator.commands.output import write_text
+
+    if target is not None:
+        write_text(target, text())
+
+
+def _show(rows: Sequence[Any], objects: list[Any] | None, print_rows: Callable[[Any], None],
+          target: Path | None) -> None:
+    """As JSON where there are objects, else as a table; then what was written."""
+    from simulator.commands.output import to_json
+
+    if objects is not None:
+        click.echo(to_json(objects))
+    else:
+        print_rows(rows)
+    if target is not None:
+        click.echo(f"wrote {target}")
