@@ -53,16 +53,18 @@ class Phase:
 
 
 def columns_of(transfers: Sequence[Transfer]) -> tuple[list[CapacityKey], Array, Array, Array]:
-    """The capacities that transfers load; then of each load, transfer by transfer, the number of its capacity there and
-    its bytes; then where the loads of each transfer begin, and where the last one's end.
+    """The capacities that transfers load, in the order in which they come; then of each load, transfer by transfer, the
+    number of its capacity there and its bytes; then where the loads of each transfer begin, and where the last one's end.
 
     Keys of a fabric are mostly one object where they are equal: they are told apart by identity first, which is quick.
     """
     keys = list(chain.from_iterable([one.keys for one in transfers]))
-    known, place = np.unique(np.fromiter(map(id, keys), dtype=np.int64, count=len(keys)), return_inverse=True)
-    one_of = dict(zip(map(id, keys), keys, strict=True))
+    ids = np.fromiter(map(id, keys), dtype=np.int64, count=len(keys))
+    _, first, place = np.unique(ids, return_index=True, return_inverse=True)
     numbers: dict[CapacityKey, int] = {}
-    number = np.array([numbers.setdefault(one_of[key], len(numbers)) for key in known.tolist()], dtype=np.int64)
+    number = np.zeros(len(first), dtype=np.int64)
+    for at in np.argsort(first).tolist():  # in the order in which they come, which addresses have no part in
+        number[at] = numbers.setdefault(keys[first[at]], len(numbers))
     moved = np.fromiter(chain.from_iterable([one.moved_bytes for one in transfers]), dtype=float, count=len(keys))
     ends = np.cumsum([0, *(len(one.keys) for one in transfers)])
     return list(numbers), number[place], moved, ends

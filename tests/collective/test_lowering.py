@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.collective.lowering import CapacityKey, Lowering, Phase
+from simulator.collective.transfer import Transfer, columns_of
 from simulator.fabric.graph import Fabric
 from simulator.program.task import Collective
 from simulator.spec.machine import MachineSpec
@@ -186,3 +187,12 @@ def test_a_group_of_one_has_nothing_to_do(kind: str) -> None:
 def test_lowering_once_is_enough() -> None:
     lowering = Lowering(Fabric(TINY, 4), TINY.collectives)
     assert lowering.lower(balanced("all_gather", MB), (0, 1)) is lowering.lower(balanced("all_gather", MB), (0, 1))
+
+
+def test_loads_as_columns_number_capacities_in_the_order_in_which_they_come() -> None:
+    """Equal keys are one capacity, whether they are one object or not."""
+    first, same, other = tuple(["hbm", 7]), tuple(["hbm", 7]), ("l2", 7)
+    transfers = [Transfer(5, (other, first), (4, 5), (0,)), Transfer(3, (), (), (0,)), Transfer(9, (same,), (9,), (1,))]
+    keys, place, moved, ends = columns_of(transfers)
+    assert keys == [other, first]
+    assert (place.tolist(), moved.tolist(), ends.tolist()) == ([0, 1, 1], [4, 5, 9], [0, 2, 2, 3])
