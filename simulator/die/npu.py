@@ -6,7 +6,6 @@ other at fixed offsets, so the issue time of every step of such a *window* is kn
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable
 
 from simulator.die.cache import Cache
@@ -46,8 +45,7 @@ class Npu:
         self.cache, self.cores, self.meet, self.timings = cache, cores, meet, timings
         self._record, self.found = watch.record, watch.found
         self.pending = [step.waits for step in tape.steps]
-        self.ended_ps = array("q", [-1]) * len(tape.steps)
-        self.ready_ps = array("q", [-1]) * len(tape.steps)
+        self._read_ps: dict[int, int] = {}  # when those have ended that the host reads
         self.opened_ps: list[int] = []  # start of every open host window
         self.blocked_on = -1  # the step that the host waits for
         self.left = len(tape.steps)
@@ -64,8 +62,8 @@ class Npu:
         self.blocked_on = -1
         while len(self.opened_ps) < len(windows):
             following = windows[len(self.opened_ps)]
-            ended_ps = self.ended_ps[following.after]
-            if following.after >= 0 and ended_ps < 0:
+            ended_ps = self._read_ps.get(following.after)
+            if ended_ps is None:
                 self.blocked_on = following.after
                 break
             free_ps = self.opened_ps[-1] + windows[len(self.opened_ps) - 1].length_ps
@@ -79,6 +77,11 @@ class Npu:
         for stream in self.streams:
             stream.change_speed()
 
+    def ended(self, index: int) -> bool:
+        """Whether a step has ended."""
+        stream = self.streams[self.steps[index].stream]
+        return index in stream.order[: stream.position]
+
     def issued_ps(self, index: int) -> int:
         """When the host issued this step, in ps, or -1 if it is not known yet."""
         step = self.steps[index]
@@ -90,11 +93,12 @@ class Npu:
         """A step has ended: record it, free its cores, wake what waited for it."""
         now_ps = self.env.now_ps
         step = self.steps[index]
-        self.ended_ps[index] = now_ps
         self.left -= 1
+        if step.read:
+            self._read_ps[index] = now_ps
         issued_ps = self.opened_ps[step.window] + step.offset_ps
-        self._record(self.rank, index, issued_ps, self.ready_ps[index], start_ps, now_ps, solo_ps, bound_by)
         stream = self.streams[step.stream]
+        self._record(self.rank, index, issued_ps, stream.ready_ps, start_ps, now_ps, solo_ps, bound_by)
         stream.position += 1
         stream.running = False
         followers = step.followers
@@ -121,7 +125,7 @@ class Stream:
 
     Its head step starts once the host has issued it, the step before it has ended and every step that it waits for has
     ended; then it takes cores, and spends its latency and bytes (a kernel) or meets the other ranks (an exchange).
-    position: index of its head in `order`. running: its head holds it.
+    position: index of its head in `order`. running: its head holds it. ready_ps: since when.
     """
 
     __slots__ = (
@@ -142,12 +146,13 @@ class Stream:
         "npu",
         "order",
         "position",
+        "ready_ps",
         "running",
     )  # fmt: skip
 
     def __init__(self, npu: Npu, number: int) -> None:
         self.npu, self.order = npu, npu.tape.streams[number]
-        self.position = 0
+        self.position = self.ready_ps = 0
         self.index = -1  # of the step that is running
         self.running = self._timer_set = False
         self._units = self._stage = self._start_ps = 0
@@ -182,7 +187,7 @@ class Stream:
             at_ps = issued_ps  # no other task takes cores or changes L2 until then: the kernel can be sent off now
         self.running = True
         self.index = index
-        npu.ready_ps[index] = at_ps
+        self.ready_ps = at_ps
         if cost is not None:
             units = npu.units[index]
             if units:

@@ -79,8 +79,8 @@ class StaticTasks:
                wire_bytes: float) -> int:
         """Adds a task that was not known before the run (a live process did it); returns its number."""
         row = name, stream, kind, engine, layer, micro_batch, 0.0, 0.0, wire_bytes, (), -1, True
-        for field, value in zip(fields(self), row, strict=True):
-            getattr(self, field.name).append(value)
+        for column, value in zip(vars(self).values(), row, strict=True):
+            column.append(value)
         return len(self.name) - 1
 
 

@@ -143,7 +143,7 @@ class Replay:
         return lines
 
     def _waits(self, npu: Npu, task: Task) -> str:
-        missing = [self.tasks(npu.rank)[index] for index in task.after if npu.ended_ps[index] < 0]
+        missing = [self.tasks(npu.rank)[index] for index in task.after if not npu.ended(index)]
         if missing:
             return "waits for " + ", ".join(f"{_label(other)} of stream '{other.stream}'" for other in missing)
         if npu.issued_ps(task.index) < 0:

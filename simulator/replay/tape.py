@@ -36,6 +36,7 @@ def tape_of(program: Program, costs: Costs) -> Tape:
         if isinstance(item, HostWait):
             tape.windows[-1].length_ps = offset_ps
             tape.windows.append(LaunchWindow(item.task, item.reads * read_ps))
+            tape.steps[item.task].read = True
             offset_ps = graph_ps
             continue
         offset_ps += launch_ps
