@@ -14,9 +14,9 @@ class TapeStep:
 
     exchange: a collective's index on this tape, -1: a kernel or a flag.
     stream: index of its stream. waits: how many other steps must end first (its stream predecessor not counted).
-    followers: the steps that wait for it. window, offset_ps: when the host issues it. read: whether the host waits for it.
-    need: cores of an exchange. exclusive: no other stream uses cores of its partition, so that they are all free when its
-    turn comes.
+    followers: the steps that wait for it. window, offset_ps: when the host issues it. read: whether the host waits for
+    it. need: cores of an exchange. exclusive: no other stream uses cores of its partition, so that they are all free
+    when its turn comes.
     """
 
     stream: int
