@@ -102,7 +102,8 @@ def _compile(root: Path, modules: list[str], build: Path) -> None:
     before = Path.cwd()
     os.chdir(root)
     try:
-        options = ["--config-file=", "--ignore-missing-imports", "--follow-imports=silent", "--explicit-package-bases"]
+        options = ["--config-file=", "--ignore-missing-imports", "--follow-imports=silent", "--explicit-package-bases",
+                   "--disable-error-code=attr-defined"]  # of NumPy, which need not be there
         extensions = mypycify([*options, *modules], target_dir=str(build), opt_level="1", debug_level="0")
         for extension in extensions:
             extension.extra_compile_args = list(MODULE_FLAGS)
