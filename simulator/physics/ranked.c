@@ -442,7 +442,7 @@ int64_t net_next(Net *net)
         if (seconds < least) least = seconds;
     }
     real wait_ps = ceill(least / PS - FORGIVEN);
-    if (!(wait_ps < 4e18L)) return net->next_ps = NONE;
+    if (!(wait_ps < (real)(INT64_MAX - net->now_ps))) return net->next_ps = NONE;
     return net->next_ps = net->now_ps + (wait_ps > 0 ? (int64_t)wait_ps : 0);
 }
 

@@ -61,7 +61,7 @@ def schedules(changes: Iterable[RateChange], fabric: Fabric) -> dict[CapacityKey
 def _keys_of(change: RateChange, fabric: Fabric) -> list[CapacityKey]:
     pool, _, rank = change.what.partition(" ")
     if pool in POOLS:
-        if not rank.isdigit() or int(rank) >= fabric.ranks:
+        if not rank.isdecimal() or int(rank) >= fabric.ranks:
             raise InputError(f"{change}: ranks are 0 to {fabric.ranks - 1}")
         return [(pool, int(rank))]
     try:

@@ -18,7 +18,7 @@ class NicSpec(TomlTable):
     delivery: writes of one card to one peer arrive in the order in which they were sent, or in any order.
     post: time of the posting thread per write of a scatter; post_page: per page of a paged write. chain: writes per
     doorbell. split: from this size on, a single write is cut over all cards of the die. rail_crossing: share of the
-    goodput that is left between cards of different rails while writes of several senders meet at the receiving card.
+    goodput that is left between cards of different rails for a write that begins to arrive beside another sender's.
     """
 
     name: str

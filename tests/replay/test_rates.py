@@ -131,6 +131,7 @@ def test_roles_equal_all_ranks_whatever_changes(one: Differing, changes: list[Ra
 
 @pytest.mark.parametrize(("change", "says"), [
     (RateChange(0.0, "hbm 9", 0.5), "ranks are 0 to 3"),
+    (RateChange(0.0, "hbm ²", 0.5), "ranks are 0 to 3"),
     (RateChange(0.0, "memory 1", 0.5), "neither a link"),
     (RateChange(0.0, "die 0 - box 7", 0.5), "no link from 'die 0' to 'box 7'; die 0 has links to"),
     (RateChange(-1.0, "hbm 0", 0.5), "0 or more seconds"),

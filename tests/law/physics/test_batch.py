@@ -137,6 +137,12 @@ def test_a_flow_that_reaches_two_countdowns_was_limited_as_long_as_it_took() -> 
     assert dict(flow.bound_ps) == {shared: 4 * S // 3 + 1, first: S}  # ends are rounded up
 
 
+def test_what_takes_months_ends() -> None:
+    """Up to 2**63 ps, 106 days."""
+    jobs = [Job(1e9 * day * 86_400, {0: 1.0, 1: 1.0}) for day in (10.0, 20.0, 25.0)]
+    assert [round(end / S / 86_400) for end in simulate([1e9, 1e9], jobs).end_ps] == [30, 50, 55]
+
+
 def test_limits_bind_and_release_in_a_batch() -> None:
     """At its limit beside few, held back beside many."""
     jobs = [Job(4e8, {0: 1.0}, 4e8), *(Job(1e8 * k, {0: 1.0}) for k in range(1, 5))]
