@@ -240,11 +240,11 @@ class Meetings:
         flow = self._flows.get(id(transfer))
         if flow is None:
             size, known, loads = transfer.size_bytes, self._known, []
-            for key, moved in zip(transfer.keys, transfer.moved_bytes, strict=True):
+            for place, key in enumerate(transfer.keys):
                 capacity = known.get(id(key))
                 if capacity is None:
                     capacity = known[id(key)] = self.capacities[key]
-                loads.append((capacity, moved / size))
+                loads.append((capacity, transfer.moved_bytes[place] / size))
             flow = self._flows[id(transfer)] = Flow(size, loads, weight=transfer.weight, tag=transfer)
             return flow
         return flow.again()
