@@ -34,6 +34,7 @@ class Clock(Environment):
     def __init__(self) -> None:
         super().__init__(0)
         self.now_ps = 0
+        self.alarms: list[Alarm] = []
 
     def run(self, until: Any = None) -> Any:
         """Run to the end of all events, or as SimPy does until a time or an event."""
@@ -41,13 +42,17 @@ class Clock(Environment):
             if until is not None:
                 return super().run(until)
             queue: Any = self._queue
-            while queue:
+            alarms = self.alarms
+            while True:
+                alarm = _first_of(alarms)
+                if alarm is not None and (not queue or alarm.comes_before(queue[0])):
+                    self._now = self.now_ps = alarm.at_ps
+                    alarm.fire()
+                    continue
+                if not queue:
+                    break
                 at_ps, _, _, event = heappop(queue)
-                if isinstance(event, Alarm):
-                    if event.at_ps == at_ps:
-                        self._now = self.now_ps = at_ps
-                        event.fire()
-                elif type(event) is Call:
+                if type(event) is Call:
                     self._now = self.now_ps = at_ps
                     if len(event._calls) == 1:
                         event.call(event)
@@ -59,36 +64,36 @@ class Clock(Environment):
 
     def step(self) -> None:
         """Process the next event; EmptySchedule if there is none."""
-        self._drop_stale()
-        if not self._queue:
+        queue: Any = self._queue
+        alarm = _first_of(self.alarms)
+        if alarm is not None and (not queue or alarm.comes_before(queue[0])):
+            self._now = self.now_ps = alarm.at_ps
+            alarm.fire()
+            return
+        if not queue:
             raise EmptySchedule
-        at_ps, _, _, event = heappop(self._queue)
+        at_ps, _, _, event = heappop(queue)
         self._process(at_ps, event)
 
     def peek(self) -> Any:
         """The time of the next event, infinity if there is none."""
-        self._drop_stale()
-        return super().peek()
+        alarm = _first_of(self.alarms)
+        at_ps = super().peek()
+        return at_ps if alarm is None or at_ps <= alarm.at_ps else alarm.at_ps
 
     def skip_to(self, at_ps: int) -> bool:
         """Move the clock on to this time if no event comes before it or at it; whether that was so."""
-        self._drop_stale()
-        if self._queue and self._queue[0][0] <= at_ps:
+        queue: Any = self._queue
+        if queue and queue[0][0] <= at_ps:
+            return False
+        alarm = _first_of(self.alarms)
+        if alarm is not None and alarm.at_ps <= at_ps:
             return False
         self._now = self.now_ps = at_ps
         return True
 
-    def _drop_stale(self) -> None:
-        """Take entries of alarms that were moved off the head of the queue: they must not move the clock."""
-        queue: Any = self._queue
-        while queue and type(queue[0][3]) is Alarm and queue[0][3].at_ps != queue[0][0]:
-            heappop(queue)
-
     def _process(self, at_ps: Any, event: Any) -> None:
         self._now = self.now_ps = at_ps
-        if type(event) is Alarm:
-            event.fire()
-            return
         if type(event) is Call:
             event.call_all()
             return
@@ -134,14 +139,16 @@ class Call(Event):
 class Alarm:
     """A call of `ring()` that can be moved at will: it comes at the time `at_ps` for which it was set last.
 
-    Entries of other times stay in the queue, because taking an entry out of a heap costs more than letting it pass; the
-    clock passes them over.
+    It stands beside the queue of its clock, which would keep every time for which it was ever set; at its time it comes
+    in turn with the events of NORMAL priority, by when it was set.
     """
 
     def __init__(self, env: Clock, ring: Callable[[], Any]) -> None:
         self.env = env
         self.ring = ring
         self.at_ps = NEVER
+        self._turn = 0
+        env.alarms.append(self)
 
     def set(self, at_ps: int) -> None:
         """Ring at this time, now or later, instead of any other; ValueError for a time in the past."""
@@ -149,8 +156,17 @@ class Alarm:
             env: Any = self.env
             if at_ps < env.now_ps:
                 raise ValueError(f"an alarm cannot ring in the past: {at_ps} ps, now {env.now_ps} ps")
-            self.at_ps = at_ps
-            heappush(env._queue, (at_ps, NORMAL, next(env._eid), self))
+            self.at_ps, self._turn = at_ps, next(env._eid)
+
+    def comes_before(self, entry: tuple[int, int, int, Event]) -> bool:
+        """Whether it comes before an entry of the queue."""
+        if self.at_ps != entry[0]:
+            return self.at_ps < entry[0]
+        return (NORMAL, self._turn) < entry[1:3]
+
+    def precedes(self, other: Alarm) -> bool:
+        """Whether it comes before another one."""
+        return self.at_ps < other.at_ps or (self.at_ps == other.at_ps and self._turn < other._turn)
 
     def stop(self) -> None:
         """Do not ring."""
@@ -160,6 +176,15 @@ class Alarm:
         """Ring, as the clock does at `at_ps`; it can be set again meanwhile."""
         self.at_ps = NEVER
         self.ring()
+
+
+def _first_of(alarms: list[Alarm]) -> Alarm | None:
+    """The next one that is set."""
+    first: Alarm | None = None
+    for alarm in alarms:
+        if alarm.at_ps != NEVER and (first is None or alarm.precedes(first)):
+            first = alarm
+    return first
 
 
 @contextmanager

@@ -203,3 +203,28 @@ def test_a_process_runs_beside_flows() -> None:
     alone = 2 * 10**12 + round((2e9 - 1e9) / 6e8 * 1e12)
     assert ends == [2 * 10**12, alone]
     assert seen == [1.0, 0.6, 0.6, 0.0, 0.0]
+
+
+def test_alarms_come_in_turn_with_events_of_their_instant() -> None:
+    """By when each was set last; SOLVE comes after all of them."""
+    env, seen = Clock(), []
+    call_later(env, 5, lambda _: seen.append("solve"), SOLVE)
+    first, second = Alarm(env, lambda: seen.append("first")), Alarm(env, lambda: seen.append("second"))
+    second.set(5)
+    call_later(env, 5, lambda _: seen.append("call"))
+    first.set(3)
+    first.set(5)
+    assert env.peek() == 5
+    env.run(until=4)
+    assert (env.now, seen) == (4, [])
+    env.run()
+    assert seen == ["second", "call", "first", "solve"]
+
+
+def test_the_clock_does_not_skip_over_an_alarm() -> None:
+    env = Clock()
+    alarm = Alarm(env, lambda: None)
+    alarm.set(7)
+    assert (env.skip_to(7), env.skip_to(6), env.now) == (False, True, 6)
+    alarm.stop()
+    assert (env.peek(), env.skip_to(9)) == (float("inf"), True)
