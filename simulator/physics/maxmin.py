@@ -29,44 +29,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import heapify, heappop, heapreplace
 from math import fsum, inf
-from typing import NamedTuple
 
 LIMIT = -1
 """The bound of a flow that goes as fast as its own limit lets it."""
 
 Members = Sequence[tuple[int, float]]
 """The flows that cross one capacity, each once: (index of the flow, coefficient > 0)."""
-
-
-class Demand(NamedTuple):
-    """What one flow asks for.
-
-    loads: (capacity index, coefficient) pairs; coefficient = bytes moved on that capacity per byte of the flow's own.
-    limit: the rate in bytes/s that it never exceeds. weight: its share relative to that of other flows.
-    """
-
-    loads: Sequence[tuple[int, float]]
-    limit: float = inf
-    weight: float = 1.0
-
-
-def max_min(
-    capacities_bytes_per_s: Sequence[float], flows: Sequence[Demand]
-) -> tuple[list[float], list[int]]:
-    """Share capacities among flows.
-
-    Returns (rates in bytes/s, bounds), one of each per flow; a bound is the index of the capacity that stopped the
-    flow (the lowest, where several stop it at once) or LIMIT. A flow that nothing stops gets rate inf.
-    """
-    members: list[list[tuple[int, float]]] = [[] for _ in capacities_bytes_per_s]
-    for j, flow in enumerate(flows):
-        merged: dict[int, float] = {}
-        for i, coefficient in flow.loads:
-            merged[i] = merged.get(i, 0.0) + coefficient
-        for i, coefficient in merged.items():
-            if coefficient > 0.0 and capacities_bytes_per_s[i] < inf:
-                members[i].append((j, coefficient))
-    return fill(capacities_bytes_per_s, members, [flow.limit for flow in flows], [flow.weight for flow in flows])
 
 
 def fill(
