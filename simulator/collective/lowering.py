@@ -19,8 +19,6 @@ from simulator.program.world import Groups
 from simulator.spec.machine import CollectiveSpec
 from simulator.units import to_ps
 
-__all__ = ["CapacityKey", "Lowering", "Phase", "Transfer"]
-
 
 class Lowering:
     """Lowers collectives on one fabric; results are cached by (collective, members).

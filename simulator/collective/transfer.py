@@ -53,8 +53,8 @@ class Phase:
 
 
 def columns_of(transfers: Sequence[Transfer]) -> tuple[list[CapacityKey], Array, Array, Array]:
-    """The capacities that transfers load, in the order in which they come; then of each load, transfer by transfer, the
-    number of its capacity there and its bytes; then where the loads of each transfer begin, and where the last one's end.
+    """The capacities that transfers load, in the order in which they come; of each load, transfer by transfer, the
+    number of its capacity there and its bytes; where the loads of each transfer begin, and where the last one's end.
 
     Keys of a fabric are mostly one object where they are equal: they are told apart by identity first, which is quick.
     """

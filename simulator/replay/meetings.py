@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from simulator.collective.lowering import CapacityKey, Lowering, Phase, Transfer, busy_of, solo_ps_by_rank
+from simulator.collective.lowering import Lowering, busy_of, solo_ps_by_rank
 from simulator.collective.one_sided import ONE_SIDED, PUT
+from simulator.collective.transfer import CapacityKey, Phase, Transfer
 from simulator.die.npu import Npu
 from simulator.errors import RunError
 from simulator.physics.clock import Clock, call_later

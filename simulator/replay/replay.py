@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 
-from simulator.collective.lowering import CapacityKey, Lowering
+from simulator.collective.lowering import Lowering
+from simulator.collective.transfer import CapacityKey
 from simulator.die.cache import Cache
 from simulator.die.npu import Npu
 from simulator.die.tape import Tape, TaskObserver

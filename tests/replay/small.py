@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator.collective.lowering import CapacityKey, Lowering
+from simulator.collective.lowering import Lowering
+from simulator.collective.transfer import CapacityKey
 from simulator.die.kernels import Work
 from simulator.fabric.graph import Fabric
 from simulator.model import ops
