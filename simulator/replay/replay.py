@@ -20,8 +20,7 @@ from simulator.program.task import Collective, Task
 from simulator.program.world import World
 from simulator.replay.meetings import Meetings
 from simulator.replay.rates import CLOCK, Schedule
-from simulator.replay.tape import slots_of
-from simulator.replay.variants import Compiler
+from simulator.replay.tape import Compiler, slots_of
 from simulator.spec.machine import MachineSpec
 from simulator.symmetry.roles import Roles
 

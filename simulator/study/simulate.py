@@ -23,7 +23,7 @@ from simulator.program.task import ProgramError
 from simulator.program.world import World, record_shared, record_world, sizes_of
 from simulator.replay.rates import schedules
 from simulator.replay.replay import Replay, rate_of
-from simulator.replay.variants import Compiler
+from simulator.replay.tape import Compiler
 from simulator.spec.machine import MachineSpec
 from simulator.study.provenance import parameters_of
 from simulator.study.reads import Reads

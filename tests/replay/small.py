@@ -24,7 +24,7 @@ from simulator.program.rank import Rank
 from simulator.program.world import Groups, World, record_world
 from simulator.replay.rates import RateChange, schedules
 from simulator.replay.replay import Replay, rate_of
-from simulator.replay.variants import Compiler
+from simulator.replay.tape import Compiler
 from simulator.spec.load import load_machine, override
 from simulator.spec.machine import MachineSpec
 from simulator.symmetry.roles import Roles, find_roles, unfolded
