@@ -22,13 +22,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, inf
-from typing import TYPE_CHECKING
 
 from simulator.die.key_plan import plan
-
-if TYPE_CHECKING:
-    from simulator.spec.kernels import AttentionKernel, FusedKernel, GemmKernel, KernelSpec, VectorKernel
-    from simulator.spec.machine import ChipSpec
+from simulator.spec.kernels import AttentionKernel, FusedKernel, GemmKernel, KernelSpec, VectorKernel
+from simulator.spec.machine import ChipSpec
 
 ELEMENT_BYTES = {"int8": 1.0, "fp8": 1.0, "fp16": 2.0, "bf16": 2.0, "fp32": 4.0, "int32": 4.0, "fp4": 0.5,
                  "nvfp4": 0.5625}  # nvfp4: a scale of one byte for 16 elements
@@ -139,11 +136,7 @@ class Cost:
 
 
 def cost_of(work: Work, chip: ChipSpec, kernels: dict[str, KernelSpec]) -> Cost:
-    """The cost of `work` on `chip` with one software generation's kernel families.
-
-    Raises:
-        KeyError: the generation has no such family; the message lists those that it has.
-    """
+    """The cost of `work` on `chip` with one generation's kernel families; KeyError, with those there are: not in it."""
     kernel = kernels.get(work.family)
     if kernel is None:
         raise KeyError(f"no kernel family '{work.family}': this generation has {', '.join(sorted(kernels))}")
@@ -263,17 +256,16 @@ def _fused(work: Work, chip: ChipSpec, kernel: FusedKernel, parts: list[Cost]) -
 
 def _common(work: Work, chip: ChipSpec, kernel: KernelSpec, want: int, tiles: int) -> dict:
     need = tuple((pool, int(count.si)) for pool, count in kernel.cores.items())
-    core_rate = max(chip.l2.port_rate[pool].si * count for pool, count in need)
-    want = max(want, 1)
+    want, weight_bytes = max(want, 1), work.weight_bytes + sum(part.weight_bytes for part in work.parts)
     return {
         "need": need,
         "want": want,
         "hbm_bytes": work.hbm_bytes,
-        "unit_rate_bytes_per_s": core_rate,
+        "unit_rate_bytes_per_s": max(chip.l2.port_rate[pool].si * count for pool, count in need),
         "hbm_rate_bytes_per_s": chip.hbm.peak.si * kernel.hbm_share.si if kernel.hbm_share else inf,
         "unoverlapped": kernel.unoverlapped.si / max(ceil(tiles / want), 1),
-        "weight_bytes": work.weight_bytes + sum(part.weight_bytes for part in work.parts),
-        "kept_bytes": work.weight_bytes + sum(part.weight_bytes for part in work.parts),
+        "weight_bytes": weight_bytes,
+        "kept_bytes": weight_bytes,
         "prologue_s": min(kernel.prologue.si, kernel.floor.si) if kernel.prologue else 0.0,
         "allocates_bytes": sum(one.read_bytes + one.write_bytes + one.cached_bytes for one in (work, *work.parts)),
         "latency_name": f"latency {work.family}",

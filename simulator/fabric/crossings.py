@@ -21,7 +21,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from itertools import permutations
 
-from simulator.fabric.graph import Edge, Fabric, Route, die
+from simulator.fabric.graph import Fabric, Route
+from simulator.fabric.level import Edge, die
 from simulator.fabric.switch import Switch
 
 MembersByInstance = dict[int, list[int]]  # instance of a level -> the members there

@@ -22,8 +22,7 @@ from simulator.physics.flows import Capacity, Countdown, Flow, Network
 from simulator.program.task import Collective, Task
 from simulator.program.world import World
 from simulator.replay.mailbox import Mailbox, Mailboxes
-from simulator.symmetry.leading import Leading, leaders_of
-from simulator.symmetry.roles import Roles
+from simulator.symmetry.roles import Leading, Roles, leaders_of
 from simulator.symmetry.ties import Exchange, as_exchange
 from simulator.units import to_ps
 

@@ -20,7 +20,7 @@ from operator import itemgetter
 from simulator.collective.transfer import CapacityKey
 from simulator.errors import InputError
 from simulator.fabric.graph import Fabric
-from simulator.spec.links import cut_links
+from simulator.spec.levels import cut_links
 from simulator.units import to_ps
 
 POOLS = ("hbm", "l2", "clock")

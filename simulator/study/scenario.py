@@ -22,7 +22,7 @@ from simulator.errors import InputError
 from simulator.model.layout import deal
 from simulator.program.rank import Rank
 from simulator.replay.rates import RateChange
-from simulator.spec.links import LINK_SETTINGS
+from simulator.spec.levels import LINK_SETTINGS
 from simulator.spec.load import load_machine, override
 from simulator.spec.machine import MachineSpec
 from simulator.spec.model import ModelShapes, load_model, override_model, shapes_of

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 from simulator import np
 from simulator.collective.transfer import CapacityKey
-from simulator.fabric.graph import DIE, Fabric, die, parts
+from simulator.fabric.graph import Fabric
+from simulator.fabric.level import DIE, die, parts
 from simulator.symmetry.refinement import Array
 
 
