@@ -17,11 +17,10 @@ import rich_click as click
 
 from simulator.commands.calibrate import calibrate
 from simulator.commands.compare import compare
-from simulator.commands.ladder import ladder
 from simulator.commands.library import list_scenarios, show
 from simulator.commands.results import bench, validate
 from simulator.commands.run import run
-from simulator.commands.sweep import sweep
+from simulator.commands.sweep import ladder, sweep
 from simulator.commands.view import view
 from simulator.errors import BraidError, Interrupted
 
