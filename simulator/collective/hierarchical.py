@@ -105,10 +105,8 @@ def together(fabric: Fabric, engine: CollectiveSpec, pairs: Pairs, size: int, ra
     return _lock_step(fabric, engine, tuple(sends), messages, sends[pairs[0][0]] * size, rate, copied)
 
 
-def _lock_step(
-    fabric: Fabric, engine: CollectiveSpec, ranks: Sequence[int], messages: Iterable[tuple[int, int, int]],
-    sent: int, rate: float, copied: int,
-) -> Transfer:
+def _lock_step(fabric: Fabric, engine: CollectiveSpec, ranks: Sequence[int], messages: Iterable[tuple[int, int, int]],
+               sent: int, rate: float, copied: int) -> Transfer:
     """Messages as (source, target, bytes), of which so many bytes are sent and staged by each rank."""
     moved = round(sent * engine.transfer_bytes.si + copied * engine.copy_bytes.si)
     loads: list[tuple[CapacityKey, int]] = []

@@ -27,9 +27,8 @@ class Lowering:
     "pairwise" (everything pair by pair). groups: all there are, who may share links between dies.
     """
 
-    def __init__(
-        self, fabric: Fabric, engines: dict[str, CollectiveSpec], mode: str = "auto", groups: Groups | None = None
-    ) -> None:
+    def __init__(self, fabric: Fabric, engines: dict[str, CollectiveSpec], mode: str = "auto",
+                 groups: Groups | None = None) -> None:
         self.fabric, self.engines = fabric, engines
         self._messages = Messages(fabric, mode, groups)
         self.partitions = self._messages.partitions

@@ -27,9 +27,8 @@ class Transfer:
     weight: float = 1.0
 
     @staticmethod
-    def of(
-        size_bytes: int, loads: Iterable[tuple[CapacityKey, int]], ranks: tuple[int, ...], weight: float = 1.0
-    ) -> Transfer:
+    def of(size_bytes: int, loads: Iterable[tuple[CapacityKey, int]], ranks: tuple[int, ...],
+           weight: float = 1.0) -> Transfer:
         """Of pairs of a capacity and the bytes there."""
         keys, moved_bytes = tuple(zip(*loads, strict=True)) or ((), ())
         return Transfer(size_bytes, keys, moved_bytes, ranks, weight)

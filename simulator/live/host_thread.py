@@ -24,9 +24,8 @@ class HostThread:
         self.away_until_ps = 0
         self.lost = False
 
-    def work(
-        self, what: str, seconds: float, label: Label, bound_by: str, because: JournalRow | None = None
-    ) -> HostProcess:
+    def work(self, what: str, seconds: float, label: Label, bound_by: str,
+             because: JournalRow | None = None) -> HostProcess:
         """Spend time on the thread, doing `what` ("post", "poll", ...) for a transfer; returns the row."""
         yield from self._here()
         start_ps = self.env.now

@@ -230,10 +230,8 @@ class Nic:
         call_later(self.env, self._acknowledge_ps, lambda _: sender.acknowledged(write, row))
 
 
-def cards(
-    network: Network, spec: NicSpec, fabric: Fabric, capacities: Mapping[CapacityKey, Capacity], ranks: Iterable[int],
-    journal: Journal,
-) -> dict[int, list[Nic]]:
+def cards(network: Network, spec: NicSpec, fabric: Fabric, capacities: Mapping[CapacityKey, Capacity],
+          ranks: Iterable[int], journal: Journal) -> dict[int, list[Nic]]:
     """The cards of each of these ranks, each with its peers."""
     numbers = range(spec.per_die.count)
     made = {rank: [Nic(network, spec, fabric, capacities, rank, number, journal) for number in numbers]

@@ -61,9 +61,7 @@ class Cores:
             free[pool] -= units * per_unit
         return units
 
-    def acquire(
-        self, need: Need, at_least: int, want: int, priority: int, granted: Callable[[int], object]
-    ) -> None:
+    def acquire(self, need: Need, at_least: int, want: int, priority: int, granted: Callable[[int], object]) -> None:
         """Call `granted(units)` at once if it can be served now, else when its turn has come.
 
         Raises ValueError if it asks for more than exists (it could never start), or makes no sense.

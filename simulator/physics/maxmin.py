@@ -37,9 +37,8 @@ Members = Sequence[tuple[int, float]]
 """The flows that cross one capacity, each once: (index of the flow, coefficient > 0)."""
 
 
-def fill(
-    available: Sequence[float], members: Sequence[Members], limits: Sequence[float], weights: Sequence[float]
-) -> tuple[list[float], list[int]]:
+def fill(available: Sequence[float], members: Sequence[Members], limits: Sequence[float],
+         weights: Sequence[float]) -> tuple[list[float], list[int]]:
     """The solver itself, on capacities that list their flows (`members[i]`) and have `available[i]` bytes/s left."""
     stops, rates, bounds = _own_stops(available, members, limits, weights)
     rising = [True] * len(limits)
@@ -80,9 +79,8 @@ def fill(
     return rates, bounds
 
 
-def _own_stops(
-    available: Sequence[float], members: Sequence[Members], limits: Sequence[float], weights: Sequence[float]
-) -> tuple[list[float], list[float], list[int]]:
+def _own_stops(available: Sequence[float], members: Sequence[Members], limits: Sequence[float],
+               weights: Sequence[float]) -> tuple[list[float], list[float], list[int]]:
     """Where each flow stops even if it shares with no flow: its limit and the capacities that it crosses alone.
 
     Returns (levels, rates, bounds) per flow.
@@ -97,9 +95,8 @@ def _own_stops(
     return [rate / weight for rate, weight in zip(rates, weights, strict=True)], rates, bounds
 
 
-def _level(
-    available: float, crossing: Members, weights: Sequence[float], rising: Sequence[bool], rates: Sequence[float]
-) -> float:
+def _level(available: float, crossing: Members, weights: Sequence[float], rising: Sequence[bool],
+           rates: Sequence[float]) -> float:
     """The level at which a capacity is full, as things stand; inf if none of its flows still rises."""
     pull = fsum([coefficient * weights[j] for j, coefficient in crossing if rising[j]])
     if not pull:

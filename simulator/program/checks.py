@@ -34,9 +34,8 @@ Issued = dict[tuple[str, str], dict[tuple, Task]]
 known by name, layer, micro-batch and how often there was one of these before."""
 
 
-def check_order(
-    programs: Sequence[Program], groups: Mapping[str, Sequence[tuple[int, ...]]], line_of: Callable[[int, int], str]
-) -> None:
+def check_order(programs: Sequence[Program], groups: Mapping[str, Sequence[tuple[int, ...]]],
+                line_of: Callable[[int, int], str]) -> None:
     """ProgramError, with both and their lines, where two members of a group issue its collectives in different orders.
 
     Exchanges are compared by name, layer and micro-batch; those that only one of two ranks issues do not count.

@@ -236,9 +236,8 @@ class Group:
         """Every rank sends `bytes_per_pair` to every other one."""
         return self._launch(Collective("all_to_all", self.name, via, int(bytes_per_pair), algorithm=algorithm), name)
 
-    def all_to_all_uneven(
-        self, name: str, sizes: tuple[tuple[int, ...], ...], via: str, algorithm: str = "direct"
-    ) -> Event:
+    def all_to_all_uneven(self, name: str, sizes: tuple[tuple[int, ...], ...], via: str,
+                          algorithm: str = "direct") -> Event:
         """Rank i of the group sends `sizes[i][j]` bytes to rank j (the same n x n table on every rank)."""
         if len(sizes) != self.size or any(len(row) != self.size for row in sizes):
             what = f"all_to_all '{name}' in group '{self.name}' of {self.size}"

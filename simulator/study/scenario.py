@@ -134,10 +134,8 @@ class Source:
 
     name: str
 
-    def expects(
-        self, number: str, metric: str, value: float, note: str = "", role: Literal["fit", "predict"] = "predict",
-        **more: Any,
-    ) -> Expected:
+    def expects(self, number: str, metric: str, value: float, note: str = "",
+                role: Literal["fit", "predict"] = "predict", **more: Any) -> Expected:
         """A value of it, by its number; note and more fields as an `Expected` has them."""
         return Expected(id=number, metric=metric, value=value, role=role, note=f"{self.name}{note}", **more)
 

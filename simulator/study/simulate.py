@@ -121,10 +121,8 @@ def prepare(scenario: Scenario, seed: int = 0, record: Callable[..., World] = re
 
 @naming_settings
 @seldom_collected()
-def simulate(
-    scenario: Scenario, *, ranks: str = "roles", seed: int = 0, exchange: str = "auto",
-    progress: Progress | None = None, record: bool = True,
-) -> Result:
+def simulate(scenario: Scenario, *, ranks: str = "roles", seed: int = 0, exchange: str = "auto",
+             progress: Progress | None = None, record: bool = True) -> Result:
     """Run a scenario once.
 
     ranks: "roles" simulates ranks that do the same thing once, "all" every rank. seed: of all draws. exchange: how

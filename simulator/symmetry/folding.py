@@ -25,9 +25,8 @@ class Folding:
     for each class. rates: of capacities, in bytes/s.
     """
 
-    def __init__(
-        self, ties: WorldTies, leader: Sequence[int], capacities: Array, standing: Array, rates: Array, transfers: Array
-    ) -> None:
+    def __init__(self, ties: WorldTies, leader: Sequence[int], capacities: Array, standing: Array, rates: Array,
+                 transfers: Array) -> None:
         self._ties, self._leader, self._rates = ties, leader, rates
         self._capacities, self._standing, self._transfers = capacities, standing, transfers
         self._capacities_alike = np.bincount(capacities)

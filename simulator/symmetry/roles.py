@@ -53,10 +53,8 @@ def unfolded(world: World) -> Roles:
     return Roles(tuple(range(world.ranks)))
 
 
-def find_roles(
-    world: World, lowering: Lowering, rate_of: Callable[[CapacityKey], float],
-    schedules: Mapping[CapacityKey, Hashable] | None = None,
-) -> Roles:
+def find_roles(world: World, lowering: Lowering, rate_of: Callable[[CapacityKey], float],
+               schedules: Mapping[CapacityKey, Hashable] | None = None) -> Roles:
     """The coarsest equitable partition that refines (program, hardware).
 
     rate_of: of a capacity, which among those of one kind may differ only from link to link. schedules: of capacities,
@@ -89,9 +87,8 @@ def find_roles(
     return Roles(leader, Folding(ties, leader, capacities, standing, rates, transfers))
 
 
-def _by_rate(
-    ties: WorldTies, rate_of: Callable[[CapacityKey], float], schedules: Mapping[CapacityKey, Hashable]
-) -> tuple[Array, Array]:
+def _by_rate(ties: WorldTies, rate_of: Callable[[CapacityKey], float],
+             schedules: Mapping[CapacityKey, Hashable]) -> tuple[Array, Array]:
     """Rates of capacities, and colours from what they are, their rates and how these change."""
     numbering, fabric = ties.numbering, ties.numbering.fabric
     bases = np.array([family.base for family in numbering.families], dtype=np.int64)
