@@ -54,9 +54,8 @@ class Lowering:
 def _check_reach(fabric: Fabric, collective: Collective, engine: CollectiveSpec, members: Sequence[int]) -> None:
     level = engine.within
     if level is not None and len({fabric.instance(rank, level) for rank in members}) > 1:
-        raise InputError(
-            f"engine '{collective.via}' does not leave a {level}, and group '{collective.group}' has members in several"
-        )
+        what = f"engine '{collective.via}' does not leave a {level}"
+        raise InputError(f"{what}, and group '{collective.group}' has members in several")
 
 
 def engine_of(collective: Collective, engines: Mapping[str, CollectiveSpec]) -> CollectiveSpec:
