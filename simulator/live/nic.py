@@ -20,7 +20,7 @@ from typing import Any
 
 from simulator.collective.transfer import CapacityKey
 from simulator.fabric.graph import Fabric
-from simulator.live.journal import Journal, JournalRow, Label
+from simulator.live.thread import Journal, JournalRow, Label
 from simulator.physics.clock import call_later
 from simulator.physics.flows import Capacity, Flow, Network
 from simulator.spec.nic import NicSpec

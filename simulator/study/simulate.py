@@ -11,8 +11,8 @@ from simulator.collective.lowering import Lowering
 from simulator.die.memory import Ledger
 from simulator.errors import InputError
 from simulator.fabric.graph import Fabric
-from simulator.live.journal import Journal
 from simulator.live.live import LiveReplay
+from simulator.live.thread import Journal
 from simulator.observe.critical import CriticalPath, critical_path
 from simulator.observe.metrics import Metrics, busy_by_block, measure
 from simulator.observe.timeline import StaticTasks, Timeline, Unrecorded
