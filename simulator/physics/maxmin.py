@@ -39,7 +39,11 @@ Members = Sequence[tuple[int, float]]
 
 def fill(available: Sequence[float], members: Sequence[Members], limits: Sequence[float],
          weights: Sequence[float]) -> tuple[list[float], list[int]]:
-    """The solver itself, on capacities that list their flows (`members[i]`) and have `available[i]` bytes/s left."""
+    """(rates in bytes/s, bounds) of flows, on capacities that list theirs and have `available[i]` bytes/s left.
+
+    A bound is the capacity that stopped a flow (the lowest, where several do at once) or LIMIT; one that nothing stops
+    gets rate inf.
+    """
     stops, rates, bounds = _own_stops(available, members, limits, weights)
     rising = [True] * len(limits)
     heap: list[tuple[float, int]] = [(stop, len(members) + j) for j, stop in enumerate(stops) if stop < inf]

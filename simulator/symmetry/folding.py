@@ -64,11 +64,11 @@ class Folding:
 
     def busy_ps(self, exchange: Exchange, before: int, groups: Sequence[Sequence[int]]) -> list[int]:
         """As `lowering.Busy`, of an exchange."""
-        return [self._busiest_ps(exchange, before, numbers) for numbers in groups]
-
-    def _busiest_ps(self, exchange: Exchange, before: int, numbers: Sequence[int]) -> int:
         first = self._ties.first[exchange] + before
-        ties = [self._ties.capacities_of_transfer.of(first + number) for number in numbers]
+        return [self._busiest_ps([first + number for number in numbers]) for numbers in groups]
+
+    def _busiest_ps(self, transfers: Sequence[int]) -> int:
+        ties = [self._ties.capacities_of_transfer.of(number) for number in transfers]
         if not ties:
             return 0
         loads, capacities = (np.concatenate(column) for column in zip(*ties, strict=True))
