@@ -28,11 +28,9 @@ def grouped_gemm(rows: tuple[int, ...], n: int, k: int, dtype: str = "int8", out
     grouped = len(rows) > 1
     family = f"{'grouped_' if grouped else ''}gemm_{dtype}{'_int32' if out == 'int32' else ''}"
     element = ELEMENT_BYTES[dtype]
-    return Work(
-        family, kind="grouped_gemm" if grouped else "gemm", dtype=dtype, out_dtype=out, rows=busy, n=n, k=k,
-        read_bytes=sum(busy) * k * element, write_bytes=sum(busy) * n * ELEMENT_BYTES[out],
-        weight_bytes=len(busy) * n * k * element, weights=weights,
-    )  # fmt: skip
+    return Work(family, kind="grouped_gemm" if grouped else "gemm", dtype=dtype, out_dtype=out, rows=busy, n=n, k=k,
+                read_bytes=sum(busy) * k * element, write_bytes=sum(busy) * n * ELEMENT_BYTES[out],
+                weight_bytes=len(busy) * n * k * element, weights=weights)
 
 
 def flash_attention(sequences: tuple[tuple[int, int, bool], ...], heads: int, qk_dim: int, v_dim: int,
@@ -64,11 +62,9 @@ def _attention(scores: tuple[tuple[int, int, bool], ...], heads: int, kv_heads: 
     """Keys and values stream past L2. kv_dim: their elements per token and head that has keys of its own."""
     queries, keys = sum(queries for queries, _, _ in scores), sum(keys for _, keys, _ in scores)
     element = ELEMENT_BYTES[dtype]
-    return Work(
-        family, kind="attention", dtype=dtype, out_dtype=dtype, scores=scores, heads=heads, kv_heads=kv_heads,
-        kv_dim=kv_dim, qk_dim=qk_dim, v_dim=v_dim, read_bytes=queries * heads * qk_dim * element,
-        write_bytes=queries * heads * v_dim * element, streamed_bytes=keys * kv_heads * kv_dim * element,
-    )  # fmt: skip
+    return Work(family, kind="attention", dtype=dtype, out_dtype=dtype, scores=scores, heads=heads, kv_heads=kv_heads,
+                kv_dim=kv_dim, qk_dim=qk_dim, v_dim=v_dim, read_bytes=queries * heads * qk_dim * element,
+                write_bytes=queries * heads * v_dim * element, streamed_bytes=keys * kv_heads * kv_dim * element)
 
 
 def cached(work: Work) -> Work:

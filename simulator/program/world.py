@@ -142,10 +142,8 @@ class _Equals:
     def column(self, launched: list[Sequence[tuple[str, Own]]]) -> list[list[Own]]:
         """The objects that stand for the works of every rank, which must launch as many; each is compared once."""
         ones, one_of = self._ones, self._one_of
-        standing = {
-            identity: [ones.get(id(work)) or one_of(work) for _, work in some]
-            for identity, some in {id(some): some for some in launched}.items()
-        }
+        standing = {identity: [ones.get(id(work)) or one_of(work) for _, work in some]
+                    for identity, some in {id(some): some for some in launched}.items()}
         if len(set(map(len, standing.values()))) > 1:
             name = next(name for some in launched for name, _ in some)
             raise ProgramError(f"from '{name}' on, ranks launch different numbers of works that depend on the rank")

@@ -146,20 +146,16 @@ def simulate(scenario: Scenario, *, ranks: str = "roles", seed: int = 0, exchang
         _add_ranks(timeline, ready, roles, compiler)
     total = sum(ready.world.programs[rank].launches for rank in roles.leaders)
     watch = kept if progress is None else _Reporting(kept, total, progress)
-    replay = (LiveReplay if live else Replay)(
-        ready.world, compiler, ready.fabric, lowering, roles, watch, changing
-    )
+    replay = (LiveReplay if live else Replay)(ready.world, compiler, ready.fabric, lowering, roles, watch, changing)
     journal = Journal(kept)
     if live is not None and isinstance(replay, LiveReplay):
         replay.attach(lambda host: live(host, ready.case), journal)
     makespan_ps = replay.run()
     if progress is not None:
         progress(1.0)
-    header = {
-        "machine": ready.machine.title, "model": ready.case.shapes.name, "cards": scenario.cards,
-        "ranks": ready.case.ranks, "mode": ranks, "classes": len(roles.leaders), "seed": seed,
-        "changed": dict(scenario.changes),
-    }  # fmt: skip
+    header = {"machine": ready.machine.title, "model": ready.case.shapes.name, "cards": scenario.cards,
+              "ranks": ready.case.ranks, "mode": ranks, "classes": len(roles.leaders), "seed": seed,
+              "changed": dict(scenario.changes)}
     result = Result(scenario, ready.machine, header, {}, timeline, ready.ledger, makespan_ps, ready.world,
                     [Flight(*one) for one in journal.flights], record)
     result.metrics.update(_metrics(result, ready.case))

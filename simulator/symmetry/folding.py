@@ -40,10 +40,8 @@ class Folding:
             for number, transfer in enumerate(phase.transfers, first):
                 stand.setdefault(int(self._transfers[number]), (number, transfer))
             first += len(phase.transfers)
-            transfers = tuple(
-                self._folded(one, colour, *self._ties.capacities_of_transfer.of(at))
-                for colour, (at, one) in stand.items()
-            )
+            transfers = tuple(self._folded(one, colour, *self._ties.capacities_of_transfer.of(at))
+                              for colour, (at, one) in stand.items())
             folded.append(Phase(phase.latency_s, transfers))
         return tuple(folded)
 
