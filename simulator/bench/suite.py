@@ -1,4 +1,7 @@
-"""The list of benchmarks, how each is measured in a process of its own, and the tables made of them."""
+"""The list of benchmarks, how each is measured in a process of its own, and the tables made of them.
+
+`python -m simulator.bench.suite NAME` measures one benchmark in this process and prints it as one line of JSON.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from typing import Any
 
 import click
 
-from simulator.bench.benchmark import Benchmark, BenchmarkRow, Measurement, environment, timed
+from simulator.bench.benchmark import Benchmark, BenchmarkRow, Measurement, environment, peak_mib, timed
 from simulator.observe.tables import Titled, console, markdown_table, plain_number, show
 from simulator.paths import choose
 
@@ -128,7 +131,7 @@ def measure(pattern: str | None, announce: bool = True) -> list[BenchmarkRow]:
 
 def _measure(benchmark: Benchmark) -> BenchmarkRow:
     try:
-        done = subprocess.run([sys.executable, "-m", "simulator.bench", benchmark.name], stdin=subprocess.DEVNULL,
+        done = subprocess.run([sys.executable, "-m", "simulator.bench.suite", benchmark.name], stdin=subprocess.DEVNULL,
                               env=environment() | ONE_CORE, capture_output=True, encoding="utf-8", timeout=TIMEOUT_S,
                               check=False)
     except subprocess.TimeoutExpired:
@@ -195,3 +198,10 @@ def _growth_lines(series: list[GrowthPoint]) -> list[str]:
             lines.append(f"{count:10,d} {cpu_s:9.3f} s  {factors}  {bar}")
         lines.append("")
     return [*lines[:-1], "```"]
+
+
+if __name__ == "__main__":
+    chosen = next(one for one in BENCHMARKS if one.name == sys.argv[1])
+    os.environ.update(chosen.variables)
+    done = chosen.measure()
+    print(json.dumps({"value": done.value, "cpu_s": done.cpu_s, "counts": done.counts, "peak_mib": peak_mib()}))
