@@ -11,7 +11,7 @@ Every leaf is a setting that the command line can change ("batch.requests=128"),
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, SerializeAsAny, 
 from simulator.errors import InputError
 from simulator.model.layout import deal
 from simulator.program.rank import Rank
+from simulator.program.world import Groups
 from simulator.replay.rates import RateChange
 from simulator.spec.levels import LINK_SETTINGS
 from simulator.spec.load import load_machine, override
@@ -183,7 +184,6 @@ class Case(Generic[BatchT, LayoutT, KnobsT]):
         return deal(self.batch.lengths, parts)[number]
 
 
-Groups = Mapping[str, Sequence[tuple[int, ...]]]
 MemoryItem = tuple[str, str, float]  # name, category, bytes on one rank
 
 
