@@ -31,8 +31,6 @@ class NoSuchName(InputError):  # noqa: N818
 class RunError(BraidError):
     """The input is right but the run cannot be completed: it does not fit in memory, it deadlocks (exit code 1)."""
 
-    exit_code: ClassVar[int] = 1
-
 
 class Interrupted(BraidError):  # noqa: N818
     """The user stopped the run with Ctrl-C (exit code 130, as shells have it)."""

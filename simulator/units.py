@@ -43,11 +43,9 @@ _UNITS: dict[str, tuple[str, int, int]] = {
     "GOPS": ("FLOP/s", 10**9, 1), "TOPS": ("FLOP/s", 10**12, 1), "POPS": ("FLOP/s", 10**15, 1),
     "Hz": ("Hz", 1, 1), "kHz": ("Hz", 10**3, 1), "MHz": ("Hz", 10**6, 1), "GHz": ("Hz", 10**9, 1),
 }
-_SHOWN = {
-    "s": ("s", "ms", "us", "ns", "ps"), "B": ("TiB", "GiB", "MiB", "KiB", "B"),
-    "B/s": ("TB/s", "GB/s", "MB/s", "kB/s", "B/s"), "FLOP/s": ("PFLOPS", "TFLOPS", "GFLOPS", "FLOPS"),
-    "Hz": ("GHz", "MHz", "kHz", "Hz"), "1": ("1",), "B/cycle": ("B/cycle",),
-}
+_SHOWN = {"s": ("s", "ms", "us", "ns", "ps"), "B": ("TiB", "GiB", "MiB", "KiB", "B"),
+          "B/s": ("TB/s", "GB/s", "MB/s", "kB/s", "B/s"), "FLOP/s": ("PFLOPS", "TFLOPS", "GFLOPS", "FLOPS"),
+          "Hz": ("GHz", "MHz", "kHz", "Hz"), "1": ("1",), "B/cycle": ("B/cycle",)}
 _DIMENSIONS = {"s": "a time", "B": "an amount of bytes", "B/s": "a rate of bytes", "FLOP/s": "a rate of operations",
                "Hz": "a frequency", "1": "a plain number", "B/cycle": "bytes per clock cycle"}
 _NUMBER = re.compile(r"\s*([+-]?(?:inf|(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?))\s*(.*?)\s*")

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from simulator.live.host import Host
-from simulator.live.host_thread import HostProcess
+from simulator.live.thread import HostProcess
 from simulator.study.scenario import Part
 
 

@@ -13,8 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from simulator.errors import InputError
 from simulator.live.host import Host
-from simulator.live.host_thread import HostProcess
-from simulator.live.journal import Label
+from simulator.live.thread import HostProcess, Label
 from simulator.model.layout import blocks, shard_size, split
 from simulator.program.rank import Rank
 from simulator.study import scenario

@@ -12,9 +12,8 @@ from random import Random
 from pydantic import Field
 
 from simulator.live.host import Host
-from simulator.live.host_thread import HostProcess, HostThread
-from simulator.live.journal import JournalRow, Label
 from simulator.live.nic import Write
+from simulator.live.thread import HostProcess, HostThread, JournalRow, Label
 from simulator.study import scenario
 from simulator.study.scenario import Workload
 from workloads.pplx_moe import (

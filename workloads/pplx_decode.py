@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import Field
 
 from simulator.live.host import Host
-from simulator.live.host_thread import HostProcess
+from simulator.live.thread import HostProcess
 from simulator.model.layout import shard_size
 from simulator.model.routing import Drawn
 from simulator.program.rank import Rank

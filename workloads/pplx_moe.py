@@ -14,8 +14,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from simulator.live.host import Host
-from simulator.live.host_thread import HostProcess
-from simulator.live.journal import Label
+from simulator.live.thread import HostProcess, Label
 from simulator.model import ops
 from simulator.model.layout import blocks
 from simulator.model.routing import routing_of

@@ -23,9 +23,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from simulator.live.host import Host
-from simulator.live.host_thread import HostProcess
-from simulator.live.journal import JournalRow, Label
 from simulator.live.nic import Write
+from simulator.live.thread import HostProcess, JournalRow, Label
 from simulator.model import ops
 from simulator.model.layout import split
 from simulator.program.rank import Event, Rank

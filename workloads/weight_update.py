@@ -15,8 +15,7 @@ import simpy
 from pydantic import BaseModel, ConfigDict, Field
 
 from simulator.live.host import Host
-from simulator.live.host_thread import HostProcess, HostThread
-from simulator.live.journal import Label
+from simulator.live.thread import HostProcess, HostThread, Label
 from simulator.program.rank import Rank
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Part, Workload

@@ -16,7 +16,7 @@ from simulator.observe.timeline import Unrecorded
 from simulator.program.rank import Rank
 from simulator.program.world import record_world
 from simulator.replay.replay import Replay, rate_of
-from simulator.replay.variants import Compiler
+from simulator.replay.tape import Compiler
 from simulator.spec.load import load_machine, override
 from simulator.study.library import load_scenario
 from simulator.study.scenario import Case, Scenario, Workload

@@ -1,4 +1,7 @@
-"""The list of benchmarks, how each is measured in a process of its own, and the tables made of them."""
+"""The list of benchmarks, how each is measured in a process of its own, and the tables made of them.
+
+`python -m simulator.bench.suite NAME` measures one benchmark in this process and prints it as one line of JSON.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from typing import Any
 
 import click
 
-from simulator.bench.benchmark import Benchmark, BenchmarkRow, Measurement, environment, timed
+from simulator.bench.benchmark import Benchmark, BenchmarkRow, Measurement, environment, peak_mib, timed
 from simulator.observe.tables import Titled, console, markdown_table, plain_number, show
 from simulator.paths import choose
 
@@ -69,11 +72,11 @@ BENCHMARKS = (
                     "slow each other its memory is shared out anew whenever bytes begin or end; the memory of 288 dies "
                     "is more than the caches of a core hold"),
     Benchmark("decode_100k", "decode_roles on 100,224 dies", _later("decode.run", 348 * 288), "s", 5.0),
-    Benchmark("recording", "10,000,000 task rows recorded: memory a row", _later("recording.rows"), "B/row", 100),
+    Benchmark("recording", "10,000,000 task rows recorded: memory a row", _later("runs.rows"), "B/row", 100),
     Benchmark("recording_written", "the same, then written to Parquet in row groups: peak memory a row of both",
-              _later("recording.written"), "B/row", 100),
+              _later("runs.written"), "B/row", 100),
     Benchmark("recording_cost", "What recording adds to a task, over a run without it",
-              _later("recording.cost"), "us/task", 0.5),
+              _later("runs.recording"), "us/task", 0.5),
     Benchmark("run_all", "a3_prefill:microbatch, 32 dies, 61 layers, every rank by itself",
               _later("runs.simulated", "a3_prefill:microbatch", "all"), "s", 10.0),
     Benchmark("run_roles", "a3_prefill:microbatch by roles",
@@ -128,7 +131,7 @@ def measure(pattern: str | None, announce: bool = True) -> list[BenchmarkRow]:
 
 def _measure(benchmark: Benchmark) -> BenchmarkRow:
     try:
-        done = subprocess.run([sys.executable, "-m", "simulator.bench", benchmark.name], stdin=subprocess.DEVNULL,
+        done = subprocess.run([sys.executable, "-m", "simulator.bench.suite", benchmark.name], stdin=subprocess.DEVNULL,
                               env=environment() | ONE_CORE, capture_output=True, encoding="utf-8", timeout=TIMEOUT_S,
                               check=False)
     except subprocess.TimeoutExpired:
@@ -195,3 +198,10 @@ def _growth_lines(series: list[GrowthPoint]) -> list[str]:
             lines.append(f"{count:10,d} {cpu_s:9.3f} s  {factors}  {bar}")
         lines.append("")
     return [*lines[:-1], "```"]
+
+
+if __name__ == "__main__":
+    chosen = next(one for one in BENCHMARKS if one.name == sys.argv[1])
+    os.environ.update(chosen.variables)
+    done = chosen.measure()
+    print(json.dumps({"value": done.value, "cpu_s": done.cpu_s, "counts": done.counts, "peak_mib": peak_mib()}))

@@ -14,10 +14,8 @@ PARTS = (*hopper.PARTS, *b200.PARTS)
 MACHINES = tuple(dict.fromkeys(part.machine for part in PARTS))
 
 
-def calibrate(
-    folder: Path, machine: str | None = None, only: str | None = None, fits: bool = False,
-    tell: Callable[[float], None] | None = None,
-) -> Iterator[tuple[str, Finding]]:
+def calibrate(folder: Path, machine: str | None = None, only: str | None = None, fits: bool = False,
+              tell: Callable[[float], None] | None = None) -> Iterator[tuple[str, Finding]]:
     """(machine, finding) of every family whose table is in the folder, as they are found.
 
     machine: only its families. only: those with this in their name (see `paths.matches`). fits: search for better

@@ -19,8 +19,6 @@ from simulator.program.world import Groups
 from simulator.spec.machine import CollectiveSpec
 from simulator.units import to_ps
 
-__all__ = ["CapacityKey", "Lowering", "Phase", "Transfer"]
-
 
 class Lowering:
     """Lowers collectives on one fabric; results are cached by (collective, members).
@@ -29,9 +27,8 @@ class Lowering:
     "pairwise" (everything pair by pair). groups: all there are, who may share links between dies.
     """
 
-    def __init__(
-        self, fabric: Fabric, engines: dict[str, CollectiveSpec], mode: str = "auto", groups: Groups | None = None
-    ) -> None:
+    def __init__(self, fabric: Fabric, engines: dict[str, CollectiveSpec], mode: str = "auto",
+                 groups: Groups | None = None) -> None:
         self.fabric, self.engines = fabric, engines
         self._messages = Messages(fabric, mode, groups)
         self.partitions = self._messages.partitions
@@ -57,9 +54,8 @@ class Lowering:
 def _check_reach(fabric: Fabric, collective: Collective, engine: CollectiveSpec, members: Sequence[int]) -> None:
     level = engine.within
     if level is not None and len({fabric.instance(rank, level) for rank in members}) > 1:
-        raise InputError(
-            f"engine '{collective.via}' does not leave a {level}, and group '{collective.group}' has members in several"
-        )
+        what = f"engine '{collective.via}' does not leave a {level}"
+        raise InputError(f"{what}, and group '{collective.group}' has members in several")
 
 
 def engine_of(collective: Collective, engines: Mapping[str, CollectiveSpec]) -> CollectiveSpec:

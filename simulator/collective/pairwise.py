@@ -25,11 +25,9 @@ def steps_of(fabric: Fabric, members: tuple[int, ...]) -> tuple[Pairs, list[Pair
     nodes = nodes_of(fabric, members)
     n, k = len(nodes), len(nodes[0])
     inside = [(a, b) for node in nodes for a in node for b in node if a != b]
-    across = [
-        [(rank, nodes[(number + distance) % n][(place + turn) % k])
-         for number, node in enumerate(nodes) for place, rank in enumerate(node)]
-        for distance in range(1, n) for turn in range(k)
-    ]  # fmt: skip
+    across = [[(rank, nodes[(number + distance) % n][(place + turn) % k])
+               for number, node in enumerate(nodes) for place, rank in enumerate(node)]
+              for distance in range(1, n) for turn in range(k)]
     return inside, across
 
 

@@ -27,9 +27,8 @@ class Transfer:
     weight: float = 1.0
 
     @staticmethod
-    def of(
-        size_bytes: int, loads: Iterable[tuple[CapacityKey, int]], ranks: tuple[int, ...], weight: float = 1.0
-    ) -> Transfer:
+    def of(size_bytes: int, loads: Iterable[tuple[CapacityKey, int]], ranks: tuple[int, ...],
+           weight: float = 1.0) -> Transfer:
         """Of pairs of a capacity and the bytes there."""
         keys, moved_bytes = tuple(zip(*loads, strict=True)) or ((), ())
         return Transfer(size_bytes, keys, moved_bytes, ranks, weight)
@@ -53,9 +52,8 @@ class Phase:
 
 
 def columns_of(transfers: Sequence[Transfer]) -> tuple[list[CapacityKey], Array, Array, Array]:
-    """The capacities that transfers load, in the order in which they come; then of each load, transfer by transfer, the
-    number of its capacity there and its bytes; then where the loads of each transfer begin, and where those of the last
-    one end.
+    """The capacities that transfers load, in the order in which they come; of each load, transfer by transfer, the
+    number of its capacity there and its bytes; where the loads of each transfer begin, and where the last one's end.
 
     Keys of a fabric are mostly one object where they are equal: they are told apart by identity first, which is quick.
     """

@@ -24,19 +24,17 @@ def description(scenario: Scenario) -> str:
     meaning = meanings(scenario)
     generation = base_of(scenario.kernels, ready.machine.generations)
     machine_numbers = [(key, one) for key, one in quantities(ready.machine) if _matters(key, generation)]
-    sections = {
-        f"{scenario.name}: {scenario.title}": [],
-        f"Machine: {ready.machine.title}": _machine(ready),
-        "Layout": _layout(ready),
-        "Memory of the fullest rank": str(ready.ledger).splitlines(),
-        "Settings (--set KEY=VALUE)": _columns(
-            (key, shown(value), meaning[key]) for key, value in scenario.settings().items()),
-        "Metrics (times of an average rank, in the unit that ends the name)": _columns(
-            metrics_of(scenario, ready.case)),
-        "Expected values": _expected(scenario),
-        f"Numbers of the machine {scenario.machine} (--set machine.KEY=VALUE)": _numbers(machine_numbers),
-        f"Numbers of the model {scenario.model} (--set model.KEY=VALUE)": _numbers(quantities(model)),
-    }
+    sections = {f"{scenario.name}: {scenario.title}": [],
+                f"Machine: {ready.machine.title}": _machine(ready),
+                "Layout": _layout(ready),
+                "Memory of the fullest rank": str(ready.ledger).splitlines(),
+                "Settings (--set KEY=VALUE)": _columns(
+                    (key, shown(value), meaning[key]) for key, value in scenario.settings().items()),
+                "Metrics (times of an average rank, in the unit that ends the name)": _columns(
+                    metrics_of(scenario, ready.case)),
+                "Expected values": _expected(scenario),
+                f"Numbers of the machine {scenario.machine} (--set machine.KEY=VALUE)": _numbers(machine_numbers),
+                f"Numbers of the model {scenario.model} (--set model.KEY=VALUE)": _numbers(quantities(model))}
     return "\n\n".join("\n".join([title, *lines]) for title, lines in sections.items())
 
 
@@ -59,23 +57,19 @@ def _machine(ready: Prepared) -> list[str]:
     cores = ", ".join(f"{count} {pool}" for pool, count in chip.cores.items())
     levels = [(level.name, f"{level.kind} of {level.size}", f"{level.link_rate} a link, one way", str(level.latency))
               for level in machine.fabric]
-    return [
-        *(f"  {line}" for line in machine.doc.strip().splitlines()),
-        f"  {chip.name}: cores {cores}; HBM {chip.hbm.capacity}, {chip.hbm.peak}",
-        *_columns(levels),
-    ]
+    return [*(f"  {line}" for line in machine.doc.strip().splitlines()),
+            f"  {chip.name}: cores {cores}; HBM {chip.hbm.capacity}, {chip.hbm.peak}",
+            *_columns(levels)]
 
 
 def _layout(ready: Prepared) -> list[str]:
     world = ready.world
     programs = {id(program): program for program in world.programs}
     own = ", with numbers of each rank's own" if any(one.by_rank for one in programs.values()) else ""
-    return [
-        f"  {count(ready.scenario.cards, 'card')} of {count(ready.machine.dies_per_card.count, 'die')} = "
-        f"{count(ready.case.ranks, 'rank')}; "
-        f"recorded programs: {len(programs)}{own}; {world.programs[0].launches:,} tasks on rank 0",
-        *(f"  group {name}: {len(members)} of {len(members[0])} ranks" for name, members in world.groups.items()),
-    ]
+    return [f"  {count(ready.scenario.cards, 'card')} of {count(ready.machine.dies_per_card.count, 'die')} = "
+            f"{count(ready.case.ranks, 'rank')}; "
+            f"recorded programs: {len(programs)}{own}; {world.programs[0].launches:,} tasks on rank 0",
+            *(f"  group {name}: {len(members)} of {len(members[0])} ranks" for name, members in world.groups.items())]
 
 
 def _expected(scenario: Scenario) -> list[str]:

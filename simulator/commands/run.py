@@ -17,9 +17,8 @@ from simulator.commands import options
 @options.record
 @options.out
 @options.as_json
-def run(
-    scenario: str, settings: dict[str, str], ranks: str, seed: int, record: bool, out: Path | None, as_json: bool
-) -> None:
+def run(scenario: str, settings: dict[str, str], ranks: str, seed: int, record: bool, out: Path | None,
+        as_json: bool) -> None:
     """Simulate SCENARIO and print expected and simulated values, time by kind, one layer's streams.
 
     The report's header names the settings that were changed, and what each metric means; `braid show SCENARIO` defines

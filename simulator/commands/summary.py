@@ -102,13 +102,11 @@ def _tables(a: Result, b: Result) -> list[Titled]:
     one, other = a.measured, b.measured
     hidden = [{name: times.hidden_ps / 1e9 for name, times in side.communication.items()} for side in (one, other)]
     exposed = [{name: times.exposed_ps / 1e9 for name, times in side.communication.items()} for side in (one, other)]
-    return [
-        _table("metric", headline(a), headline(b)),
-        _table("where the time went, ms", _ms(one.account_ps), _ms(other.account_ps)),
-        _table("time by kind, ms", _ms(one.kind_ps), _ms(other.kind_ps)),
-        _table("hidden communication, ms", *hidden),
-        _table("exposed communication, ms", *exposed),
-    ]
+    return [_table("metric", headline(a), headline(b)),
+            _table("where the time went, ms", _ms(one.account_ps), _ms(other.account_ps)),
+            _table("time by kind, ms", _ms(one.kind_ps), _ms(other.kind_ps)),
+            _table("hidden communication, ms", *hidden),
+            _table("exposed communication, ms", *exposed)]
 
 
 def _ms(times_ps: Mapping[str, float]) -> dict[str, float]:

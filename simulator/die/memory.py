@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
@@ -44,11 +44,9 @@ class Ledger:
     Adding never fails, so that a refusal shows every item: call `check` when all are in. Sizes in bytes.
     """
 
-    def __init__(
-        self, title: str, capacity_bytes: float, usable: float = 1.0, items: Iterable[LedgerItem] = ()
-    ) -> None:
+    def __init__(self, title: str, capacity_bytes: float, usable: float = 1.0) -> None:
         self.title, self.capacity_bytes, self.usable = title, capacity_bytes, usable
-        self.items = list(items)
+        self.items: list[LedgerItem] = []
 
     @classmethod
     def of(cls, title: str, hbm: HbmSpec) -> Ledger:
@@ -83,12 +81,6 @@ class Ledger:
         """Nothing where everything fits; else DoesNotFit with the ledger."""
         if not self.fits:
             raise DoesNotFit(self)
-
-    def totals(self) -> dict[Category, float]:
-        """Bytes by category, in a fixed order; categories without items are left out."""
-        sums = {category: [item.size_bytes for item in self.items if item.category == category]
-                for category in CATEGORIES}
-        return {category: sum(sizes) for category, sizes in sums.items() if sizes}
 
     def rows(self) -> Iterator[tuple[str, str, float]]:
         """(category, name, bytes) for a table: items by category, the largest first, then used, usable and free."""

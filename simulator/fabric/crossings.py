@@ -21,7 +21,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from itertools import permutations
 
-from simulator.fabric.graph import Edge, Fabric, Route, die
+from simulator.fabric.graph import Fabric, Route
+from simulator.fabric.level import Edge, die
 from simulator.fabric.switch import Switch
 
 MembersByInstance = dict[int, list[int]]  # instance of a level -> the members there
@@ -69,9 +70,8 @@ def crossings(fabric: Fabric, members: tuple[int, ...], sharers: Sharers = lambd
     return list(ways.values()), latency_s
 
 
-def crossings_by_pair(
-    fabric: Fabric, members: tuple[int, ...], sharers: Sharers = lambda *_: ()
-) -> tuple[list[Way], float]:
+def crossings_by_pair(fabric: Fabric, members: tuple[int, ...],
+                      sharers: Sharers = lambda *_: ()) -> tuple[list[Way], float]:
     """The same from the route of every pair: where links are missing, for other kinds of levels, and as a reference.
 
     Pairs that go around a missing link have a way of their own.
@@ -87,9 +87,8 @@ def crossings_by_pair(
     return [ways[key] for key in sorted(ways, key=lambda key: key[0])], latency_s
 
 
-def way_of(
-    fabric: Fabric, route: Route, sharers: Sharers, source: int, target: int
-) -> tuple[tuple[int, int], Hashable]:
+def way_of(fabric: Fabric, route: Route, sharers: Sharers, source: int,
+           target: int) -> tuple[tuple[int, int], Hashable]:
     """What the ways of two pairs have in common if they are one."""
     return fabric.way(route), sharers(source, target) if route.hops == 1 else ()
 

@@ -17,24 +17,19 @@ from math import fsum
 from typing import TYPE_CHECKING, Any
 
 from simulator.errors import InputError
+from simulator.fabric.direct import Mesh, Torus
 from simulator.fabric.dragonfly import Dragonfly
 from simulator.fabric.level import DIE, Edge, Level, die, joining, parts
-from simulator.fabric.mesh import Mesh
-from simulator.fabric.rails import Rails
-from simulator.fabric.switch import Switch
-from simulator.fabric.torus import Torus
+from simulator.fabric.switch import Rails, Switch
 from simulator.paths import did_you_mean
-from simulator.spec.links import LinkChange, cut_links, slow_links
+from simulator.spec.levels import LinkChange, cut_links, slow_links
 from simulator.spec.machine import MachineSpec
 
 if TYPE_CHECKING:
     import networkx as nx
 
-__all__ = ["DIE", "KINDS", "Edge", "Fabric", "Route", "die", "parts"]
-
 KINDS: dict[str, type[Level]] = {
-    "mesh": Mesh, "switch": Switch, "rails": Rails, "torus": Torus, "dragonfly": Dragonfly,
-}  # fmt: skip
+    "mesh": Mesh, "switch": Switch, "rails": Rails, "torus": Torus, "dragonfly": Dragonfly}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +53,7 @@ class Fabric:
     `graph` is a networkx.DiGraph; edges have rate_bytes_per_s, latency_s and level, dies have rank and the index of
     their instance of each level by its name. by_level: the levels by their names, from the inside out. arithmetic:
     whether there are only meshes and switches, whose routes and crossings follow from ranks by arithmetic.
-
-    Raises:
-        InputError: more ranks than the machine has dies, or none; a link to cut or slow that is not there.
+    InputError: more ranks than the machine has dies, or none; a link to cut or slow that is not there.
     """
 
     def __init__(self, spec: MachineSpec, ranks: int) -> None:

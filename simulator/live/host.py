@@ -7,9 +7,8 @@ from typing import Any
 
 import simpy
 
-from simulator.live.host_thread import HostProcess, HostThread
-from simulator.live.journal import Journal, JournalRow, Label
 from simulator.live.nic import Nic
+from simulator.live.thread import HostProcess, HostThread, Journal, JournalRow, Label
 from simulator.live.transfer_engine import TransferEngine
 from simulator.physics.clock import call_later
 from simulator.spec.nic import ProxySpec

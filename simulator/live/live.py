@@ -8,9 +8,8 @@ from typing import Any
 from simulator.die.npu import Npu
 from simulator.errors import InputError, RunError
 from simulator.live.host import Host
-from simulator.live.host_thread import HostProcess
-from simulator.live.journal import Journal, JournalRow
 from simulator.live.nic import cards
+from simulator.live.thread import HostProcess, Journal, JournalRow
 from simulator.program.task import Flag, Task
 from simulator.replay.replay import Replay
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from simulator.collective.transfer import CapacityKey
 from simulator.fabric.graph import Fabric
-from simulator.live.journal import Journal, JournalRow, Label
+from simulator.live.thread import Journal, JournalRow, Label
 from simulator.physics.clock import call_later
 from simulator.physics.flows import Capacity, Flow, Network
 from simulator.spec.nic import NicSpec
@@ -230,10 +230,8 @@ class Nic:
         call_later(self.env, self._acknowledge_ps, lambda _: sender.acknowledged(write, row))
 
 
-def cards(
-    network: Network, spec: NicSpec, fabric: Fabric, capacities: Mapping[CapacityKey, Capacity], ranks: Iterable[int],
-    journal: Journal,
-) -> dict[int, list[Nic]]:
+def cards(network: Network, spec: NicSpec, fabric: Fabric, capacities: Mapping[CapacityKey, Capacity],
+          ranks: Iterable[int], journal: Journal) -> dict[int, list[Nic]]:
     """The cards of each of these ranks, each with its peers."""
     numbers = range(spec.per_die.count)
     made = {rank: [Nic(network, spec, fabric, capacities, rank, number, journal) for number in numbers]

@@ -15,9 +15,8 @@ from typing import Any
 
 import simpy
 
-from simulator.live.host_thread import HostProcess, HostThread
-from simulator.live.journal import Journal, JournalRow, Label
 from simulator.live.nic import Nic, Write
+from simulator.live.thread import HostProcess, HostThread, Journal, JournalRow, Label
 from simulator.spec.nic import ProxySpec
 
 

@@ -23,9 +23,8 @@ AT_ONCE = 256  # tokens whose draws are held side by side
 
 
 @lru_cache(maxsize=512)
-def chosen_rows(
-    tokens: int, experts: int, per_token: int, skew: float, seed: tuple[int, ...], groups: int = 0, kept: int = 0
-) -> tuple[int, ...]:
+def chosen_rows(tokens: int, experts: int, per_token: int, skew: float, seed: tuple[int, ...], groups: int = 0,
+                kept: int = 0) -> tuple[int, ...]:
     """Rows of every expert; seed: any whole numbers (run, layer, ...). groups, kept: as of power_law_rows.
 
     The first of many tokens choose what they would choose alone, so each is drawn once.
@@ -46,9 +45,8 @@ def _drawn(*_: object) -> list[np.ndarray]:
     return []
 
 
-def power_law_rows(
-    tokens: int, experts: int, per_token: int, skew: float, seed: tuple[int, ...], groups: int = 0, kept: int = 0
-) -> tuple[int, ...]:
+def power_law_rows(tokens: int, experts: int, per_token: int, skew: float, seed: tuple[int, ...], groups: int = 0,
+                   kept: int = 0) -> tuple[int, ...]:
     """Rows of every expert; skew: exponent of the density (0: all popularities between the two ends are as likely).
 
     groups, kept: a token keeps to so many groups of neighbouring experts, those with the best two (DeepSeek-V3, arXiv
@@ -63,9 +61,8 @@ def _rows(chosen: np.ndarray) -> tuple[int, ...]:
     return tuple(chosen.sum(axis=0).tolist())
 
 
-def _choices(
-    random: np.random.Generator, tokens: int, times: np.ndarray, per_token: int, groups: int, kept: int
-) -> np.ndarray:
+def _choices(random: np.random.Generator, tokens: int, times: np.ndarray, per_token: int, groups: int,
+             kept: int) -> np.ndarray:
     """Which `per_token` experts each token takes; times: when each of them comes on average, 1 / popularity."""
     if groups and kept * len(times) < per_token * groups:
         raise ValueError(f"{per_token} experts of a token are more than {kept} of {groups} groups hold")

@@ -40,9 +40,8 @@ def prolog(s: ModelShapes, tokens: int, weights: str = "", fused: bool = True) -
     return in_l2([("attention.prolog", work)])
 
 
-def attention(
-    s: ModelShapes, contexts: Contexts, family: str, weights: str = "", awaited_bytes: float = 0.0
-) -> Kernels:
+def attention(s: ModelShapes, contexts: Contexts, family: str, weights: str = "",
+              awaited_bytes: float = 0.0) -> Kernels:
     """The attention kernel over the latent cache, and the way back from the latent space.
 
     awaited_bytes: the first bytes of the cache, which a prefetch may have left in L2.
@@ -81,9 +80,8 @@ def experts(s: ModelShapes, rows: tuple[int, ...], weights: str = "") -> Kernels
     return in_l2(moe.products(s, rows, weights))
 
 
-def mla_blocks(
-    s: ModelShapes, contexts: Contexts, fused: bool = True, cache_bytes: float = 0.0
-) -> list[tuple[str, float]]:
+def mla_blocks(s: ModelShapes, contexts: Contexts, fused: bool = True,
+               cache_bytes: float = 0.0) -> list[tuple[str, float]]:
     """What a prefetch can bring for one layer's MLA, in the order of its use: names and bytes of weights, and so many
     bytes of the cache."""
     kernels = prolog(s, 1, "layer", fused) + attention(s, contexts, "", "layer", cache_bytes)

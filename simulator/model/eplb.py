@@ -1,9 +1,8 @@
 """Where experts live when some are popular: replicas of the hottest, packed so that dies carry the same load.
 
 As DeepSeek's expert-parallel load balancer (EPLB): every slot beyond the number of experts goes to the expert with the
-highest load per copy; copies are packed, heaviest first, on the die with the least load that has a slot left. Expert
-groups can be kept on nodes, so that tokens of a group stay inside one: groups are packed on nodes first, and replicas
-are made and packed within each node. Rows of an expert are shared evenly by its copies.
+highest load per copy; copies are packed, heaviest first, on the die with the least load that has a slot left. Rows of
+an expert are shared evenly by its copies.
 
 Worked example: loads 6, 2, 2, 2 on 3 dies of 2 slots: two replicas, both of expert 0 (6 -> 3 -> 2 per copy); every die
 then carries 4.
@@ -50,35 +49,16 @@ class Placement:
 def spread(experts: int, dies: int) -> Placement:
     """Experts in order over dies, whatever their load, and around again in slots that are left; ValueError: no dies."""
     per_die = _slots_per_die(experts, dies)
-    return Placement(tuple(
-        tuple((die * per_die + slot) % experts for slot in range(per_die)) for die in range(dies)
-    ))  # fmt: skip
+    return Placement(tuple(tuple((die * per_die + slot) % experts for slot in range(per_die)) for die in range(dies)))
 
 
-def rebalance(loads: Sequence[float], dies: int, groups: int = 1, nodes: int = 1, spare: int = 0) -> Placement:
-    """Replicate the hottest and pack by load; with several `nodes`, `groups` of experts stay on one node each.
-
-    spare: slots of every die beyond those that hold each expert once.
-
-    Raises:
-        ValueError: experts do not divide into groups, or groups and dies not over nodes.
-    """
-    experts = len(loads)
-    per_die = _slots_per_die(experts, dies) + spare
-    if experts % groups or groups % nodes or dies % nodes:
-        raise ValueError(f"{experts} experts in {groups} groups on {nodes} nodes of {dies} dies do not divide evenly")
-    size = experts // groups
-    of_group = [range(group * size, (group + 1) * size) for group in range(groups)]
-    homes = pack([sum(loads[expert] for expert in group) for group in of_group], nodes, groups // nodes)
-    slots: list[tuple[int, ...]] = []
-    for home in homes:
-        here = [expert for group in home for expert in of_group[group]]
-        copies = replicate([loads[expert] for expert in here], per_die * dies // nodes)
-        chosen = [place for place, count in enumerate(copies) for _ in range(count)]
-        weights = [loads[here[place]] / copies[place] for place in chosen]
-        packed = pack(weights, dies // nodes, per_die)
-        slots.extend(tuple(here[chosen[slot]] for slot in die) for die in packed)
-    return Placement(tuple(slots))
+def rebalance(loads: Sequence[float], dies: int, spare: int = 0) -> Placement:
+    """Replicate the hottest and pack by load. spare: slots of every die beyond those that hold each expert once."""
+    per_die = _slots_per_die(len(loads), dies) + spare
+    copies = replicate(loads, per_die * dies)
+    chosen = [expert for expert, count in enumerate(copies) for _ in range(count)]
+    packed = pack([loads[expert] / copies[expert] for expert in chosen], dies, per_die)
+    return Placement(tuple(tuple(chosen[slot] for slot in die) for die in packed))
 
 
 def replicate(loads: Sequence[float], slots: int) -> list[int]:

@@ -18,11 +18,9 @@ def projections(s: ModelShapes, tokens: int, heads: int, dtype: str) -> Kernels:
     """Norm, queries, keys and values as one product, their norms and rotation, the write to the cache."""
     kv = s.kv_values_of(s.heads // heads)
     width = heads * s.qk_dim + kv
-    return [
-        ("attention.norm", ops.add_rms_norm(tokens, s.hidden)),
-        *serving.linear("attention.qkv", tokens, width, s.hidden, dtype),
-        ("attention.norm_rope_cache", ops.copy(tokens * width)),
-    ]
+    return [("attention.norm", ops.add_rms_norm(tokens, s.hidden)),
+            *serving.linear("attention.qkv", tokens, width, s.hidden, dtype),
+            ("attention.norm_rope_cache", ops.copy(tokens * width))]
 
 
 def decode_attention(s: ModelShapes, contexts: Contexts, heads: int) -> Kernels:
@@ -34,7 +32,5 @@ def decode_attention(s: ModelShapes, contexts: Contexts, heads: int) -> Kernels:
 def prompt_attention(s: ModelShapes, prompts: tuple[int, ...], heads: int, dtype: str) -> Kernels:
     """FlashAttention of whole prompts; a group reads its keys once."""
     kv_heads = s.kv_heads_of(s.heads // heads)
-    return [
-        ("attention.flash",
-         ops.flash_attention(causal(prompts), heads, s.qk_dim, s.v_dim, "flash_attention", kv_heads=kv_heads)),
-    ]  # fmt: skip
+    return [("attention.flash",
+             ops.flash_attention(causal(prompts), heads, s.qk_dim, s.v_dim, "flash_attention", kv_heads=kv_heads))]

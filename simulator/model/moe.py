@@ -15,30 +15,24 @@ from simulator.spec.model import ModelShapes
 
 def gate(s: ModelShapes, tokens: int) -> Kernels:
     """Norm, router in FP32 (cast, GEMM), then scores, groups and top-k."""
-    return [
-        ("gate.norm", ops.add_rms_norm(tokens, s.hidden)),
-        ("gate.cast", ops.passes(2.0 * tokens * s.hidden, 4.0 * tokens * s.hidden)),
-        *router(s, tokens),
-        ("gate.scale", ops.copy(tokens * s.experts_per_token, 4.0)),
-    ]
+    return [("gate.norm", ops.add_rms_norm(tokens, s.hidden)),
+            ("gate.cast", ops.passes(2.0 * tokens * s.hidden, 4.0 * tokens * s.hidden)),
+            *router(s, tokens),
+            ("gate.scale", ops.copy(tokens * s.experts_per_token, 4.0))]
 
 
 def router(s: ModelShapes, tokens: int, weights: str = "") -> Kernels:
     """Router in FP32 and top-k."""
     scores, name = 4.0 * tokens * s.routed_experts, ops.named(weights, "router")
-    return [
-        ("gate.router", ops.gemm(tokens, s.routed_experts, s.hidden, "fp32", "fp32", name)),
-        ("gate.top_k", ops.passes(2.0 * scores, scores)),
-    ]
+    return [("gate.router", ops.gemm(tokens, s.routed_experts, s.hidden, "fp32", "fp32", name)),
+            ("gate.top_k", ops.passes(2.0 * scores, scores))]
 
 
 def init_routing(s: ModelShapes, tokens: int) -> Kernels:
     """Quantise and sort: one INT8 row per token and chosen expert, by expert."""
     rows = tokens * s.experts_per_token
-    return [
-        ("init_routing.sort", ops.passes(2.0 * tokens * s.hidden, rows * (s.hidden + 4.0))),
-        ("init_routing.counts", ops.copy(s.routed_experts, 8.0)),
-    ]
+    return [("init_routing.sort", ops.passes(2.0 * tokens * s.hidden, rows * (s.hidden + 4.0))),
+            ("init_routing.counts", ops.copy(s.routed_experts, 8.0))]
 
 
 def split_sizes(s: ModelShapes) -> Kernels:
@@ -49,36 +43,30 @@ def split_sizes(s: ModelShapes) -> Kernels:
 def experts(s: ModelShapes, rows: tuple[int, ...]) -> Kernels:
     """The local experts on the rows that arrived for each of them, sorted by expert before and unsorted after."""
     total = sum(rows)
-    return [
-        ("experts.re_routing", ops.copy(total * (s.hidden + 4.0), 1.0)),
-        *products(s, rows),
-        ("experts.unsort_to_float", ops.copy(total, 4.0)),
-        ("experts.unsort_argsort", ops.copy(total, 4.0)),
-        ("experts.unsort_to_int", ops.copy(total, 4.0)),
-        ("experts.unsort", ops.copy(total * s.hidden)),
-    ]
+    return [("experts.re_routing", ops.copy(total * (s.hidden + 4.0), 1.0)),
+            *products(s, rows),
+            ("experts.unsort_to_float", ops.copy(total, 4.0)),
+            ("experts.unsort_argsort", ops.copy(total, 4.0)),
+            ("experts.unsort_to_int", ops.copy(total, 4.0)),
+            ("experts.unsort", ops.copy(total * s.hidden))]
 
 
 def products(s: ModelShapes, rows: tuple[int, ...], weights: str = "") -> Kernels:
     """Both products of the local experts on the rows of each of them."""
     width = s.expert_intermediate
     up, down = (ops.named(weights, f"experts.{part}") for part in ("gate_up", "down"))
-    return [
-        ("experts.gate_up", ops.grouped_gemm(rows, 2 * width, s.hidden, out="int32", weights=up)),
-        ("experts.swiglu", ops.swiglu_quantise(sum(rows), width)),
-        ("experts.down", ops.grouped_gemm(rows, s.hidden, width, weights=down)),
-    ]
+    return [("experts.gate_up", ops.grouped_gemm(rows, 2 * width, s.hidden, out="int32", weights=up)),
+            ("experts.swiglu", ops.swiglu_quantise(sum(rows), width)),
+            ("experts.down", ops.grouped_gemm(rows, s.hidden, width, weights=down))]
 
 
 def ffn(s: ModelShapes, block: str, tokens: int, width: int, weights: str = "", quantise: bool = True) -> Kernels:
     """A gated FFN of `width` on these tokens: dense, shared expert, or a shard of either."""
     up, down = (ops.named(weights, f"{block}.{part}") for part in ("gate_up", "down"))
-    return [
-        *([(f"{block}.quantise", ops.quantise(tokens, s.hidden))] if quantise else []),
-        (f"{block}.gate_up", ops.gemm(tokens, 2 * width, s.hidden, out="int32", weights=up)),
-        (f"{block}.swiglu", ops.swiglu_quantise(tokens, width)),
-        (f"{block}.down", ops.gemm(tokens, s.hidden, width, weights=down)),
-    ]
+    return [*([(f"{block}.quantise", ops.quantise(tokens, s.hidden))] if quantise else []),
+            (f"{block}.gate_up", ops.gemm(tokens, 2 * width, s.hidden, out="int32", weights=up)),
+            (f"{block}.swiglu", ops.swiglu_quantise(tokens, width)),
+            (f"{block}.down", ops.gemm(tokens, s.hidden, width, weights=down))]
 
 
 def shared_expert(s: ModelShapes, tokens: int) -> Kernels:
@@ -90,10 +78,8 @@ def shared_expert(s: ModelShapes, tokens: int) -> Kernels:
 def finalize_routing(s: ModelShapes, tokens: int) -> Kernels:
     """Weighted sum of a token's expert rows, in its own order, plus the shared expert."""
     rows = tokens * s.experts_per_token
-    return [
-        ("finalize.weights", ops.copy(rows, 4.0)),
-        ("finalize.sum", ops.passes(2.0 * (rows + tokens) * s.hidden, 2.0 * tokens * s.hidden)),
-    ]
+    return [("finalize.weights", ops.copy(rows, 4.0)),
+            ("finalize.sum", ops.passes(2.0 * (rows + tokens) * s.hidden, 2.0 * tokens * s.hidden))]
 
 
 def dense(s: ModelShapes, tokens: int) -> Kernels:

@@ -21,42 +21,34 @@ def gemm(tokens: int, n: int, k: int, dtype: str = "int8", out: str = "bf16", we
     return grouped_gemm((tokens,), n, k, dtype, out, weights)
 
 
-def grouped_gemm(
-    rows: tuple[int, ...], n: int, k: int, dtype: str = "int8", out: str = "bf16", weights: str = ""
-) -> Work:
+def grouped_gemm(rows: tuple[int, ...], n: int, k: int, dtype: str = "int8", out: str = "bf16",
+                 weights: str = "") -> Work:
     """One product [rows[g], k] x [k, n] per group g, in one kernel; groups without rows cost nothing."""
     busy = tuple(count for count in rows if count)
     grouped = len(rows) > 1
     family = f"{'grouped_' if grouped else ''}gemm_{dtype}{'_int32' if out == 'int32' else ''}"
     element = ELEMENT_BYTES[dtype]
-    return Work(
-        family, kind="grouped_gemm" if grouped else "gemm", dtype=dtype, out_dtype=out, rows=busy, n=n, k=k,
-        read_bytes=sum(busy) * k * element, write_bytes=sum(busy) * n * ELEMENT_BYTES[out],
-        weight_bytes=len(busy) * n * k * element, weights=weights,
-    )  # fmt: skip
+    return Work(family, kind="grouped_gemm" if grouped else "gemm", dtype=dtype, out_dtype=out, rows=busy, n=n, k=k,
+                read_bytes=sum(busy) * k * element, write_bytes=sum(busy) * n * ELEMENT_BYTES[out],
+                weight_bytes=len(busy) * n * k * element, weights=weights)
 
 
-def flash_attention(
-    sequences: tuple[tuple[int, int, bool], ...], heads: int, qk_dim: int, v_dim: int,
-    family: str = "flash_attention_ntd", dtype: str = "bf16", kv_heads: int = 0,
-) -> Work:
+def flash_attention(sequences: tuple[tuple[int, int, bool], ...], heads: int, qk_dim: int, v_dim: int,
+                    family: str = "flash_attention_ntd", dtype: str = "bf16", kv_heads: int = 0) -> Work:
     """Attention with its own keys per head, or per `kv_heads` groups of heads; sequences: (queries, keys, causal)."""
     work = _attention(sequences, heads, kv_heads or heads, qk_dim, v_dim, qk_dim + v_dim, family, dtype)
     return replace(work, read_bytes=work.read_bytes + work.streamed_bytes, streamed_bytes=0.0)
 
 
-def grouped_attention(
-    sequences: tuple[tuple[int, int], ...], heads: int, kv_heads: int, qk_dim: int, v_dim: int, family: str,
-    dtype: str = "bf16",
-) -> Work:
+def grouped_attention(sequences: tuple[tuple[int, int], ...], heads: int, kv_heads: int, qk_dim: int, v_dim: int,
+                      family: str, dtype: str = "bf16") -> Work:
     """Grouped-query attention in decode; keys and values stream past L2 once. sequences: (queries, cached tokens)."""
     scores = tuple((queries, keys, False) for queries, keys in sequences)
     return _attention(scores, heads, kv_heads, qk_dim, v_dim, qk_dim + v_dim, family, dtype)
 
 
-def latent_attention(
-    sequences: tuple[tuple[int, int], ...], heads: int, kv_lora: int, rope_dim: int, family: str, dtype: str = "bf16"
-) -> Work:
+def latent_attention(sequences: tuple[tuple[int, int], ...], heads: int, kv_lora: int, rope_dim: int, family: str,
+                     dtype: str = "bf16") -> Work:
     """Absorbed MLA in decode: all heads share one latent key per token, whose first part is also the value.
 
     sequences: (queries, cached tokens) of every request. The cache is read once per request and streams past L2.
@@ -65,18 +57,14 @@ def latent_attention(
     return _attention(scores, heads, 1, latent, kv_lora, latent, family, dtype)
 
 
-def _attention(
-    scores: tuple[tuple[int, int, bool], ...], heads: int, kv_heads: int, qk_dim: int, v_dim: int, kv_dim: int,
-    family: str, dtype: str,
-) -> Work:
+def _attention(scores: tuple[tuple[int, int, bool], ...], heads: int, kv_heads: int, qk_dim: int, v_dim: int,
+               kv_dim: int, family: str, dtype: str) -> Work:
     """Keys and values stream past L2. kv_dim: their elements per token and head that has keys of its own."""
     queries, keys = sum(queries for queries, _, _ in scores), sum(keys for _, keys, _ in scores)
     element = ELEMENT_BYTES[dtype]
-    return Work(
-        family, kind="attention", dtype=dtype, out_dtype=dtype, scores=scores, heads=heads, kv_heads=kv_heads,
-        kv_dim=kv_dim, qk_dim=qk_dim, v_dim=v_dim, read_bytes=queries * heads * qk_dim * element,
-        write_bytes=queries * heads * v_dim * element, streamed_bytes=keys * kv_heads * kv_dim * element,
-    )  # fmt: skip
+    return Work(family, kind="attention", dtype=dtype, out_dtype=dtype, scores=scores, heads=heads, kv_heads=kv_heads,
+                kv_dim=kv_dim, qk_dim=qk_dim, v_dim=v_dim, read_bytes=queries * heads * qk_dim * element,
+                write_bytes=queries * heads * v_dim * element, streamed_bytes=keys * kv_heads * kv_dim * element)
 
 
 def cached(work: Work) -> Work:

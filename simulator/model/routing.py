@@ -90,9 +90,8 @@ class Drawn:
         return tuple(map(tuple, table.tolist()))
 
 
-def routing_of(
-    tokens: Sequence[int], experts: int, per_token: int, skew: float | None, seed: tuple[int, ...]
-) -> Balanced | Drawn:
+def routing_of(tokens: Sequence[int], experts: int, per_token: int, skew: float | None,
+               seed: tuple[int, ...]) -> Balanced | Drawn:
     """Balanced without a skew, drawn with one (0.0 included); ValueError: experts do not divide, or as `check_skew`."""
     if experts % len(tokens):
         raise ValueError(f"{experts} experts do not divide over {len(tokens)} ranks")

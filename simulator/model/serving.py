@@ -31,34 +31,28 @@ def quantise(tokens: int, width: int) -> Work:
 def projections(s: ModelShapes, tokens: int, heads: int, dtype: str) -> Kernels:
     """Norm, both down projections as one product, their norms, queries up."""
     latent = s.q_lora + s.kv_values
-    return [
-        ("attention.norm", ops.add_rms_norm(tokens, s.hidden)),
-        *linear("attention.qkv_a", tokens, latent, s.hidden, dtype),
-        ("attention.qkv_a.norm", ops.rms_norm(tokens, latent)),
-        *linear("attention.q_b", tokens, heads * s.qk_dim, s.q_lora, dtype),
-    ]
+    return [("attention.norm", ops.add_rms_norm(tokens, s.hidden)),
+            *linear("attention.qkv_a", tokens, latent, s.hidden, dtype),
+            ("attention.qkv_a.norm", ops.rms_norm(tokens, latent)),
+            *linear("attention.q_b", tokens, heads * s.qk_dim, s.q_lora, dtype)]
 
 
 def decode_attention(s: ModelShapes, contexts: Contexts, heads: int) -> Kernels:
     """Absorption, RoPE and cache, attention in the latent space, and the way back from it."""
     tokens = sum(queries for queries, _ in contexts)
-    return [
-        ("attention.absorb_k", ops.batched_gemm(tokens, heads, s.kv_lora, s.nope_dim)),
-        ("attention.rope_cache", ops.copy(tokens * (heads * s.rope_dim + s.kv_values))),
-        ("attention.core", ops.latent_attention(contexts, heads, s.kv_lora, s.rope_dim, "mla_decode")),
-        ("attention.absorb_v", ops.batched_gemm(tokens, heads, s.v_dim, s.kv_lora)),
-    ]
+    return [("attention.absorb_k", ops.batched_gemm(tokens, heads, s.kv_lora, s.nope_dim)),
+            ("attention.rope_cache", ops.copy(tokens * (heads * s.rope_dim + s.kv_values))),
+            ("attention.core", ops.latent_attention(contexts, heads, s.kv_lora, s.rope_dim, "mla_decode")),
+            ("attention.absorb_v", ops.batched_gemm(tokens, heads, s.v_dim, s.kv_lora))]
 
 
 def prompt_attention(s: ModelShapes, prompts: tuple[int, ...], heads: int, dtype: str) -> Kernels:
     """Keys and values up, RoPE and cache, FlashAttention of whole prompts."""
     tokens = sum(prompts)
-    return [
-        *linear("attention.kv_b", tokens, heads * (s.nope_dim + s.v_dim), s.kv_lora, dtype),
-        ("attention.prompt_rope_cache", ops.copy(tokens * (heads * (s.rope_dim + s.qk_dim) + s.kv_values))),
-        ("attention.flash",
-         ops.flash_attention(causal(prompts), heads, s.qk_dim, s.v_dim, "flash_attention")),
-    ]  # fmt: skip
+    return [*linear("attention.kv_b", tokens, heads * (s.nope_dim + s.v_dim), s.kv_lora, dtype),
+            ("attention.prompt_rope_cache", ops.copy(tokens * (heads * (s.rope_dim + s.qk_dim) + s.kv_values))),
+            ("attention.flash",
+             ops.flash_attention(causal(prompts), heads, s.qk_dim, s.v_dim, "flash_attention"))]
 
 
 def output(s: ModelShapes, tokens: int, heads: int, dtype: str) -> Kernels:
@@ -69,25 +63,21 @@ def output(s: ModelShapes, tokens: int, heads: int, dtype: str) -> Kernels:
 def gate(s: ModelShapes, tokens: int) -> Kernels:
     """Router, top-k, and the sort of rows by expert."""
     scores = 4.0 * tokens * s.routed_experts
-    return [
-        ("gate.router", ops.gemm(tokens, s.routed_experts, s.hidden, "bf16")),
-        ("gate.top_k", ops.passes(scores, 8.0 * tokens * s.experts_per_token)),
-        ("gate.sort", ops.copy(tokens * s.experts_per_token, 8.0)),
-    ]
+    return [("gate.router", ops.gemm(tokens, s.routed_experts, s.hidden, "bf16")),
+            ("gate.top_k", ops.passes(scores, 8.0 * tokens * s.experts_per_token)),
+            ("gate.sort", ops.copy(tokens * s.experts_per_token, 8.0))]
 
 
 def experts(s: ModelShapes, tokens: int, rows: tuple[int, ...], width: int, dtype: str) -> Kernels:
     """Rows of each local expert out of `tokens`, `width` of its intermediate size, and the sum of a token's rows."""
     total = sum(rows)
-    return [
-        ("experts.sort", sort(s, tokens, rows)),
-        *([("experts.quantise", quantise(total, s.hidden))] if dtype == "fp8" else []),
-        ("experts.gate_up", ops.grouped_gemm(rows, 2 * width, s.hidden, dtype)),
-        ("experts.silu", silu(total, width)),
-        *([("experts.down.quantise", quantise(total, width))] if dtype == "fp8" else []),
-        ("experts.down", ops.grouped_gemm(rows, s.hidden, width, dtype)),
-        ("experts.sum", ops.passes(2.0 * total * s.hidden, 2.0 * tokens * s.hidden)),
-    ]
+    return [("experts.sort", sort(s, tokens, rows)),
+            *([("experts.quantise", quantise(total, s.hidden))] if dtype == "fp8" else []),
+            ("experts.gate_up", ops.grouped_gemm(rows, 2 * width, s.hidden, dtype)),
+            ("experts.silu", silu(total, width)),
+            *([("experts.down.quantise", quantise(total, width))] if dtype == "fp8" else []),
+            ("experts.down", ops.grouped_gemm(rows, s.hidden, width, dtype)),
+            ("experts.sum", ops.passes(2.0 * total * s.hidden, 2.0 * tokens * s.hidden))]
 
 
 def touched_experts(s: ModelShapes, rows: tuple[int, ...], shards: int, family: str, dtype: str = "nvfp4") -> Work:
@@ -111,11 +101,9 @@ def sort(s: ModelShapes, tokens: int, rows: tuple[int, ...]) -> Work:
 
 def ffn(s: ModelShapes, block: str, tokens: int, width: int, dtype: str) -> Kernels:
     """A gated FFN: dense or shared expert, or a shard of either."""
-    return [
-        *linear(f"{block}.gate_up", tokens, 2 * width, s.hidden, dtype),
-        (f"{block}.silu", silu(tokens, width)),
-        *linear(f"{block}.down", tokens, s.hidden, width, dtype),
-    ]
+    return [*linear(f"{block}.gate_up", tokens, 2 * width, s.hidden, dtype),
+            (f"{block}.silu", silu(tokens, width)),
+            *linear(f"{block}.down", tokens, s.hidden, width, dtype)]
 
 
 def silu(rows: int, width: int) -> Work:

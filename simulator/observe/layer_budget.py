@@ -68,10 +68,8 @@ def _budget(mine: Columns, names: Array, here: Array, block: str) -> BlockBudget
                                  strict=True):
         lasts[bound] += end - start
     total = int(work.lengths().sum())
-    return BlockBudget(
-        block, int(rows.sum()), total, total - _common(work, others), int(waits.lengths().sum()),
-        _beside(mine, names, elsewhere, work), lasts.most_common(1)[0][0],
-    )  # fmt: skip
+    return BlockBudget(block, int(rows.sum()), total, total - _common(work, others), int(waits.lengths().sum()),
+                       _beside(mine, names, elsewhere, work), lasts.most_common(1)[0][0])
 
 
 def _beside(mine: Columns, names: Array, elsewhere: Array, work: Intervals) -> dict[str, int]:

@@ -104,7 +104,6 @@ class Clock(Environment):
             raise event._value
 
 
-
 class Call(Event):
     """An event that is triggered from the beginning and calls one function when its time comes.
 

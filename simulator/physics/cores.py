@@ -46,24 +46,6 @@ class Cores:
         self.queue: list[_Request] = []
         self._arrivals = 0
 
-    @staticmethod
-    def partition(parts: Mapping[str, Mapping[str, int]], of: Mapping[str, int] | None = None) -> dict[str, Cores]:
-        """Separate cores per part, e.g. {"attention": {"cube": 16, "vector": 32}, ...}.
-
-        of: what there is in all; ValueError if the parts together have more than that.
-        """
-        if of is not None:
-            for pool in dict.fromkeys(pool for slots in parts.values() for pool in slots):
-                asked = sum(slots.get(pool, 0) for slots in parts.values())
-                if asked > of.get(pool, 0):
-                    raise ValueError(f"the parts ask for {asked} {pool!r} slots, present: {of.get(pool, 0)}")
-        return {name: Cores(slots) for name, slots in parts.items()}
-
-    @property
-    def waiting(self) -> int:
-        """How many requests are queued."""
-        return len(self.queue)
-
     def take(self, need: Need, at_least: int, want: int) -> int:
         """Book as many units as there are, between at_least and want; 0 if there are too few.
 
@@ -79,9 +61,7 @@ class Cores:
             free[pool] -= units * per_unit
         return units
 
-    def acquire(
-        self, need: Need, at_least: int, want: int, priority: int, granted: Callable[[int], object]
-    ) -> None:
+    def acquire(self, need: Need, at_least: int, want: int, priority: int, granted: Callable[[int], object]) -> None:
         """Call `granted(units)` at once if it can be served now, else when its turn has come.
 
         Raises ValueError if it asks for more than exists (it could never start), or makes no sense.

@@ -29,7 +29,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import heapify, heappop, heapreplace
 from math import fsum, inf
-from typing import NamedTuple
 
 LIMIT = -1
 """The bound of a flow that goes as fast as its own limit lets it."""
@@ -38,41 +37,13 @@ Members = Sequence[tuple[int, float]]
 """The flows that cross one capacity, each once: (index of the flow, coefficient > 0)."""
 
 
-class Demand(NamedTuple):
-    """What one flow asks for.
+def fill(available: Sequence[float], members: Sequence[Members], limits: Sequence[float],
+         weights: Sequence[float]) -> tuple[list[float], list[int]]:
+    """(rates in bytes/s, bounds) of flows, on capacities that list theirs and have `available[i]` bytes/s left.
 
-    loads: (capacity index, coefficient) pairs; coefficient = bytes moved on that capacity per byte of the flow's own.
-    limit: the rate in bytes/s that it never exceeds. weight: its share relative to that of other flows.
+    A bound is the capacity that stopped a flow (the lowest, where several do at once) or LIMIT; one that nothing stops
+    gets rate inf.
     """
-
-    loads: Sequence[tuple[int, float]]
-    limit: float = inf
-    weight: float = 1.0
-
-
-def max_min(
-    capacities_bytes_per_s: Sequence[float], flows: Sequence[Demand]
-) -> tuple[list[float], list[int]]:
-    """Share capacities among flows.
-
-    Returns (rates in bytes/s, bounds), one of each per flow; a bound is the index of the capacity that stopped the
-    flow (the lowest, where several stop it at once) or LIMIT. A flow that nothing stops gets rate inf.
-    """
-    members: list[list[tuple[int, float]]] = [[] for _ in capacities_bytes_per_s]
-    for j, flow in enumerate(flows):
-        merged: dict[int, float] = {}
-        for i, coefficient in flow.loads:
-            merged[i] = merged.get(i, 0.0) + coefficient
-        for i, coefficient in merged.items():
-            if coefficient > 0.0 and capacities_bytes_per_s[i] < inf:
-                members[i].append((j, coefficient))
-    return fill(capacities_bytes_per_s, members, [flow.limit for flow in flows], [flow.weight for flow in flows])
-
-
-def fill(
-    available: Sequence[float], members: Sequence[Members], limits: Sequence[float], weights: Sequence[float]
-) -> tuple[list[float], list[int]]:
-    """The solver itself, on capacities that list their flows (`members[i]`) and have `available[i]` bytes/s left."""
     stops, rates, bounds = _own_stops(available, members, limits, weights)
     rising = [True] * len(limits)
     heap: list[tuple[float, int]] = [(stop, len(members) + j) for j, stop in enumerate(stops) if stop < inf]
@@ -112,9 +83,8 @@ def fill(
     return rates, bounds
 
 
-def _own_stops(
-    available: Sequence[float], members: Sequence[Members], limits: Sequence[float], weights: Sequence[float]
-) -> tuple[list[float], list[float], list[int]]:
+def _own_stops(available: Sequence[float], members: Sequence[Members], limits: Sequence[float],
+               weights: Sequence[float]) -> tuple[list[float], list[float], list[int]]:
     """Where each flow stops even if it shares with no flow: its limit and the capacities that it crosses alone.
 
     Returns (levels, rates, bounds) per flow.
@@ -129,9 +99,8 @@ def _own_stops(
     return [rate / weight for rate, weight in zip(rates, weights, strict=True)], rates, bounds
 
 
-def _level(
-    available: float, crossing: Members, weights: Sequence[float], rising: Sequence[bool], rates: Sequence[float]
-) -> float:
+def _level(available: float, crossing: Members, weights: Sequence[float], rising: Sequence[bool],
+           rates: Sequence[float]) -> float:
     """The level at which a capacity is full, as things stand; inf if none of its flows still rises."""
     pull = fsum([coefficient * weights[j] for j, coefficient in crossing if rising[j]])
     if not pull:

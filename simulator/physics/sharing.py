@@ -81,9 +81,8 @@ def _only_chosen_one(flow: Flow, rates: list[float], bounds: list[Bound], k: int
     return True
 
 
-def _solve_together(
-    flows: list[Flow], joint: list[int], rates: list[float], bounds: list[Bound], objectors: dict[Flow, None]
-) -> None:
+def _solve_together(flows: list[Flow], joint: list[int], rates: list[float], bounds: list[Bound],
+                    objectors: dict[Flow, None]) -> None:
     """Solve flows[k] for k in `joint`, with all that are not chosen as background."""
     for j, k in enumerate(joint):
         flows[k].index = j
@@ -118,9 +117,8 @@ def _solve_together(
         _ask(capacities[i], top, max(level for level, _ in crossing), left, objectors)
 
 
-def _ask(
-    capacity: Capacity, top: float | None, highest: float, left_bytes_per_s: float, objectors: dict[Flow, None]
-) -> None:
+def _ask(capacity: Capacity, top: float | None, highest: float, left_bytes_per_s: float,
+         objectors: dict[Flow, None]) -> None:
     """Note the others on this capacity that object to the new rates.
 
     top: the highest level of the chosen flows that it holds back, None if it holds back none of them; highest: that of

@@ -119,14 +119,9 @@ class Rank:
     # launches -------------------------------------------------------------------------------------------------------
 
     def launch(self, work: Work | Collective | Prefetch | Flag, name: str) -> Event:
-        """Put one task into the current stream; the event is reached when it has ended.
-
-        Raises:
-            ProgramError: there are `max_tasks` already.
-        """
+        """Put one task into the current stream; the event is reached when it has ended."""
+        self._check_length()
         index, stream = self._tasks, self._stream
-        if len(self.program.items) >= self.max_tasks:
-            raise self._too_long()
         self._tasks += 1
         last = self._last.get(stream, -1)
         after = tuple(sorted({task for task in self._waits.pop(stream, ()) if task != last}))
@@ -174,11 +169,7 @@ class Rank:
         return Event(name, None, self)
 
     def record(self, event: Event | None = None) -> Event:
-        """Mark the present end of the current stream.
-
-        Raises:
-            ProgramError: the event is that of another rank.
-        """
+        """Mark the present end of the current stream; ProgramError: the event is that of another rank."""
         event = Event("event", None, self) if event is None else event
         self._check_own(event, f"stream '{self._stream}' records")
         last = (self._last[self._stream],) if self._stream in self._last else ()
@@ -186,18 +177,13 @@ class Rank:
         return event
 
     def wait(self, event: Event) -> None:
-        """What is launched into the current stream from here on starts after the event; the host goes on.
-
-        Raises:
-            ProgramError: the event was never recorded, or is that of another rank.
-        """
+        """What is launched into the current stream from here on starts after the event; the host goes on."""
         self._waits.setdefault(self._stream, []).extend(self._reached_by(event, f"stream '{self._stream}'"))
 
     def host_wait(self, event: Event, reads: int = 1) -> None:
-        """The host blocks until the event is reached, then reads `reads` values from the device; raises as `wait`."""
+        """The host blocks until the event is reached, then reads `reads` values from the device."""
+        self._check_length()
         tasks = self._reached_by(event, "the host")
-        if len(self.program.items) >= self.max_tasks:
-            raise self._too_long()
         for task in tasks:
             self.program.items.append(HostWait(task, reads if task == tasks[-1] else 0))
 
@@ -230,8 +216,9 @@ class Rank:
         """The error of a program that goes on and on. limit: which attribute of this says for how long it may."""
         return ProgramError(f"{self.so_far()}, {how}: does this program end? If it does, it can set npu.{limit}")
 
-    def _too_long(self) -> ProgramError:
-        return self.endless("and no more are allowed", "max_tasks")
+    def _check_length(self) -> None:
+        if len(self.program.items) >= self.max_tasks:
+            raise self.endless("and no more are allowed", "max_tasks")
 
     def _place(self) -> str:
         return f"layer {self._layer}, micro-batch {self._micro_batch}"
@@ -249,9 +236,8 @@ class Group:
         """Every rank sends `bytes_per_pair` to every other one."""
         return self._launch(Collective("all_to_all", self.name, via, int(bytes_per_pair), algorithm=algorithm), name)
 
-    def all_to_all_uneven(
-        self, name: str, sizes: tuple[tuple[int, ...], ...], via: str, algorithm: str = "direct"
-    ) -> Event:
+    def all_to_all_uneven(self, name: str, sizes: tuple[tuple[int, ...], ...], via: str,
+                          algorithm: str = "direct") -> Event:
         """Rank i of the group sends `sizes[i][j]` bytes to rank j (the same n x n table on every rank)."""
         if len(sizes) != self.size or any(len(row) != self.size for row in sizes):
             what = f"all_to_all '{name}' in group '{self.name}' of {self.size}"

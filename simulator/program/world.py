@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from simulator.die.kernels import Work
-from simulator.program.order import Located, check_order
+from simulator.program.checks import Located, check_order, watched
 from simulator.program.rank import Rank
 from simulator.program.task import Collective, Program, ProgramError
-from simulator.program.watch import watched
 
 Own = Work | Collective
 AT_ONCE = 4096  # ranks whose works are held side by side
@@ -25,9 +24,7 @@ class World:
 
     programs: Sequence[Program]
     groups: Groups
-    _instances: dict[str, dict[int, tuple[int, ...]]] = field(
-        default_factory=dict, init=False, compare=False, repr=False
-    )
+    _instances: dict[str, dict] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
     def ranks(self) -> int:
@@ -49,12 +46,9 @@ Coordinates = Callable[[int], Mapping[str, object]]
 def record_world(program: Callable[[Rank], None], ranks: int, groups: Groups, coordinates: Coordinates) -> World:
     """Record `program` once for every set of answers that it got about itself; ranks with equal numbers share it.
 
-    coordinates(rank): what a rank may ask about itself; "rank" is always there.
-
-    Raises:
-        ProgramError: groups of one name that differ in size, or do not hold every rank once; a program that does not
-            end; ranks that issue the collectives of a group in different orders, or launch different numbers of works
-            where these depend on the rank.
+    coordinates(rank): what a rank may ask about itself; "rank" is always there. ProgramError: groups as `sizes_of`
+    refuses them; a program that does not end; ranks that issue the collectives of a group in different orders, or
+    launch different numbers of works where these depend on the rank.
     """
     return World(_with_own(record_shared(program, ranks, groups, coordinates).programs), groups)
 
@@ -93,11 +87,7 @@ def record_shared(program: Callable[[Rank], None], ranks: int, groups: Groups, c
 
 
 def sizes_of(groups: Groups, ranks: int) -> dict[str, int]:
-    """How many members the groups of each name have.
-
-    Raises:
-        ProgramError: groups of one name that differ in size, or do not hold every rank once.
-    """
+    """Members of the groups of each name; ProgramError: some differ in size, or do not hold every rank once."""
     return {name: _size(name, instances, ranks) for name, instances in groups.items()}
 
 
@@ -150,16 +140,10 @@ class _Equals:
         self._ones: dict[int, Own] = {}  # by identity
 
     def column(self, launched: list[Sequence[tuple[str, Own]]]) -> list[list[Own]]:
-        """The objects that stand for the works of every rank; one that stands for itself is not compared again.
-
-        Raises:
-            ProgramError: ranks launch different numbers of them.
-        """
+        """The objects that stand for the works of every rank, which must launch as many; each is compared once."""
         ones, one_of = self._ones, self._one_of
-        different = {id(some): some for some in launched}
-        standing = {
-            identity: [ones.get(id(work)) or one_of(work) for _, work in some] for identity, some in different.items()
-        }
+        standing = {identity: [ones.get(id(work)) or one_of(work) for _, work in some]
+                    for identity, some in {id(some): some for some in launched}.items()}
         if len(set(map(len, standing.values()))) > 1:
             name = next(name for some in launched for name, _ in some)
             raise ProgramError(f"from '{name}' on, ranks launch different numbers of works that depend on the rank")

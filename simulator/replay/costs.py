@@ -75,15 +75,7 @@ def _least(sizes: Iterable[object]) -> float:
 
 
 def _copy(prefetch: Prefetch) -> Cost:
-    return Cost(
-        latency_s=0.0,
-        need=(("sdma", 1),),
-        want=1,
-        tiles=1,
-        tile_s=0.0,
-        onchip_bytes=prefetch.size_bytes,
-        hbm_bytes=prefetch.size_bytes,
-        unit_rate_bytes_per_s=prefetch.rate_bytes_per_s or inf,
-        kept_bytes=prefetch.kept_bytes or prefetch.size_bytes,
-        limit_name="prefetch rate",
-    )
+    size = prefetch.size_bytes
+    return Cost(latency_s=0.0, need=(("sdma", 1),), want=1, tiles=1, tile_s=0.0, onchip_bytes=size, hbm_bytes=size,
+                unit_rate_bytes_per_s=prefetch.rate_bytes_per_s or inf, kept_bytes=prefetch.kept_bytes or size,
+                limit_name="prefetch rate")

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from simulator.collective.lowering import CapacityKey, Lowering, Phase, Transfer, busy_of, solo_ps_by_rank
+from simulator.collective.lowering import Lowering, busy_of, solo_ps_by_rank
 from simulator.collective.one_sided import ONE_SIDED, PUT
+from simulator.collective.transfer import CapacityKey, Phase, Transfer
 from simulator.die.npu import Npu
 from simulator.errors import RunError
 from simulator.physics.clock import Clock, call_later
@@ -21,8 +22,7 @@ from simulator.physics.flows import Capacity, Countdown, Flow, Network
 from simulator.program.task import Collective, Task
 from simulator.program.world import World
 from simulator.replay.mailbox import Mailbox, Mailboxes
-from simulator.symmetry.leading import Leading, leaders_of
-from simulator.symmetry.roles import Roles
+from simulator.symmetry.roles import Leading, Roles, leaders_of
 from simulator.symmetry.ties import Exchange, as_exchange
 from simulator.units import to_ps
 

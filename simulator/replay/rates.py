@@ -20,7 +20,7 @@ from operator import itemgetter
 from simulator.collective.transfer import CapacityKey
 from simulator.errors import InputError
 from simulator.fabric.graph import Fabric
-from simulator.spec.links import cut_links
+from simulator.spec.levels import cut_links
 from simulator.units import to_ps
 
 POOLS = ("hbm", "l2", "clock")
@@ -42,11 +42,7 @@ Schedule = tuple[tuple[int, float], ...]
 
 
 def schedules(changes: Iterable[RateChange], fabric: Fabric) -> dict[CapacityKey, Schedule]:
-    """When each capacity, or clock ("clock", rank), changes to what.
-
-    Raises:
-        InputError: something that the machine does not have, or a time or share that cannot be; it names the change.
-    """
+    """When each capacity, or clock ("clock", rank), changes to what; InputError names a change that cannot be."""
     found: dict[CapacityKey, list[tuple[int, float]]] = defaultdict(list)
     for change in changes:
         if not (0 <= change.at_s < float("inf") and 0 <= change.share <= 1):

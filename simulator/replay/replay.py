@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 
-from simulator.collective.lowering import CapacityKey, Lowering
+from simulator.collective.lowering import Lowering
+from simulator.collective.transfer import CapacityKey
 from simulator.die.cache import Cache
 from simulator.die.npu import Npu
 from simulator.die.tape import Tape, TaskObserver
@@ -19,8 +20,7 @@ from simulator.program.task import Collective, Task
 from simulator.program.world import World
 from simulator.replay.meetings import Meetings
 from simulator.replay.rates import CLOCK, Schedule
-from simulator.replay.tape import slots_of
-from simulator.replay.variants import Compiler
+from simulator.replay.tape import Compiler, slots_of
 from simulator.spec.machine import MachineSpec
 from simulator.symmetry.roles import Roles
 

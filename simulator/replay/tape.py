@@ -1,11 +1,15 @@
-"""From a recorded program to the tape that an NPU replays: costs, dependency counters, launch times."""
+"""From a recorded program to the tape that an NPU replays: costs, dependency counters, launch times.
+
+Ranks that share a recording but for numbers of their own in some tasks: compiled once, changed where they differ.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
-from simulator.collective.algorithms import amounts as exchanged
+from simulator.collective.algorithms import amounts
 from simulator.collective.lowering import engine_of
 from simulator.collective.one_sided import ONE_SIDED
 from simulator.die.kernels import Cost, Work
@@ -16,8 +20,92 @@ from simulator.replay.costs import Costs
 from simulator.spec.machine import MachineSpec
 from simulator.units import to_ps
 
+Launched = Work | Collective | Prefetch | Flag
+_AMOUNTS = "flops", "hbm_bytes", "wire_bytes"
+_STATIC = "name", "stream", "kind", "layer", "micro_batch", "after", "host_after", "engine", "communication", *_AMOUNTS
 
-def tape_of(program: Program, costs: Costs) -> Tape:
+
+class Compiler:
+    """Tapes and columns of programs on one machine; what all variants of a recording share is made once.
+
+    groups: size of each group of ranks, for the columns.
+    """
+
+    def __init__(self, machine: MachineSpec, generation: str, groups: dict[str, int] | None = None) -> None:
+        self.costs, self.groups = Costs(machine, generation), groups or {}
+        self._tapes: dict[int, tuple[Tape, Callable[[str, Cost], int]]] = {}  # and on how many units what runs
+        self._columns: dict[int, dict[str, list]] = {}
+        self._amounts: dict[int, tuple[Launched, tuple[float, ...]]] = {}  # by identity of the work
+
+    def tape(self, program: Program) -> Tape:
+        """Compile a program, or change what its recording was compiled to."""
+        if not program.own:
+            return _tape_of(program, self.costs)
+        if id(program.items) not in self._tapes:
+            slots = slots_of(program, self.costs.machine)
+            known = _tape_of(program, self.costs), cache(lambda partition, cost: _units_of(cost, slots[partition]))
+            self._tapes[id(program.items)] = known
+        base, fitting = self._tapes[id(program.items)]
+        costs, weights, units, steps = list(base.costs), list(base.weights), list(base.units), base.steps
+        for index, work in program.own.items():
+            if isinstance(work, Work):
+                cost, step = self.costs.of(work), steps[index]
+                costs[index], weights[index] = cost, work.weights
+                units[index] = fitting(step.partition, cost) if step.exclusive else 0
+        return replace(base, costs=costs, weights=weights, units=units)
+
+    def columns(self, program: Program) -> dict[str, list]:
+        """What is known of every task before the run."""
+        if not program.own:
+            return self._all_columns(program)
+        if id(program.items) not in self._columns:
+            self._columns[id(program.items)] = self._all_columns(program)
+        columns = dict(self._columns[id(program.items)])
+        own = [list(columns[name]) for name in _AMOUNTS]
+        for index, work in program.own.items():
+            if id(work) not in self._amounts:
+                self._amounts[id(work)] = work, self._amounts_of(work)
+            for column, amount in zip(own, self._amounts[id(work)][1], strict=True):
+                column[index] = amount
+        return columns | dict(zip(_AMOUNTS, own, strict=True))
+
+    def _all_columns(self, program: Program) -> dict[str, list]:
+        """Of a program, whatever it shares."""
+        columns: dict[str, list] = {name: [] for name in _STATIC}
+        last: dict[str, int] = {}
+        host_after = -1
+        for item in program.items:
+            if isinstance(item, HostWait):
+                host_after = item.task
+                continue
+            after = (last[item.stream], *item.after) if item.stream in last else item.after
+            last[item.stream] = item.index
+            row = (item.name, item.stream, item.kind, item.layer, item.micro_batch, after, host_after,
+                   *self._driver(item.work), *self._amounts_of(item.work))
+            for name, value in zip(_STATIC, row, strict=True):
+                columns[name].append(value)
+        return columns
+
+    def _driver(self, work: Launched) -> tuple[str, bool]:
+        """Engine, and whether it is communication."""
+        if isinstance(work, Collective):
+            return "+".join(engine_of(work, self.costs.machine.collectives).cores), True
+        if isinstance(work, Flag):
+            return "flag", True
+        return "+".join(pool for pool, _ in self.costs.of(work).need), False
+
+    def _amounts_of(self, work: Launched) -> tuple[float, float, float]:
+        """FLOPs, HBM bytes and wire bytes of one rank."""
+        if isinstance(work, Flag):
+            return 0.0, 0.0, 0.0
+        if not isinstance(work, Collective):
+            return self.costs.flops(work), self.costs.of(work).hbm_bytes, 0.0
+        engine = engine_of(work, self.costs.machine.collectives)
+        wire_bytes, memory_bytes = amounts(work, self.groups[work.group], engine)
+        return 0.0, memory_bytes, wire_bytes
+
+
+def _tape_of(program: Program, costs: Costs) -> Tape:
     """Compile a program for the machine and the software generation of these costs.
 
     Eager programs pay the host for every launch; a captured one pays once for each graph, and all its tasks are issued
@@ -41,9 +129,8 @@ def tape_of(program: Program, costs: Costs) -> Tape:
             continue
         offset_ps += launch_ps
         stream = streams.setdefault(item.stream, len(streams))
-        step = TapeStep(
-            stream, waits=len(item.after), window=len(tape.windows) - 1, offset_ps=offset_ps, priority=item.priority
-        )
+        step = TapeStep(stream, waits=len(item.after), window=len(tape.windows) - 1, offset_ps=offset_ps,
+                        priority=item.priority)
         spent: Cost | None = None
         if isinstance(item.work, Collective):
             step.exchange, exchanges = exchanges, exchanges + 1
@@ -70,7 +157,7 @@ def tape_of(program: Program, costs: Costs) -> Tape:
     _find_exclusive(tape.steps)
     slots = slots_of(program, machine)
     for step, spent in zip(tape.steps, tape.costs, strict=True):
-        tape.units.append(units_of(spent, slots[step.partition]) if spent is not None and step.exclusive else 0)
+        tape.units.append(_units_of(spent, slots[step.partition]) if spent is not None and step.exclusive else 0)
     return tape
 
 
@@ -84,11 +171,7 @@ def _find_exclusive(steps: list[TapeStep]) -> None:
 
 
 def slots_of(program: Program, machine: MachineSpec) -> dict[str, dict[str, int]]:
-    """The chip's cores by partition; "" has what no stream was confined to.
-
-    Raises:
-        InputError: streams are confined to more cores than there are.
-    """
+    """The chip's cores by partition, "" with what no stream was confined to; InputError: there are fewer cores."""
     slots = {pool: count.count for pool, count in machine.chip.cores.items()}
     rest = dict(slots)
     for stream, shares in program.partitions.items():
@@ -100,13 +183,13 @@ def slots_of(program: Program, machine: MachineSpec) -> dict[str, dict[str, int]
     return {"": rest, **program.partitions}
 
 
-def units_of(cost: Cost, slots: dict[str, int]) -> int:
+def _units_of(cost: Cost, slots: dict[str, int]) -> int:
     """On how many units a kernel runs that has these cores to itself; 0 if they are too few."""
     units = min([slots.get(pool, 0) // per_unit for pool, per_unit in cost.need], default=cost.want)
     return min(units, cost.want) if units >= cost.at_least else 0
 
 
-def _latency_s(work: Work | Collective | Prefetch | Flag, cost: Cost | None, machine: MachineSpec) -> float:
+def _latency_s(work: Launched, cost: Cost | None, machine: MachineSpec) -> float:
     """How long a launch lasts at least: so much of the next one's prologue fits beside it."""
     if isinstance(work, Collective):
         return engine_of(work, machine.collectives).startup.si
@@ -118,63 +201,7 @@ def _engine_cores(collective: Collective, machine: MachineSpec, own: dict[str, i
 
     A one-sided exchange makes do with those there are, and is slower for it.
     """
-    engine = engine_of(collective, machine.collectives)
-    one_sided = collective.kind in ONE_SIDED
-    return tuple(
-        (pool, min(count.count, own.get(pool, count.count)) if one_sided else count.count)
-        for pool, count in engine.cores.items()
-    )
-
-
-def statics(program: Program, costs: Costs, groups: dict[str, int]) -> dict[str, list]:
-    """What is known of every task before the run, as columns; groups: size of each group of ranks."""
-    columns: dict[str, list] = {name: [] for name in _STATIC}
-    last: dict[str, int] = {}
-    host_after = -1
-    for item in program.items:
-        if isinstance(item, HostWait):
-            host_after = item.task
-            continue
-        before = (last[item.stream],) if item.stream in last else ()
-        last[item.stream] = item.index
-        row = (
-            item.name,
-            item.stream,
-            item.kind,
-            item.layer,
-            item.micro_batch,
-            (*before, *item.after),
-            host_after,
-            *driver(item.work, costs),
-            *amounts(item.work, costs, groups),
-        )
-        for name, value in zip(_STATIC, row, strict=True):
-            columns[name].append(value)
-    return columns
-
-
-_STATIC = (
-    "name", "stream", "kind", "layer", "micro_batch", "after", "host_after",
-    "engine", "communication", "flops", "hbm_bytes", "wire_bytes",
-)  # fmt: skip
-
-
-def driver(work: Work | Collective | Prefetch | Flag, costs: Costs) -> tuple[str, bool]:
-    """Engine, and whether it is communication."""
-    if isinstance(work, Collective):
-        return "+".join(engine_of(work, costs.machine.collectives).cores), True
-    if isinstance(work, Flag):
-        return "flag", True
-    return "+".join(pool for pool, _ in costs.of(work).need), False
-
-
-def amounts(
-    work: Work | Collective | Prefetch | Flag, costs: Costs, groups: dict[str, int]
-) -> tuple[float, float, float]:
-    """FLOPs, HBM bytes and wire bytes of one rank."""
-    if isinstance(work, Flag):
-        return 0.0, 0.0, 0.0
-    if not isinstance(work, Collective):
-        return costs.flops(work), costs.of(work).hbm_bytes, 0.0
-    wire_bytes, memory_bytes = exchanged(work, groups[work.group], engine_of(work, costs.machine.collectives))
-    return 0.0, memory_bytes, wire_bytes
+    cores = {pool: count.count for pool, count in engine_of(collective, machine.collectives).cores.items()}
+    if collective.kind in ONE_SIDED:
+        cores = {pool: min(count, own.get(pool, count)) for pool, count in cores.items()}
+    return tuple(cores.items())

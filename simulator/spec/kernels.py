@@ -111,9 +111,8 @@ class DerivedGeneration(TomlTable):
     unchanged: list[str] = Field(default_factory=list)
 
 
-def families_of(
-    name: str, kernels: Mapping[str, dict[str, Kernel]], derived: Mapping[str, DerivedGeneration]
-) -> dict[str, Kernel]:
+def families_of(name: str, kernels: Mapping[str, dict[str, Kernel]],
+                derived: Mapping[str, DerivedGeneration]) -> dict[str, Kernel]:
     """The kernel families of a generation by name; KeyError if there is none."""
     if name in kernels:
         return kernels[name]

@@ -1,18 +1,25 @@
 """The levels of a machine's fabric: a kind each, with the numbers that the kind needs. What they build is in `fabric`.
 
 Rates are one way. `size` is how many children an instance of a level has: dies, or instances of the level before it.
+Links that a machine lacks, or whose rate is lower, are said in the words of a trace:
+
+    cut  = "die 3 - node 0, die 5 to node 0"        both directions of one link, one direction of another
+    slow = "die 3 - node 0: 0.5"                    half of its rate is left
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import prod
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 from pydantic import Field
 
 from simulator.spec.typed_toml import TomlTable
 from simulator.units import BytesPerSecond, PositiveCount, Seconds
+
+LINK_SETTINGS = ("fabric.cut", "fabric.slow")
+_LINK_TEXT = '"A - B" for both directions of a link or "A to B" for one, as in "die 3 - node 0"; several with commas'
 
 
 class _Level(TomlTable):
@@ -79,9 +86,8 @@ class DragonflyLevel(_Level):
     global_latency: Seconds
 
 
-LevelSpec: TypeAlias = Annotated[
-    MeshLevel | SwitchLevel | RailsLevel | TorusLevel | DragonflyLevel, Field(discriminator="kind")
-]
+_Kinds: TypeAlias = MeshLevel | SwitchLevel | RailsLevel | TorusLevel | DragonflyLevel
+LevelSpec: TypeAlias = Annotated[_Kinds, Field(discriminator="kind")]
 
 
 def disagreeing_levels(fabric: Sequence[LevelSpec]) -> Iterator[tuple[str, Any, str]]:
@@ -117,3 +123,45 @@ def _counts(level: LevelSpec, key: str, inside: int) -> Iterator[tuple[str, Any,
         if dies % routers > 0:
             yield (f"{key}.routers", level.routers,
                    f"{dies:g} dies cannot be shared out evenly over {level.groups} groups of {level.routers} routers")
+
+
+class LinkChange(NamedTuple):
+    """A link as it was written, its directed edges, and the share of its rate that is left: 0 where it is cut."""
+
+    text: str
+    edges: tuple[tuple[str, str], ...]
+    share: float
+
+
+def cut_links(text: str) -> tuple[LinkChange, ...]:
+    """The links of a `fabric.cut`; ValueError says what is right."""
+    return tuple(_link(part, 0.0) for part in _parts(text))
+
+
+def slow_links(text: str) -> tuple[LinkChange, ...]:
+    """The links of a `fabric.slow`; ValueError says what is right."""
+    return tuple(_slow(part) for part in _parts(text))
+
+
+def _slow(part: str) -> LinkChange:
+    link, _, share = part.rpartition(":")
+    try:
+        left = float(share)
+    except ValueError:
+        left = 0.0
+    if not link or not 0 < left <= 1:
+        right = f'{_LINK_TEXT}, each with ": " and the share of its rate that is left, more than 0 and at most 1'
+        raise ValueError(f"'{part}': write {right}")
+    return _link(link.strip(), left)
+
+
+def _link(part: str, share: float) -> LinkChange:
+    for between in (" - ", " to "):
+        one, found, other = (end.strip() for end in part.partition(between))
+        if one and found and other:
+            return LinkChange(part, ((one, other), (other, one)) if found == "-" else ((one, other),), share)
+    raise ValueError(f"'{part}': write {_LINK_TEXT}")
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")] if text.strip() else []

@@ -12,8 +12,7 @@ from typing import Any
 
 from simulator import paths
 from simulator.paths import did_you_mean
-from simulator.spec.levels import disagreeing_levels
-from simulator.spec.links import LINK_SETTINGS, cut_links, slow_links
+from simulator.spec.levels import LINK_SETTINGS, cut_links, disagreeing_levels, slow_links
 from simulator.spec.machine import MachineSpec
 from simulator.spec.typed_toml import SpecError, line, overridden, read, validate
 from simulator.units import Quantity
@@ -58,7 +57,7 @@ def override(spec: MachineSpec, changes: Mapping[str, str | Quantity]) -> Machin
     """The machine with some numbers replaced: {"chip.hbm.peak": "3.2 TB/s", "fabric.cut": "die 3 - node 0"}.
 
     Text becomes a Quantity of kind "assumed" from the "command line". Keys are those of `quantities`, and "fabric.cut"
-    and "fabric.slow" for links that are missing or slower (see `links`).
+    and "fabric.slow" for links that are missing or slower (see `levels`).
     SpecError says for each wrong key which ones are right at that place, and for each wrong value what is wanted.
     """
     if not changes:

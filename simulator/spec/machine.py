@@ -127,7 +127,7 @@ class CollectiveSpec(TomlTable):
 
 
 class MachineSpec(TomlTable):
-    """One machine; see the module's text. cut, slow: links that are missing or slower, as `links` has them."""
+    """One machine; see the module's text. cut, slow: links that are missing or slower, as `levels` has them."""
 
     name: str
     title: str

@@ -52,10 +52,8 @@ def read(path: Path) -> dict[str, Any]:
         raise SpecError([f"{path}: cannot be read: {error.strerror}"]) from None
 
 
-def validate(
-    model: type[Model], tables: dict[str, Any], label: str,
-    disagreements: Callable[[Model], Iterator[tuple[str, Any, str]]] = lambda spec: iter(()),
-) -> Model:
+def validate(model: type[Model], tables: dict[str, Any], label: str,
+             disagreements: Callable[[Model], Iterator[tuple[str, Any, str]]] = lambda spec: iter(())) -> Model:
     """`tables` as a `model`; SpecError with every mistake. `label` names the file in messages.
 
     disagreements: (key, what is there, what is right) wherever parts that are right by themselves do not fit together.
@@ -98,9 +96,8 @@ def _without(model: type[BaseModel], tables: dict[str, Any], wrong: Iterable[Seq
     return mended
 
 
-def overridden(
-    spec: Model, changes: Mapping[str, str | Quantity], checked: Callable[[dict[str, Any], str], Model]
-) -> Model:
+def overridden(spec: Model, changes: Mapping[str, str | Quantity],
+               checked: Callable[[dict[str, Any], str], Model]) -> Model:
     """`spec` with the numbers at some keys of `quantities` replaced; `checked` makes it from tables and a label.
 
     Text ("3.2 TB/s") becomes a Quantity of kind "assumed" from the "command line". SpecError says for every wrong key

@@ -57,13 +57,11 @@ def _names(segment: Segment, machine: MachineSpec, generation: str, families: li
         return [f"collectives.{engine}.ladder.{curve}.0.rate"]
     if segment.kind == "attention" and by == "L2":
         return ["chip.l2.rate", *(f"kernels.{generation}.{family}.score_bytes" for family in families)]
-    names = {
-        "HBM": ["chip.hbm.peak", "chip.hbm.efficiency"],
-        "L2": ["chip.l2.rate"],
-        "link": [f"fabric.{which}.link_rate"],
-        "compute": [f"chip.peak.{which}"],
-        "latency": [f"kernels.{generation}.{which}.{part}" for part in _LATENCIES],
-    }
+    names = {"HBM": ["chip.hbm.peak", "chip.hbm.efficiency"],
+             "L2": ["chip.l2.rate"],
+             "link": [f"fabric.{which}.link_rate"],
+             "compute": [f"chip.peak.{which}"],
+             "latency": [f"kernels.{generation}.{which}.{part}" for part in _LATENCIES]}
     if by == "latency" and not which:
         return [f"collectives.{engine}.startup", f"collectives.{engine}.startup_per_peer"]
     return names.get(by, [segment.bound_by])

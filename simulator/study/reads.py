@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from simulator.spec.links import LINK_SETTINGS
+from simulator.spec.levels import LINK_SETTINGS
 from simulator.spec.machine import MachineSpec
 from simulator.spec.model import FIELDS_OF, ModelShapes
 from simulator.spec.typed_toml import with_number

@@ -11,7 +11,7 @@ Every leaf is a setting that the command line can change ("batch.requests=128"),
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
@@ -21,8 +21,9 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, SerializeAsAny, 
 from simulator.errors import InputError
 from simulator.model.layout import deal
 from simulator.program.rank import Rank
+from simulator.program.world import Groups
 from simulator.replay.rates import RateChange
-from simulator.spec.links import LINK_SETTINGS
+from simulator.spec.levels import LINK_SETTINGS
 from simulator.spec.load import load_machine, override
 from simulator.spec.machine import MachineSpec
 from simulator.spec.model import ModelShapes, load_model, override_model, shapes_of
@@ -134,10 +135,8 @@ class Source:
 
     name: str
 
-    def expects(
-        self, number: str, metric: str, value: float, note: str = "", role: Literal["fit", "predict"] = "predict",
-        **more: Any,
-    ) -> Expected:
+    def expects(self, number: str, metric: str, value: float, note: str = "",
+                role: Literal["fit", "predict"] = "predict", **more: Any) -> Expected:
         """A value of it, by its number; note and more fields as an `Expected` has them."""
         return Expected(id=number, metric=metric, value=value, role=role, note=f"{self.name}{note}", **more)
 
@@ -185,7 +184,6 @@ class Case(Generic[BatchT, LayoutT, KnobsT]):
         return deal(self.batch.lengths, parts)[number]
 
 
-Groups = Mapping[str, Sequence[tuple[int, ...]]]
 MemoryItem = tuple[str, str, float]  # name, category, bytes on one rank
 
 

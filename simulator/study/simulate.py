@@ -11,8 +11,8 @@ from simulator.collective.lowering import Lowering
 from simulator.die.memory import Ledger
 from simulator.errors import InputError
 from simulator.fabric.graph import Fabric
-from simulator.live.journal import Journal
 from simulator.live.live import LiveReplay
+from simulator.live.thread import Journal
 from simulator.observe.critical import CriticalPath, critical_path
 from simulator.observe.metrics import Metrics, busy_by_block, measure
 from simulator.observe.timeline import StaticTasks, Timeline, Unrecorded
@@ -23,7 +23,7 @@ from simulator.program.task import ProgramError
 from simulator.program.world import World, record_shared, record_world, sizes_of
 from simulator.replay.rates import schedules
 from simulator.replay.replay import Replay, rate_of
-from simulator.replay.variants import Compiler
+from simulator.replay.tape import Compiler
 from simulator.spec.machine import MachineSpec
 from simulator.study.provenance import parameters_of
 from simulator.study.reads import Reads
@@ -121,10 +121,8 @@ def prepare(scenario: Scenario, seed: int = 0, record: Callable[..., World] = re
 
 @naming_settings
 @seldom_collected()
-def simulate(
-    scenario: Scenario, *, ranks: str = "roles", seed: int = 0, exchange: str = "auto",
-    progress: Progress | None = None, record: bool = True,
-) -> Result:
+def simulate(scenario: Scenario, *, ranks: str = "roles", seed: int = 0, exchange: str = "auto",
+             progress: Progress | None = None, record: bool = True) -> Result:
     """Run a scenario once.
 
     ranks: "roles" simulates ranks that do the same thing once, "all" every rank. seed: of all draws. exchange: how
@@ -148,20 +146,16 @@ def simulate(
         _add_ranks(timeline, ready, roles, compiler)
     total = sum(ready.world.programs[rank].launches for rank in roles.leaders)
     watch = kept if progress is None else _Reporting(kept, total, progress)
-    replay = (LiveReplay if live else Replay)(
-        ready.world, compiler, ready.fabric, lowering, roles, watch, changing
-    )
+    replay = (LiveReplay if live else Replay)(ready.world, compiler, ready.fabric, lowering, roles, watch, changing)
     journal = Journal(kept)
     if live is not None and isinstance(replay, LiveReplay):
         replay.attach(lambda host: live(host, ready.case), journal)
     makespan_ps = replay.run()
     if progress is not None:
         progress(1.0)
-    header = {
-        "machine": ready.machine.title, "model": ready.case.shapes.name, "cards": scenario.cards,
-        "ranks": ready.case.ranks, "mode": ranks, "classes": len(roles.leaders), "seed": seed,
-        "changed": dict(scenario.changes),
-    }  # fmt: skip
+    header = {"machine": ready.machine.title, "model": ready.case.shapes.name, "cards": scenario.cards,
+              "ranks": ready.case.ranks, "mode": ranks, "classes": len(roles.leaders), "seed": seed,
+              "changed": dict(scenario.changes)}
     result = Result(scenario, ready.machine, header, {}, timeline, ready.ledger, makespan_ps, ready.world,
                     [Flight(*one) for one in journal.flights], record)
     result.metrics.update(_metrics(result, ready.case))

@@ -10,7 +10,8 @@ from simulator import np
 from simulator.collective.lowering import Lowering
 from simulator.collective.one_sided import ONE_SIDED, ports_of
 from simulator.collective.transfer import columns_of
-from simulator.fabric.graph import DIE, Fabric, parts
+from simulator.fabric.graph import Fabric
+from simulator.fabric.level import DIE, parts
 from simulator.program.task import Collective, Program
 from simulator.program.world import World
 from simulator.symmetry.roles import Roles

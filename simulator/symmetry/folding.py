@@ -25,9 +25,8 @@ class Folding:
     for each class. rates: of capacities, in bytes/s.
     """
 
-    def __init__(
-        self, ties: WorldTies, leader: Sequence[int], capacities: Array, standing: Array, rates: Array, transfers: Array
-    ) -> None:
+    def __init__(self, ties: WorldTies, leader: Sequence[int], capacities: Array, standing: Array, rates: Array,
+                 transfers: Array) -> None:
         self._ties, self._leader, self._rates = ties, leader, rates
         self._capacities, self._standing, self._transfers = capacities, standing, transfers
         self._capacities_alike = np.bincount(capacities)
@@ -41,10 +40,8 @@ class Folding:
             for number, transfer in enumerate(phase.transfers, first):
                 stand.setdefault(int(self._transfers[number]), (number, transfer))
             first += len(phase.transfers)
-            transfers = tuple(
-                self._folded(one, colour, *self._ties.capacities_of_transfer.of(at))
-                for colour, (at, one) in stand.items()
-            )
+            transfers = tuple(self._folded(one, colour, *self._ties.capacities_of_transfer.of(at))
+                              for colour, (at, one) in stand.items())
             folded.append(Phase(phase.latency_s, transfers))
         return tuple(folded)
 
@@ -65,11 +62,11 @@ class Folding:
 
     def busy_ps(self, exchange: Exchange, before: int, groups: Sequence[Sequence[int]]) -> list[int]:
         """As `lowering.Busy`, of an exchange."""
-        return [self._busiest_ps(exchange, before, numbers) for numbers in groups]
-
-    def _busiest_ps(self, exchange: Exchange, before: int, numbers: Sequence[int]) -> int:
         first = self._ties.first[exchange] + before
-        ties = [self._ties.capacities_of_transfer.of(first + number) for number in numbers]
+        return [self._busiest_ps([first + number for number in numbers]) for numbers in groups]
+
+    def _busiest_ps(self, transfers: Sequence[int]) -> int:
+        ties = [self._ties.capacities_of_transfer.of(number) for number in transfers]
         if not ties:
             return 0
         loads, capacities = (np.concatenate(column) for column in zip(*ties, strict=True))

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 from simulator import np
 from simulator.collective.transfer import CapacityKey
-from simulator.fabric.graph import DIE, Fabric, die, parts
+from simulator.fabric.graph import Fabric
+from simulator.fabric.level import DIE, die, parts
 from simulator.symmetry.refinement import Array
 
 
@@ -69,10 +70,8 @@ class Numbering:
         stride = np.array([family.stride for family in self.families], dtype=np.int64)
         return each[place], stride[place]
 
-    def _family(
-        self, name: tuple, stride: int, key: Callable[[int], CapacityKey],
-        each: int = 1, is_link: bool = False, count: int = 0,
-    ) -> CapacityFamily:
+    def _family(self, name: tuple, stride: int, key: Callable[[int], CapacityKey], each: int = 1, is_link: bool = False,
+                count: int = 0) -> CapacityFamily:
         """The family of a name, which begins where the others end if it is new."""
         if name in self._known:
             return self._known[name]

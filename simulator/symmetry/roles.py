@@ -15,14 +15,15 @@ one port's rate and its rank's colour splits off through the transfers that cros
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from simulator import np
 from simulator.collective.lowering import Lowering
 from simulator.collective.transfer import CapacityKey
+from simulator.program.task import Collective
 from simulator.program.world import World
 from simulator.symmetry.folding import Folding
 from simulator.symmetry.refinement import Array, classes, colours_of, first_of_each, numbered
@@ -52,10 +53,8 @@ def unfolded(world: World) -> Roles:
     return Roles(tuple(range(world.ranks)))
 
 
-def find_roles(
-    world: World, lowering: Lowering, rate_of: Callable[[CapacityKey], float],
-    schedules: Mapping[CapacityKey, Hashable] | None = None,
-) -> Roles:
+def find_roles(world: World, lowering: Lowering, rate_of: Callable[[CapacityKey], float],
+               schedules: Mapping[CapacityKey, Hashable] | None = None) -> Roles:
     """The coarsest equitable partition that refines (program, hardware).
 
     rate_of: of a capacity, which among those of one kind may differ only from link to link. schedules: of capacities,
@@ -88,9 +87,8 @@ def find_roles(
     return Roles(leader, Folding(ties, leader, capacities, standing, rates, transfers))
 
 
-def _by_rate(
-    ties: WorldTies, rate_of: Callable[[CapacityKey], float], schedules: Mapping[CapacityKey, Hashable]
-) -> tuple[Array, Array]:
+def _by_rate(ties: WorldTies, rate_of: Callable[[CapacityKey], float],
+             schedules: Mapping[CapacityKey, Hashable]) -> tuple[Array, Array]:
     """Rates of capacities, and colours from what they are, their rates and how these change."""
     numbering, fabric = ties.numbering, ties.numbering.fabric
     bases = np.array([family.base for family in numbering.families], dtype=np.int64)
@@ -121,3 +119,53 @@ def _standing(ties: WorldTies, leaders: Array, capacities: Array) -> Array:
             found = np.minimum(place, len(ties.used) - 1)
             others[found[ties.used[found] == leaders + family.base]] = False
     return first_of_each(capacities, others)
+
+
+Instances = dict[tuple, dict[tuple[int, ...], None]]
+
+
+class Leading:
+    """The exchanges that simulated ranks take part in themselves, by those who stand for their members.
+
+    Where leaders meet for many groups at once, each leader is in one of them: it is that group whose links say how long
+    the exchange would take this leader alone.
+    """
+
+    def __init__(self, world: World, roles: Roles) -> None:
+        self._world, self._roles = world, roles
+        self._groups: dict[str, Instances] = {}
+        self._messages: Instances | None = None
+
+    def instances(self, collective: Collective, members: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """Those whose members have the same leaders as these; of a message (as it is sent) the two ends in order."""
+        if collective.kind == "send":
+            ends = self._roles.leader[members[0]], self._roles.leader[members[1]]
+            return list(self._pairs()[collective, *ends])
+        if collective.group not in self._groups:
+            self._groups[collective.group] = self._of_group(collective.group)
+        return list(self._groups[collective.group][leaders_of(self._roles, members)])
+
+    def _of_group(self, name: str) -> Instances:
+        found: Instances = defaultdict(dict)
+        leading = set(self._roles.leaders)
+        for members in self._world.groups[name]:
+            if not leading.isdisjoint(members):
+                found[leaders_of(self._roles, members)][members] = None
+        return found
+
+    def _pairs(self) -> Instances:
+        if self._messages is None:
+            self._messages = defaultdict(dict)
+            for rank in self._roles.leaders:
+                for _, work in self._world.programs[rank].collectives():
+                    if work.kind in ("send", "recv"):
+                        peer = self._world.instance(work.group, rank)[work.peer]
+                        pair = (rank, peer) if work.kind == "send" else (peer, rank)
+                        ends = self._roles.leader[pair[0]], self._roles.leader[pair[1]]
+                        self._messages[work.as_send(), *ends][pair] = None
+        return self._messages
+
+
+def leaders_of(roles: Roles, members: Sequence[int]) -> tuple[int, ...]:
+    """Who stands for these, in order."""
+    return tuple(sorted([roles.leader[member] for member in members]))

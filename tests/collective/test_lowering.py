@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.collective.lowering import CapacityKey, Lowering, Phase
-from simulator.collective.transfer import Transfer, columns_of
+from simulator.collective.lowering import Lowering
+from simulator.collective.transfer import CapacityKey, Phase, Transfer, columns_of
 from simulator.fabric.graph import Fabric
 from simulator.program.task import Collective
 from simulator.spec.machine import MachineSpec
@@ -191,7 +191,7 @@ def test_lowering_once_is_enough() -> None:
 
 def test_loads_as_columns_number_capacities_in_the_order_in_which_they_come() -> None:
     """Equal keys are one capacity, whether they are one object or not."""
-    first, same, other = (tuple(key.split()) for key in ("hbm 7", "hbm 7", "l2 7"))
+    first, same, other = tuple(["hbm", 7]), tuple(["hbm", 7]), ("l2", 7)  # noqa: C409
     transfers = [Transfer(5, (other, first), (4, 5), (0,)), Transfer(3, (), (), (0,)), Transfer(9, (same,), (9,), (1,))]
     keys, place, moved, ends = columns_of(transfers)
     assert keys == [other, first]

@@ -9,7 +9,7 @@ import pytest
 
 from simulator.errors import InputError
 from simulator.fabric.graph import Fabric
-from simulator.spec.links import cut_links, slow_links
+from simulator.spec.levels import cut_links, slow_links
 from simulator.spec.load import load_machine, override
 from simulator.spec.typed_toml import SpecError
 

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.fabric.crossings import crossings, crossings_by_pair
-from simulator.fabric.graph import Fabric, die
+from simulator.fabric.graph import Fabric
+from simulator.fabric.level import die
 from simulator.spec.load import load_machine
 from simulator.spec.machine import MachineSpec
 from simulator.spec.typed_toml import validate

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from simulator.collective.one_sided import ports_of
 from simulator.errors import InputError
 from simulator.fabric.crossings import crossings
-from simulator.fabric.graph import Fabric, die
+from simulator.fabric.graph import Fabric
+from simulator.fabric.level import die
 from simulator.program.rank import Rank
 from simulator.program.world import Groups
 from simulator.spec.load import disagreements, load_machine, override

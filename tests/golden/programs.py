@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from simulator.live.journal import Label
+from simulator.live.thread import Label
 from simulator.model import ops
 from simulator.program.rank import Rank
 from simulator.replay.rates import RateChange

@@ -18,7 +18,7 @@ from simulator.observe.arrow import write_parquet
 from simulator.observe.columns import select
 from simulator.observe.timeline import ROWS_PER_GROUP, Unrecorded
 from simulator.replay.replay import Replay, rate_of
-from simulator.replay.variants import Compiler
+from simulator.replay.tape import Compiler
 from simulator.study.library import load_scenario
 from simulator.study.scenario import Scenario
 from simulator.study.simulate import prepare, simulate

@@ -7,8 +7,8 @@ from typing import Any
 
 from simulator.fabric.graph import Fabric
 from simulator.live.host import Host
-from simulator.live.journal import Journal, JournalRow, Label
 from simulator.live.nic import cards
+from simulator.live.thread import Journal, JournalRow, Label
 from simulator.physics.clock import Clock
 from simulator.physics.flows import Network
 from simulator.replay.replay import Capacities, rate_of

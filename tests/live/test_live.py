@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from simulator.errors import InputError, RunError
-from simulator.live.journal import Label
+from simulator.live.thread import Label
 from simulator.model import ops
 from simulator.program.rank import Rank
 from simulator.program.task import Flag

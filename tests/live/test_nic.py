@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.live.journal import Label
 from simulator.live.nic import Write
+from simulator.live.thread import Label
 from tests.live.live_hosts import US, Wire
 
 KB = 1000

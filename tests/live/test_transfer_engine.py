@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.live.journal import Label
+from simulator.live.thread import Label
 from tests.live.live_hosts import US, Wire
 
 KB = 1000

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from simulator.commands.perfetto import server
+from simulator.commands.view import server
 
 _QUERY = """async sql => {
     const result = await globalThis.app.trace.engine.query(sql);

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.program import watch
+from simulator.program import checks
 from simulator.program.rank import Rank
 from simulator.program.task import ProgramError
 from simulator.program.world import World, record_world
@@ -31,7 +31,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(watch, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(checks, "PATIENCE_S", 0.01)
     before = signal.signal(signal.SIGALRM, signal.SIG_DFL)
     yield
     assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL, "the alarm is given back"

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator.collective.lowering import CapacityKey, Lowering
+from simulator.collective.lowering import Lowering
+from simulator.collective.transfer import CapacityKey
 from simulator.die.kernels import Work
 from simulator.fabric.graph import Fabric
 from simulator.model import ops
@@ -23,7 +24,7 @@ from simulator.program.rank import Rank
 from simulator.program.world import Groups, World, record_world
 from simulator.replay.rates import RateChange, schedules
 from simulator.replay.replay import Replay, rate_of
-from simulator.replay.variants import Compiler
+from simulator.replay.tape import Compiler
 from simulator.spec.load import load_machine, override
 from simulator.spec.machine import MachineSpec
 from simulator.symmetry.roles import Roles, find_roles, unfolded

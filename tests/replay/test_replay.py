@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from simulator.collective.lowering import Phase
+from simulator.collective.transfer import Phase
 from simulator.errors import InputError, RunError
 from simulator.model import ops
 from simulator.program.rank import Rank

@@ -5,7 +5,7 @@ from __future__ import annotations
 from simulator.program.rank import Rank
 from simulator.program.task import Collective
 from simulator.program.world import record_world
-from simulator.replay.variants import Compiler
+from simulator.replay.tape import Compiler
 from tests.replay.small import TINY, everybody, passes_mb, replay
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from simulator.live.host import Host
-from simulator.live.journal import Label
 from simulator.live.nic import Write
+from simulator.live.thread import Label
 from simulator.model import ops
 from simulator.physics.flows import Flow
 from simulator.program.rank import Rank

@@ -6,8 +6,7 @@ from math import inf
 
 from hypothesis import strategies as st
 
-from simulator.physics import Demand
-from tests.law.physics.plain import Job
+from tests.law.physics.plain import Demand, Job
 
 rate = st.sampled_from([1e9, 2e9, 4e9]) | st.floats(1e6, 1e12)
 coefficient = st.sampled_from([1.0, 2.0, 0.5]) | st.floats(1e-3, 1e3)

@@ -5,10 +5,42 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from typing import NamedTuple
 
-from simulator.physics import Capacity, Clock, Demand, Flow, Network, call_later, max_min
+from simulator.physics.clock import Clock, call_later
+from simulator.physics.flows import Capacity, Flow, Network
+from simulator.physics.maxmin import fill
 
 PS = 1e-12
+
+
+class Demand(NamedTuple):
+    """What one flow asks for.
+
+    loads: (capacity index, coefficient) pairs; coefficient = bytes moved on that capacity per byte of the flow's own.
+    limit: the rate in bytes/s that it never exceeds. weight: its share relative to that of other flows.
+    """
+
+    loads: Sequence[tuple[int, float]]
+    limit: float = inf
+    weight: float = 1.0
+
+
+def max_min(capacities_bytes_per_s: Sequence[float], flows: Sequence[Demand]) -> tuple[list[float], list[int]]:
+    """What Braid's own `fill` says of flows that are given one by one.
+
+    Returns (rates in bytes/s, bounds), one of each per flow; a bound is the index of the capacity that stopped the
+    flow (the lowest, where several stop it at once) or LIMIT. A flow that nothing stops gets rate inf.
+    """
+    members: list[list[tuple[int, float]]] = [[] for _ in capacities_bytes_per_s]
+    for j, flow in enumerate(flows):
+        merged: dict[int, float] = {}
+        for i, coefficient in flow.loads:
+            merged[i] = merged.get(i, 0.0) + coefficient
+        for i, coefficient in merged.items():
+            if coefficient > 0.0 and capacities_bytes_per_s[i] < inf:
+                members[i].append((j, coefficient))
+    return fill(capacities_bytes_per_s, members, [flow.limit for flow in flows], [flow.weight for flow in flows])
 
 
 @dataclass

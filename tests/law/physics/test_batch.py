@@ -6,7 +6,10 @@ from random import Random
 
 import pytest
 
-from simulator.physics import LIMIT, Capacity, Clock, Countdown, Flow, Network, batches, call_later, ranked
+from simulator.physics import batches, ranked
+from simulator.physics.clock import Clock, call_later
+from simulator.physics.flows import Capacity, Countdown, Flow, Network
+from simulator.physics.maxmin import LIMIT
 from tests.law.physics.plain import Job, Outcome, plain_ends_s, simulate
 from tests.law.physics.test_flows import Traffic, crowd
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from simpy import Interrupt
 from simpy.events import URGENT
 
-from simulator.physics import NORMAL, SOLVE, Alarm, Capacity, Clock, Flow, Network, call_later
-from simulator.physics.clock import NEVER
+from simulator.physics.clock import NEVER, NORMAL, SOLVE, Alarm, Clock, call_later
+from simulator.physics.flows import Capacity, Flow, Network
 
 
 def test_a_call_comes_after_its_delay_with_its_event() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.physics import Cores
+from simulator.physics.cores import Cores
 
 MIXED = (("cube", 1), ("vector", 2))
 
@@ -47,7 +47,7 @@ def test_the_worked_example_of_the_module(log: Log) -> None:
     cores.acquire(cube, 2, 3, 0, log("b"))
     cores.acquire(cube, 1, 4, 0, log("c"))
     assert log.got == [("a", 3)]
-    assert cores.waiting == 2
+    assert len(cores.queue) == 2
     cores.release(cube, 3)
     assert log.got == [("a", 3), ("b", 3), ("c", 1)]
 
@@ -124,15 +124,6 @@ def test_more_cannot_come_back_than_was_taken() -> None:
     assert cores.free == {"cube": 4}
 
 
-def test_partitions_share_nothing(log: Log) -> None:
-    parts = Cores.partition({"attention": {"cube": 16, "vector": 32}, "experts": {"cube": 8}})
-    parts["attention"].acquire((("cube", 1),), 16, 16, 0, log("attention"))
-    parts["experts"].acquire((("cube", 1),), 8, 8, 0, log("experts"))
-    assert log.got == [("attention", 16), ("experts", 8)]
-    with pytest.raises(ValueError, match=r"24 'cube'.* 20"):
-        Cores.partition({"a": {"cube": 16}, "b": {"cube": 8}}, of={"cube": 20})
-
-
 def test_no_negative_pool() -> None:
     with pytest.raises(ValueError, match="cube"):
         Cores({"cube": -1})
@@ -168,5 +159,5 @@ def test_nothing_is_lost_and_the_head_of_the_queue_is_never_passed(steps: list) 
             cores.acquire(need, step[1], step[1] + step[2], step[3], granted)
         for pool, count in cores.slots.items():
             assert cores.free[pool] + sum(u * dict(n).get(pool, 0) for n, u in held) == count
-        assert cores.waiting == len(waiting)
+        assert len(cores.queue) == len(waiting)
     assert not waiting, "everybody is served in the end"

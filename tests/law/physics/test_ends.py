@@ -6,7 +6,8 @@ from random import Random
 
 import pytest
 
-from simulator.physics import Capacity, Clock, Flow, Network, call_later
+from simulator.physics.clock import Clock, call_later
+from simulator.physics.flows import Capacity, Flow, Network
 from simulator.units import to_ps
 from tests.law.physics.plain import Job, simulate
 

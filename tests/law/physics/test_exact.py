@@ -13,7 +13,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from simulator.physics import Capacity, Clock, Flow, Network, batches, call_later, ranked
+from simulator.physics import batches, ranked
+from simulator.physics.clock import Clock, call_later
+from simulator.physics.flows import Capacity, Flow, Network
 from tests.law.physics.exact import Change, Exact, exact_ends_ps, random_changes, random_network
 from tests.law.physics.networks import traffic
 from tests.law.physics.plain import Job

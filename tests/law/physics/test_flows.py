@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.physics import LIMIT, Capacity, Clock, Flow, Network, StalledFlowError
+from simulator.physics.clock import Clock
+from simulator.physics.flows import Capacity, Flow, Network, StalledFlowError
+from simulator.physics.maxmin import LIMIT
 from tests.law.physics.networks import traffic
 from tests.law.physics.plain import Job, Outcome, plain_ends_s, simulate
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.physics import LIMIT, Demand, max_min
+from simulator.physics.maxmin import LIMIT
 from tests.law.physics.networks import demands
-from tests.law.physics.plain import plain_max_min
+from tests.law.physics.plain import Demand, max_min, plain_max_min
 
 CLOSE = 1e-9
 

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from simulator.bench.benchmark import environment
 from simulator.bench.flows import RATE_BYTES_PER_S, all_to_all
-from simulator.physics import Clock, Network
+from simulator.physics.clock import Clock
+from simulator.physics.flows import Network
 
 Floats = NDArray[np.float64]
 ROUNDING_PS = 2**-7  # see units.to_ps
@@ -68,7 +69,8 @@ def test_every_end_of_an_all_to_all_is_that_of_a_plain_solve_at_every_event(host
 def test_levels_that_are_equal_but_for_rounding_do_not_change_places_for_ever() -> None:
     """On 144 hosts nearly all of a capacity is held elsewhere, and its level is a small difference of large numbers."""
     program = ("from simulator.bench.flows import all_to_all\n"
-               "from simulator.physics import Clock, Network\n"
+               "from simulator.physics.clock import Clock\n"
+               "from simulator.physics.flows import Network\n"
                "env, ended = Clock(), []\n"
                "network = Network(env)\n"
                "for flow in all_to_all(144):\n"

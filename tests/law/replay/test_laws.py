@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.collective.lowering import CapacityKey
+from simulator.collective.transfer import CapacityKey
 from simulator.program.rank import Rank
 from simulator.program.world import record_world
 from simulator.replay import tape

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable
 
-from simulator.collective.lowering import CapacityKey, Lowering, Phase, Transfer
+from simulator.collective.lowering import Lowering
 from simulator.collective.one_sided import ONE_SIDED, keys_of, latency_s
+from simulator.collective.transfer import CapacityKey, Phase, Transfer
 from simulator.program.world import World
 from simulator.symmetry.ties import Exchange, as_exchange
 
