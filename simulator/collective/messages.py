@@ -24,11 +24,9 @@ class Messages:
 
     def __init__(self, fabric: Fabric, mode: str, groups: Groups | None) -> None:
         self.fabric, self.mode = fabric, mode
-        self.partitions = [
-            {rank: number for number, members in enumerate(instances) for rank in members}
-            for instances in (groups or {}).values()
-            if len(instances) > 1
-        ]
+        self.partitions = [{rank: number for number, members in enumerate(instances) for rank in members}
+                           for instances in (groups or {}).values()
+                           if len(instances) > 1]
         self._crossings = cache(partial(crossings, fabric, sharers=self._sharers))
         self._pools: dict[tuple, list[CapacityKey]] = {}
         self._links: dict[Edge, CapacityKey] = {}
@@ -53,26 +51,23 @@ class Messages:
         pools = (self._pool(pool)[rank] for rank in (source, target) for pool in ("hbm", "l2"))
         return *pools, *map(self._link, self.fabric.route(source, target).edges)
 
-    def each(
-        self, sized: list[tuple[int, int, int]], curve: str, engine: CollectiveSpec, weight: float
-    ) -> tuple[Transfer, ...]:
+    def each(self, sized: list[tuple[int, int, int]], curve: str, engine: CollectiveSpec,
+             weight: float) -> tuple[Transfer, ...]:
         """One transfer for each (sender, receiver, bytes), at the rate of their mean size."""
         rate = engine.rate_bytes_per_s(curve, sum(size for _, _, size in sized) / max(len(sized), 1))
         ends = memory_per_byte(engine)
         return tuple(self.pair(a, b, size, size * ends, rate, weight) for a, b, size in sized)
 
-    def _all_pairs(
-        self, members: tuple[int, ...], size: int, ends: int, rate: float, weight: float
-    ) -> tuple[Transfer, ...]:
+    def _all_pairs(self, members: tuple[int, ...], size: int, ends: int, rate: float,
+                   weight: float) -> tuple[Transfer, ...]:
         """`size` bytes from each to each, which load the memory at both ends with `ends` bytes."""
         if self.mode == "pairwise":
             pairs, each = ((a, b) for a in members for b in members if a != b), weight / (len(members) - 1)
             return tuple(self.pair(a, b, size, ends, rate, each) for a, b in pairs)
         return tuple(self._together(members, way, size, ends, rate, weight) for way in self._crossings(members)[0])
 
-    def _together(
-        self, members: tuple[int, ...], way: Way, size: int, ends: int, rate: float, weight: float
-    ) -> Transfer:
+    def _together(self, members: tuple[int, ...], way: Way, size: int, ends: int, rate: float,
+                  weight: float) -> Transfer:
         """All messages of one way, in lock-step. ends: bytes through memory at each end of each."""
         loads: list[tuple[CapacityKey, int]] = []
         ranks = [rank for rank in members if way.peers[rank]]

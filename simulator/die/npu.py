@@ -24,21 +24,9 @@ class Npu:
     step is ready and holds its cores; the collective calls `finish` on every member.
     """
 
-    def __init__(
-        self,
-        env: Clock,
-        network: Network,
-        rank: int,
-        tape: Tape,
-        *,
-        hbm: Capacity,
-        l2: Capacity,
-        cache: Cache,
-        timings: KernelTimings,
-        cores: dict[str, Cores],
-        meet: Callable[[Npu, int], None],
-        watch: TaskObserver,
-    ) -> None:
+    def __init__(self, env: Clock, network: Network, rank: int, tape: Tape, *, hbm: Capacity, l2: Capacity,
+                 cache: Cache, timings: KernelTimings, cores: dict[str, Cores], meet: Callable[[Npu, int], None],
+                 watch: TaskObserver) -> None:
         self.env, self.network, self.hbm, self.l2 = env, network, hbm, l2
         self.rank, self.tape, self.steps = rank, tape, tape.steps
         self.costs, self.weights, self.units = tape.costs, tape.weights, tape.units
@@ -128,27 +116,9 @@ class Stream:
     position: index of its head in `order`. running: its head holds it. ready_ps: since when.
     """
 
-    __slots__ = (
-        "_delayed",
-        "_flow",
-        "_granted",
-        "_in_company",
-        "_issued",
-        "_key",
-        "_moved",
-        "_moving",
-        "_stage",
-        "_start_ps",
-        "_timer_set",
-        "_timing",
-        "_units",
-        "index",
-        "npu",
-        "order",
-        "position",
-        "ready_ps",
-        "running",
-    )  # fmt: skip
+    __slots__ = ("_delayed", "_flow", "_granted", "_in_company", "_issued", "_key", "_moved", "_moving",
+                 "_stage", "_start_ps", "_timer_set", "_timing", "_units", "index", "npu", "order",
+                 "position", "ready_ps", "running")  # fmt: skip
 
     def __init__(self, npu: Npu, number: int) -> None:
         self.npu, self.order = npu, npu.tape.streams[number]

@@ -166,11 +166,9 @@ class Timeline:
         programs = list({id(static): static for static, _ in self._ranks.values()}.values())
         ends = list(accumulate(map(len, programs)))
         offsets = {id(program): ends[number] - len(program) for number, program in enumerate(programs)}
-        tables = {
-            "offset": self._per_rank(lambda static, _: offsets[id(static)]),
-            "multiplicity": self._per_rank(lambda _, multiplicity: multiplicity).astype(np.int32),
-            "found": np.sort(np.frombuffer(self._found, dtype=np.dtype(_FOUND)), order="key"),
-        }
+        tables = {"offset": self._per_rank(lambda static, _: offsets[id(static)]),
+                  "multiplicity": self._per_rank(lambda _, multiplicity: multiplicity).astype(np.int32),
+                  "found": np.sort(np.frombuffer(self._found, dtype=np.dtype(_FOUND)), order="key")}
         for field in fields(StaticTasks):
             lists, kind = [getattr(program, field.name) for program in programs], COLUMNS[field.name][0]
             array_of = _objects if kind in ("text", "tasks") else partial(np.array, dtype=kind)

@@ -23,6 +23,7 @@ Reached: TypeAlias = "tuple[Flow, Countdown | None]"
 
 _PS_S = 1e-12
 _NONE = -1
+_TOO_LATE = 2**63 - 1
 
 
 class Batch:
@@ -101,9 +102,11 @@ class Batch:
         self._library.net_rate(self._net, now_ps, capacity.number, capacity.rate_bytes_per_s)
 
     def next_ps(self) -> int:
-        """When the next flow ends; NEVER if none does as things stand."""
+        """When the next flow ends; NEVER if none does as things stand. OverflowError beyond 64 bits."""
         if not self._known:
             self._known, self._next_ps = True, int(self._library.net_next(self._net))
+            if self._next_ps == _TOO_LATE:
+                raise OverflowError(f"flows end after {_TOO_LATE} ps")
         return self._next_ps
 
     def _change(self) -> None:

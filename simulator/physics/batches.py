@@ -30,9 +30,8 @@ class Batches:
     __slots__ = ("_begin", "_changed", "_come_back", "_displace", "_ends", "_entering", "_env", "_leave", "_serials",
                  "here")  # fmt: skip
 
-    def __init__(
-        self, env: Clock, leave: Move, come_back: Move, begin: Move, displace: Callable[[Capacity], None]
-    ) -> None:
+    def __init__(self, env: Clock, leave: Move, come_back: Move, begin: Move,
+                 displace: Callable[[Capacity], None]) -> None:
         self._env, self._leave, self._come_back, self._begin, self._displace = env, leave, come_back, begin, displace
         self._entering: dict[Batch, list[Flow]] = {}  # those that begin in a batch at this instant
         self.here: dict[Batch, int] = {}  # and the order in which they were made

@@ -41,39 +41,32 @@ class Clock(Environment):
         with seldom_collected():
             if until is not None:
                 return super().run(until)
-            queue: Any = self._queue
-            alarms = self.alarms
-            while True:
-                alarm = _first_of(alarms)
-                if alarm is not None and (not queue or alarm.comes_before(queue[0])):
-                    self._now = self.now_ps = alarm.at_ps
-                    alarm.fire()
-                    continue
-                if not queue:
-                    break
-                at_ps, _, _, event = heappop(queue)
-                if type(event) is Call:
-                    self._now = self.now_ps = at_ps
-                    if len(event._calls) == 1:
-                        event.call(event)
-                    else:
-                        event.call_all()
-                else:
-                    self._process(at_ps, event)
+            while self._go_on():
+                pass
         return None
 
     def step(self) -> None:
         """Process the next event; EmptySchedule if there is none."""
+        if not self._go_on():
+            raise EmptySchedule
+
+    def _go_on(self) -> bool:
+        """Process the next event; whether there is one."""
         queue: Any = self._queue
         alarm = _first_of(self.alarms)
         if alarm is not None and (not queue or alarm.comes_before(queue[0])):
             self._now = self.now_ps = alarm.at_ps
             alarm.fire()
-            return
-        if not queue:
-            raise EmptySchedule
-        at_ps, _, _, event = heappop(queue)
-        self._process(at_ps, event)
+        elif queue:
+            at_ps, _, _, event = heappop(queue)
+            self._now = self.now_ps = at_ps
+            if type(event) is Call:
+                event.call_all()
+            else:
+                _process(event)
+        else:
+            return False
+        return True
 
     def peek(self) -> Any:
         """The time of the next event, infinity if there is none."""
@@ -83,25 +76,19 @@ class Clock(Environment):
 
     def skip_to(self, at_ps: int) -> bool:
         """Move the clock on to this time if no event comes before it or at it; whether that was so."""
-        queue: Any = self._queue
-        if queue and queue[0][0] <= at_ps:
-            return False
-        alarm = _first_of(self.alarms)
-        if alarm is not None and alarm.at_ps <= at_ps:
+        if self.peek() <= at_ps:
             return False
         self._now = self.now_ps = at_ps
         return True
 
-    def _process(self, at_ps: Any, event: Any) -> None:
-        self._now = self.now_ps = at_ps
-        if type(event) is Call:
-            event.call_all()
-            return
-        callbacks, event.callbacks = event.callbacks, None
-        for callback in callbacks:
-            callback(event)
-        if not event._ok and not getattr(event, "_defused", False):
-            raise event._value
+
+def _process(event: Any) -> None:
+    """An event of SimPy's own."""
+    callbacks, event.callbacks = event.callbacks, None
+    for callback in callbacks:
+        callback(event)
+    if not event._ok and not getattr(event, "_defused", False):
+        raise event._value
 
 
 class Call(Event):
@@ -125,7 +112,11 @@ class Call(Event):
 
     def call_all(self) -> None:
         """Call the function, and those who wait for this event: they wait for one of its times."""
-        calls, self._calls = self._calls, [self.call]
+        calls = self._calls
+        if len(calls) == 1:
+            self.call(self)
+            return
+        self._calls = [self.call]
         for call in calls:
             call(self)
 
@@ -163,10 +154,6 @@ class Alarm:
             return self.at_ps < entry[0]
         return (NORMAL, self._turn) < entry[1:3]
 
-    def precedes(self, other: Alarm) -> bool:
-        """Whether it comes before another one."""
-        return self.at_ps < other.at_ps or (self.at_ps == other.at_ps and self._turn < other._turn)
-
     def stop(self) -> None:
         """Do not ring."""
         self.at_ps = NEVER
@@ -181,7 +168,7 @@ def _first_of(alarms: list[Alarm]) -> Alarm | None:
     """The next one that is set."""
     first: Alarm | None = None
     for alarm in alarms:
-        if alarm.at_ps != NEVER and (first is None or alarm.precedes(first)):
+        if alarm.at_ps != NEVER and (first is None or (alarm.at_ps, alarm._turn) < (first.at_ps, first._turn)):
             first = alarm
     return first
 

@@ -116,15 +116,8 @@ class Flow:
         "serial",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        size_bytes: float,
-        loads: Sequence[tuple[Capacity, float]],
-        limit_bytes_per_s: float = inf,
-        weight: float = 1.0,
-        multiplicity: int = 1,
-        tag: Any = None,
-    ) -> None:
+    def __init__(self, size_bytes: float, loads: Sequence[tuple[Capacity, float]], limit_bytes_per_s: float = inf,
+                 weight: float = 1.0, multiplicity: int = 1, tag: Any = None) -> None:
         self.size_bytes = size_bytes
         self.loads = loads
         self.limit_bytes_per_s = limit_bytes_per_s

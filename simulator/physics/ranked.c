@@ -428,7 +428,7 @@ void net_limit(Net *net, int64_t now_ps, int32_t flow, double limit)
     net_rate(net, now_ps, net->loads[net->flows[flow].first_load + net->flows[flow].loads - 1].capacity, limit);
 }
 
-/* When the next flow ends, in ps; -1: none ever does as things stand. */
+/* When the next flow ends, in ps, INT64_MAX if it is no earlier; -1: none ever does as things stand. */
 int64_t net_next(Net *net)
 {
     if (net->from == net->ranks) return net->next_ps;
@@ -442,13 +442,9 @@ int64_t net_next(Net *net)
         if (seconds < least) least = seconds;
     }
     real wait_ps = ceill(least / PS - FORGIVEN);
-    if (!(wait_ps < (real)(INT64_MAX - net->now_ps))) return net->next_ps = NONE;
+    if (least == INFINITY) return net->next_ps = NONE;
+    if (wait_ps >= (real)(INT64_MAX - net->now_ps)) return net->next_ps = INT64_MAX;
     return net->next_ps = net->now_ps + (wait_ps > 0 ? (int64_t)wait_ps : 0);
-}
-
-static void reach(Net *net, int32_t flow, int32_t counter)
-{
-    net->reached[net->reached_count++] = (Reached){flow, counter};
 }
 
 static void end(Net *net, int32_t number)
@@ -465,9 +461,9 @@ static void end(Net *net, int32_t number)
         if (capacity->serial == LIMIT) net->free[net->free_count++] = net->loads[k].capacity;
     }
     net->ended[net->ended_count++] = number;
-    if (flow->told) reach(net, number, NONE);
+    if (flow->told) net->reached[net->reached_count++] = (Reached){number, NONE};
     for (int32_t k = flow->first_count; k < flow->first_count + flow->counts; k++)
-        if (!--net->counters[net->counted[k]]) reach(net, number, net->counted[k]);
+        if (!--net->counters[net->counted[k]]) net->reached[net->reached_count++] = (Reached){number, net->counted[k]};
 }
 
 /* End the flows that end now. */

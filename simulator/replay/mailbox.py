@@ -47,9 +47,8 @@ class Mailbox:
 class Mailboxes:
     """The one-sided exchanges of a run that are under way. capacities: of all keys."""
 
-    def __init__(
-        self, env: Clock, network: Network, capacities: Mapping[CapacityKey, Capacity], lowering: Lowering
-    ) -> None:
+    def __init__(self, env: Clock, network: Network, capacities: Mapping[CapacityKey, Capacity],
+                 lowering: Lowering) -> None:
         self.env, self.network, self.capacities, self.lowering = env, network, capacities, lowering
         self._boxes: dict[tuple, Mailbox] = {}
         self._whole: dict[tuple, Flow] = {}  # flows of _WHOLE bytes
@@ -75,10 +74,8 @@ class Mailboxes:
         box.waiting[npu.rank] = (npu, index)
         self._open(box, npu.rank)
 
-    def put(
-        self, box: Mailbox, npu: Npu, index: int, collective: Collective, members: int, alike: object,
-        own: Callable[[int], Transfer | None],
-    ) -> None:  # fmt: skip
+    def put(self, box: Mailbox, npu: Npu, index: int, collective: Collective, members: int, alike: object,
+            own: Callable[[int], Transfer | None]) -> None:
         """A rank's own bytes leave, and what is meant for it starts to drain, on the cores that it holds.
 
         own: the transfer of each side for _WHOLE bytes; the same for all puts of this rank that are `alike`.
@@ -102,9 +99,7 @@ class Mailboxes:
             leaving = Flow(0, (), 1.0)
         self.network.start(leaving, left, startup_ps)
 
-    def _flow(
-        self, npu: Npu, end: tuple, own: Callable[[int], Transfer | None], limit: float, size: int
-    ) -> Flow:
+    def _flow(self, npu: Npu, end: tuple, own: Callable[[int], Transfer | None], limit: float, size: int) -> Flow:
         """One end of a put of so many bytes."""
         whole = self._whole.get((npu.rank, *end))
         if whole is None:
@@ -140,11 +135,9 @@ class Mailboxes:
         if box.collected == len(box.expected):
             del self._boxes[box.key]
         start_ps, need = self.env.now_ps, npu.tape.steps[index].need
-        call_later(
-            self.env,
-            box.latency_ps,
-            lambda _: npu.finish(index, start_ps, box.latency_ps, "latency", need, 1),
-        )
+        call_later(self.env,
+                   box.latency_ps,
+                   lambda _: npu.finish(index, start_ps, box.latency_ps, "latency", need, 1))
 
 
 def _bound_by(flow: Flow, startup_ps: int) -> str:

@@ -73,17 +73,9 @@ class Meeting:
 class Meetings:
     """All exchanges of a run. capacities: of all keys. tasks: of each simulated rank."""
 
-    def __init__(
-        self,
-        env: Clock,
-        network: Network,
-        world: World,
-        roles: Roles,
-        lowering: Lowering,
-        capacities: Mapping[CapacityKey, Capacity],
-        rate_of: Callable[[CapacityKey], float],
-        tasks: Callable[[int], list[Task]],
-    ) -> None:
+    def __init__(self, env: Clock, network: Network, world: World, roles: Roles, lowering: Lowering,
+                 capacities: Mapping[CapacityKey, Capacity], rate_of: Callable[[CapacityKey], float],
+                 tasks: Callable[[int], list[Task]]) -> None:
         self.env, self.network, self.world, self.roles = env, network, world, roles
         self.lowering, self.capacities, self.rate_of, self.tasks = lowering, capacities, rate_of, tasks
         self._open: dict[tuple[Who, int], Meeting] = {}
@@ -152,9 +144,7 @@ class Meetings:
         known = who if self.roles.folding else (who[0], who[1][0])  # an instance is known by its first rank
         return self.mailboxes.box((known, number), self._whos[who][1], members)
 
-    def _own(
-        self, rank: int, who: Who, collective: Collective, members: tuple[int, ...], side: int
-    ) -> Transfer | None:
+    def _own(self, rank: int, who: Who, collective: Collective, members: tuple[int, ...], side: int) -> Transfer | None:
         """What leaves a rank or arrives at it in a put, folded or not."""
         own = self.mailboxes.own(collective.via, members, rank, side)
         if self.roles.folding is None or own is None:
@@ -173,9 +163,8 @@ class Meetings:
             self._whos[who] = who, frozenset(who.leaders)
         return self._whos[who][0]
 
-    def _phases_of(
-        self, who: Who, collective: Collective, members: tuple[int, ...]
-    ) -> tuple[tuple[Phase, ...], dict[int, int]]:
+    def _phases_of(self, who: Who, collective: Collective,
+                   members: tuple[int, ...]) -> tuple[tuple[Phase, ...], dict[int, int]]:
         """Phases of an exchange, and how long it takes each simulated rank alone: its own instance, folded or not."""
         what = _what(collective)
         known = self._phases.get((who, what))

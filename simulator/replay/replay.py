@@ -32,16 +32,8 @@ class Replay:
     clocks whose rates change (see `rates`).
     """
 
-    def __init__(
-        self,
-        world: World,
-        compiler: Compiler,
-        fabric: Fabric,
-        lowering: Lowering,
-        roles: Roles,
-        watch: TaskObserver,
-        schedules: Mapping[CapacityKey, Schedule] | None = None,
-    ) -> None:
+    def __init__(self, world: World, compiler: Compiler, fabric: Fabric, lowering: Lowering, roles: Roles,
+                 watch: TaskObserver, schedules: Mapping[CapacityKey, Schedule] | None = None) -> None:
         machine = compiler.costs.machine
         self.world, self.machine, self.fabric = world, machine, fabric
         self.env = Clock()
@@ -93,6 +85,8 @@ class Replay:
         for npu in self.npus.values():
             npu.begin()
         self.env.run()
+        if self.env.now_ps >= 2**63:
+            raise OverflowError(f"it lasts {self.env.now_ps} ps")
         stuck = [npu for npu in self.npus.values() if npu.left]
         if stuck:
             raise RunError(self._deadlock(stuck))
@@ -107,19 +101,17 @@ class Replay:
 
     def _npu(self, rank: int, watch: TaskObserver) -> Npu:
         program, chip = self.world.programs[rank], self.machine.chip
-        return Npu(
-            self.env,
-            self.network,
-            rank,
-            self._tapes[id(program)],
-            hbm=self.capacities["hbm", rank],
-            l2=self.capacities["l2", rank],
-            cache=Cache(chip.l2.capacity.si),
-            timings=self._timings,
-            cores={partition: Cores(slots) for partition, slots in self._slots[id(program.items)].items()},
-            meet=self.meetings.arrive,
-            watch=watch,
-        )
+        return Npu(self.env,
+                   self.network,
+                   rank,
+                   self._tapes[id(program)],
+                   hbm=self.capacities["hbm", rank],
+                   l2=self.capacities["l2", rank],
+                   cache=Cache(chip.l2.capacity.si),
+                   timings=self._timings,
+                   cores={partition: Cores(slots) for partition, slots in self._slots[id(program.items)].items()},
+                   meet=self.meetings.arrive,
+                   watch=watch)
 
     def _deadlock(self, stuck: list[Npu]) -> str:
         lines = [f"deadlock: {len(stuck)} of {len(self.npus)} simulated ranks can never go on"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
@@ -24,7 +25,7 @@ def naming_settings(run: Callable[Concatenate[Scenario, P], R]) -> Callable[Conc
         try:
             with exits_refused(scenario.name):
                 return run(scenario, *args, **options)
-        except OverflowError as error:
+        except (OverflowError, struct.error) as error:  # the second: of a row that does not fit its columns
             if not _is_ours(error):
                 raise
             raise RunError(f"{scenario.name}: it lasts longer than the 106 days that the clock can count: is a rate, a "

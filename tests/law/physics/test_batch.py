@@ -144,6 +144,8 @@ def test_what_takes_months_ends() -> None:
     """Up to 2**63 ps, 106 days."""
     jobs = [Job(1e9 * day * 86_400, {0: 1.0, 1: 1.0}) for day in (10.0, 20.0, 25.0)]
     assert [round(end / S / 86_400) for end in simulate([1e9, 1e9], jobs).end_ps] == [30, 50, 55]
+    with pytest.raises(OverflowError, match="end after"):
+        simulate([1e8, 1e8], jobs)
 
 
 def test_limits_bind_and_release_in_a_batch() -> None:
