@@ -69,17 +69,20 @@ class Messages:
     def _together(self, members: tuple[int, ...], way: Way, size: int, ends: int, rate: float,
                   weight: float) -> Transfer:
         """All messages of one way, in lock-step. ends: bytes through memory at each end of each."""
-        loads: list[tuple[CapacityKey, int]] = []
+        keys: list[CapacityKey] = []
+        loads: list[int] = []
         ranks = [rank for rank in members if way.peers[rank]]
         out, hbm, l2 = self._pool("out", rate), self._pool("hbm"), self._pool("l2")
         sizes = {count: size * count for count in {*way.peers.values(), *way.links.values()}}
         moved = {peers: 2 * peers * ends for peers in sizes}
         for rank in ranks:
             peers = way.peers[rank]
-            loads += [(out[rank], sizes[peers]), (hbm[rank], moved[peers]), (l2[rank], moved[peers])]
-        loads += [(self._link(edge), sizes[count]) for edge, count in way.links.items()]
+            keys += out[rank], hbm[rank], l2[rank]
+            loads += sizes[peers], moved[peers], moved[peers]
+        keys += map(self._link, way.links)
+        loads += map(sizes.__getitem__, way.links.values())
         most = max(way.peers.values())
-        return Transfer.of(size * most, loads, tuple(ranks), weight * (most / (len(members) - 1)))
+        return Transfer(size * most, tuple(keys), tuple(loads), tuple(ranks), weight * (most / (len(members) - 1)))
 
     def merged(self, pairs: list[Transfer], end: int, weights: dict[int, float]) -> list[Transfer]:
         """One transfer per way of each sender (end 0) or receiver (end 1): its messages move in proportion."""

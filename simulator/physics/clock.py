@@ -41,32 +41,15 @@ class Clock(Environment):
         with seldom_collected():
             if until is not None:
                 return super().run(until)
-            while self._go_on():
+            queue, alarms = self._queue, self.alarms
+            while _go_on(self, queue, alarms):
                 pass
         return None
 
     def step(self) -> None:
         """Process the next event; EmptySchedule if there is none."""
-        if not self._go_on():
+        if not _go_on(self, self._queue, self.alarms):
             raise EmptySchedule
-
-    def _go_on(self) -> bool:
-        """Process the next event; whether there is one."""
-        queue: Any = self._queue
-        alarm = _first_of(self.alarms)
-        if alarm is not None and (not queue or alarm.comes_before(queue[0])):
-            self._now = self.now_ps = alarm.at_ps
-            alarm.fire()
-        elif queue:
-            at_ps, _, _, event = heappop(queue)
-            self._now = self.now_ps = at_ps
-            if type(event) is Call:
-                event.call_all()
-            else:
-                _process(event)
-        else:
-            return False
-        return True
 
     def peek(self) -> Any:
         """The time of the next event, infinity if there is none."""
@@ -80,6 +63,24 @@ class Clock(Environment):
             return False
         self._now = self.now_ps = at_ps
         return True
+
+
+def _go_on(env: Any, queue: Any, alarms: list[Alarm]) -> bool:
+    """Process the next event of a clock; whether there is one."""
+    alarm = _first_of(alarms)
+    if alarm is not None and (not queue or alarm.comes_before(queue[0])):
+        env._now = env.now_ps = alarm.at_ps
+        alarm.fire()
+    elif queue:
+        at_ps, _, _, event = heappop(queue)
+        env._now = env.now_ps = at_ps
+        if type(event) is Call:
+            event.call_all()
+        else:
+            _process(event)
+    else:
+        return False
+    return True
 
 
 def _process(event: Any) -> None:

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import chain
 
 from simulator import np
 from simulator.collective.lowering import Lowering
@@ -30,7 +31,8 @@ class _Vertex:
     """A transfer to be: what it is, what it loads, and who waits for it, under what name."""
 
     kind: tuple
-    loads: Sequence[tuple[CapacityKey, int]]
+    keys: Sequence[CapacityKey]
+    loads: Sequence[int]
     called: Sequence[int]
     ranks: Sequence[int]
 
@@ -124,12 +126,13 @@ class WorldTies:
             return np.fromiter(values, dtype=np.int64)
 
         every = np.arange(len(vertices))
-        capacity = column(self._number(key) for one in vertices for key, _ in one.loads)
+        capacity = column(map(self._number, chain.from_iterable([one.keys for one in vertices])))
         waiting = (np.repeat(every, column(len(one.ranks) for one in vertices)),
                    column(name for one in vertices for name in one.called),
                    column(rank for one in vertices for rank in one.ranks))
-        loading = (np.repeat(every, column(len(one.loads) for one in vertices)),
-                   column(load for one in vertices for _, load in one.loads), capacity, *self.numbering.steps(capacity))
+        load = column(chain.from_iterable([one.loads for one in vertices]))
+        loading = (np.repeat(every, column(len(one.loads) for one in vertices)), load, capacity,
+                   *self.numbering.steps(capacity))
         return _Pattern(members[0], self._name("latencies", latencies),
                         column(self._name("kind", *one.kind) for one in vertices),
                         (column(self._called(exchange, -1)), column(members)), waiting, loading)
@@ -145,15 +148,16 @@ class WorldTies:
             called = dict(zip(members, self._called(exchange, number), strict=True))
             for one in phase.transfers:
                 names = [called[rank] for rank in one.ranks]
-                vertices.append(_Vertex((one.size_bytes, one.weight), one.loads, names, one.ranks))
+                vertices.append(_Vertex((one.size_bytes, one.weight), one.keys, one.moved_bytes, names, one.ranks))
         return tuple(phase.latency_s for phase in phases), vertices
 
     def _ports(self, group: str, members: tuple[int, ...]) -> tuple[tuple[float, ...], list[_Vertex]]:
         """What leaves every member, then what arrives at it, in any one-sided exchange of the group."""
         fabric, vertices = self._lowering.fabric, []
         for rank in members:
-            for end, keys in zip(("out", "in"), keys_of(fabric, members, rank), strict=True):
-                vertices.append(_Vertex((end,), keys, [self._name(group, end)], [rank]))
+            for end, peers in zip(("out", "in"), keys_of(fabric, members, rank), strict=True):
+                keys, loads = tuple(zip(*peers, strict=True)) or ((), ())
+                vertices.append(_Vertex((end,), keys, loads, [self._name(group, end)], [rank]))
         return (latency_s(fabric, members), len(members)), vertices
 
     def _called(self, exchange: Exchange, phase: int) -> list[int]:
