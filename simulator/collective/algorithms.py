@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from simulator.collective import direct, hierarchical, one_sided, pairwise
 from simulator.collective.messages import CollectiveCall
+from simulator.collective.ring import ring
 from simulator.collective.transfer import Phase, memory_per_byte
 from simulator.errors import NoSuchName
 from simulator.paths import did_you_mean
@@ -84,10 +85,10 @@ TABLE = {
     ("all_to_all", "pairwise"): Algorithm(pairwise.all_to_all, _TO_PEERS),
     ("all_gather", "direct"): Algorithm(direct.shards, _SHARDS),
     ("all_gather", "hierarchical"): Algorithm(hierarchical.all_gather, _SHARDS),
-    ("all_gather", "ring"): Algorithm(hierarchical.ring, _SHARDS),
+    ("all_gather", "ring"): Algorithm(ring, _SHARDS),
     ("reduce_scatter", "direct"): Algorithm(direct.shards, _SHARDS),
     ("reduce_scatter", "hierarchical"): Algorithm(hierarchical.reduce_scatter, _SHARDS),
-    ("reduce_scatter", "ring"): Algorithm(hierarchical.ring, _SHARDS),
+    ("reduce_scatter", "ring"): Algorithm(ring, _SHARDS),
     **{("all_reduce", way): Algorithm(all_reduce, _reduced) for way in ("direct", "hierarchical", "ring", "one_shot")},
     ("barrier", "direct"): Algorithm(CollectiveCall.waited, _NONE),
     ("send", "direct"): Algorithm(direct.message, _through(lambda one: (float(one.bytes_per_pair), 0.0))),

@@ -1,6 +1,4 @@
-"""AllGather and ReduceScatter over nodes: pipelined, or around rings.
-
-Pipelined, one node's shards spread inside it while the next ones arrive.
+"""AllGather and ReduceScatter over nodes, pipelined: one node's shards spread inside it while the next ones arrive.
 
 A rank's *counterparts* are the ranks with its place in the other nodes. With n nodes of k ranks and shards of M bytes:
 
@@ -14,11 +12,6 @@ long as the slower of the two: which one hides the other follows from the links.
 Worked example: 4 nodes of 8, M = 1 MB, 28 GB/s per link inside and 25 GB/s across: each of the 4 steps takes 36 us
 inside and 40 us across, so links across decide: 3 x 40 + 36 = 156 us. With links inside at half their rate they are
 hidden.
-
-Around a ring, as NCCL runs it, each rank passes on what it got to the next one, and all but one shard cross every edge.
-As many rings as a node has members share the bytes, and each leaves a node by another member's link: per rank, with n
-members in nodes of k, (n-1) M (k-1)/k go to a neighbour in the node and (n-1) M / k to one in the next node. So every
-rank of the example puts 31 MB on the wire, of which 3.9 MB leave its node: sent straight it would be 24 MB.
 """
 
 from __future__ import annotations
@@ -82,30 +75,14 @@ def reduce_scatter(call: CollectiveCall) -> tuple[Phase, ...]:
     return tuple(Phase(s, phase.transfers) for s, phase in zip(latencies, reversed(steps), strict=True))
 
 
-def ring(call: CollectiveCall) -> tuple[Phase, ...]:
-    """All ranks in lock-step at the rate of the curve for a shard."""
-    if call.empty:
-        return call.waited()
-    fabric, engine, members, shard = call.messages.fabric, call.engine, call.members, call.collective.bytes_per_pair
-    n, nodes = len(members), nodes_of(fabric, members)
-    k, sent = len(nodes[0]), (n - 1) * shard
-    inside = sent if n == k else sent * (k - 1) // k
-    messages = []
-    for node, after in zip(nodes, (*nodes[1:], nodes[0]), strict=True):
-        for place, rank in enumerate(node):
-            messages += [(rank, node[(place + 1) % k], inside), (rank, after[place], sent - inside)]
-    rate = engine.rate_bytes_per_s(call.curve, shard)
-    return (Phase(call.latency_s, (_lock_step(fabric, engine, members, messages, sent, rate, (n + 1) * shard),)),)
-
-
 def together(fabric: Fabric, engine: CollectiveSpec, pairs: Pairs, size: int, rate: float, copied: int) -> Transfer:
     """Messages of the same size between these pairs, in lock-step; `copied`: staged bytes of each rank."""
     sends = Counter(source for source, _ in pairs)
     messages = ((source, target, size) for source, target in pairs)
-    return _lock_step(fabric, engine, tuple(sends), messages, sends[pairs[0][0]] * size, rate, copied)
+    return lock_step(fabric, engine, tuple(sends), messages, sends[pairs[0][0]] * size, rate, copied)
 
 
-def _lock_step(fabric: Fabric, engine: CollectiveSpec, ranks: Sequence[int], messages: Iterable[tuple[int, int, int]],
+def lock_step(fabric: Fabric, engine: CollectiveSpec, ranks: Sequence[int], messages: Iterable[tuple[int, int, int]],
                sent: int, rate: float, copied: int) -> Transfer:
     """Messages as (source, target, bytes), of which so many bytes are sent and staged by each rank."""
     moved = round(sent * engine.transfer_bytes.si + copied * engine.copy_bytes.si)

@@ -17,10 +17,12 @@ from math import fsum
 from typing import TYPE_CHECKING, Any
 
 from simulator.errors import InputError
-from simulator.fabric.direct import Mesh, Torus
 from simulator.fabric.dragonfly import Dragonfly
 from simulator.fabric.level import DIE, Edge, Level, die, joining, parts
-from simulator.fabric.switch import Rails, Switch
+from simulator.fabric.mesh import Mesh
+from simulator.fabric.rails import Rails
+from simulator.fabric.switch import Switch
+from simulator.fabric.torus import Torus
 from simulator.paths import did_you_mean
 from simulator.spec.levels import LinkChange, cut_links, slow_links
 from simulator.spec.machine import MachineSpec

@@ -1,7 +1,7 @@
 """What every kind of level is to a fabric: its links, and the way between two dies that meet there.
 
-Vertices are named for people: "die 3", "node 0" (the switch of node 0 of a level "node"). A kind is a class that
-says `links` and `way`; the graph is made of all links, and a way may only take what is there.
+Vertices are named for people: "die 3", "node 0" (the switch of node 0 of a level "node"). A kind is a class in a file
+of its own, which says `links` and `way`; the graph is made of all links, and a way may only take what is there.
 """
 
 from __future__ import annotations

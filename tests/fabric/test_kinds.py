@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from simulator.collective.one_sided import ports_of
 from simulator.errors import InputError
+from simulator.fabric import graph
 from simulator.fabric.crossings import crossings
 from simulator.fabric.graph import Fabric
 from simulator.fabric.level import die
@@ -247,3 +248,7 @@ def test_what_a_kind_needs(levels: list[dict], line: str) -> None:
     with pytest.raises(SpecError) as caught:
         joined(*levels)
     assert any(each.startswith(f"joined: {line}") for each in caught.value.lines), caught.value.lines
+
+
+def test_a_kind_is_one_file() -> None:
+    assert len({kind.__module__ for kind in graph.KINDS.values()}) == len(graph.KINDS)

@@ -1,6 +1,4 @@
-"""Levels without switches: a torus, and a full mesh.
-
-A torus is dies in a grid of one, two, three or more dimensions, linked to their neighbours and around the edges.
+"""A torus: dies in a grid of one, two, three or more dimensions, linked to their neighbours and around the edges.
 
 Routes go dimension by dimension, the first one first, the shorter way around; where both are as long, dies in even
 places go up and those in odd ones down, so that both directions are used. Dies pass on what is not for them, whether
@@ -12,7 +10,7 @@ they are ranks or not; their memory is not loaded.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise, permutations
+from itertools import pairwise
 
 from simulator.fabric.level import Edge, Level, Link, both_ways, die
 from simulator.spec.levels import TorusLevel
@@ -53,19 +51,3 @@ class Torus(Level):
                 path.append(path[-1] + (after - place) * stride)
                 place = after
         return tuple((die(one), die(other)) for one, other in pairwise(path))
-
-
-class Mesh(Level):
-    """See `MeshLevel`: every two dies have a link of their own."""
-
-    shortest = 1
-
-    def links(self) -> Iterator[Link]:
-        """One for every ordered pair of dies."""
-        rate, latency_s = self.spec.link_rate.si, self.spec.latency.si
-        for ranks in self.instances():
-            yield from (Link(die(a), die(b), rate, latency_s) for a, b in permutations(ranks, 2))
-
-    def way(self, source: int, target: int) -> tuple[Edge, ...]:
-        """The one link."""
-        return ((die(source), die(target)),)
