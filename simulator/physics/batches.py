@@ -84,7 +84,7 @@ class Batches:
             if met := _batches_of(component := self._component(flow)):
                 while met[1:]:  # what comes back may share with other batches
                     for other in met[1:]:
-                        self._dissolve(other)
+                        self.dissolve(other)
                     met = _batches_of(component := self._component(flow))
                 self._hand_over(component, met[0])
         return [flow for flow in flows if flow.chosen]
@@ -103,7 +103,7 @@ class Batches:
                     found |= dict.fromkeys(capacity.flows)
         return found
 
-    def _dissolve(self, batch: Batch) -> None:
+    def dissolve(self, batch: Batch) -> None:
         """Have the flows of a batch back."""
         del self.here[batch]
         self._come_back(batch.dissolve(self._env.now_ps))
@@ -118,7 +118,7 @@ class Batches:
     def dissolve_all(self) -> None:
         """Have all flows back."""
         for batch in list(self.here):
-            self._dissolve(batch)
+            self.dissolve(batch)
 
     def next_ps(self) -> int:
         """When the first flow of all batches ends; NEVER if none does.
@@ -130,7 +130,7 @@ class Batches:
             if batch not in self.here:
                 continue
             if len(batch) < FEW:
-                self._dissolve(batch)
+                self.dissolve(batch)
             elif batch.worn:
                 self._renew(batch)
             elif (at_ps := batch.next_ps()) != NEVER:

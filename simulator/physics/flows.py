@@ -186,6 +186,10 @@ class Network:
         """A flow that was started moves at most so much from now on, or from when it begins."""
         if limit_bytes_per_s == flow.limit_bytes_per_s:
             return
+        batch = next((c.batch for c, _ in flow.pulls if c.batch and flow in c.batch.flows), None)
+        if batch is not None and inf in (limit_bytes_per_s, flow.limit_bytes_per_s):
+            self._batches.dissolve(batch)  # it knows no limit of this flow, or can take none back
+            batch = None
         for capacity, pull in flow.pulls:
             capacity.release(pull * flow.solo_rate)
         flow.limit_bytes_per_s = limit_bytes_per_s
@@ -196,7 +200,7 @@ class Network:
         here = [capacity for capacity, _ in flow.pulls if flow in capacity.flows]
         if here and flow.since_ps > self.env.now_ps:
             self._put_off(flow)
-        elif (batch := next((c.batch for c, _ in flow.pulls if c.batch and flow in c.batch.flows), None)) is not None:
+        elif batch is not None:
             batch.set_limit(flow, self.env.now_ps)
         elif here and not flow.chosen:
             flow.chosen = True

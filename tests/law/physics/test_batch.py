@@ -148,6 +148,19 @@ def test_what_takes_months_ends() -> None:
         simulate([1e8, 1e8], jobs)
 
 
+def test_a_flow_without_a_limit_gets_one_in_a_batch() -> None:
+    """No shared capacity is touched by it: 1 s at half of 1e9 bytes/s, then one at 1e8, the other at the rest."""
+    env, ended = Clock(), {}
+    network, shared = Network(env), Capacity("shared", 1e9)
+    flows = [Flow(1e9, [(shared, 1.0)], tag=tag) for tag in ("limited", "other")]
+    for flow in flows:
+        network.start(flow, lambda flow: ended.update({flow.tag: env.now_ps}))
+    call_later(env, S, lambda _: network.set_limit(flows[0], 1e8))
+    env.run()
+    assert ended == {"limited": 6 * S, "other": 1_555_555_555_556}
+    assert shared.rate_bytes_per_s == 1e9
+
+
 def test_limits_bind_and_release_in_a_batch() -> None:
     """At its limit beside few, held back beside many."""
     jobs = [Job(4e8, {0: 1.0}, 4e8), *(Job(1e8 * k, {0: 1.0}) for k in range(1, 5))]
