@@ -29,13 +29,26 @@ def chosen_rows(tokens: int, experts: int, per_token: int, skew: float, seed: tu
 
     The first of many tokens choose what they would choose alone, so each is drawn once.
     """
+    return _rows(_chosen(tokens, experts, per_token, skew, seed, groups, kept))
+
+
+def chosen_by_source(tokens: tuple[int, ...], experts: int, per_token: int, skew: float, seed: tuple[int, ...],
+                     groups: int = 0, kept: int = 0) -> np.ndarray:
+    """[source, expert] rows, where each source has so many tokens, one after the other; else as chosen_rows."""
+    chosen = _chosen(sum(tokens), experts, per_token, skew, seed, groups, kept)
+    return np.stack([part.sum(axis=0) for part in np.split(chosen, np.cumsum(tokens)[:-1])])
+
+
+def _chosen(tokens: int, experts: int, per_token: int, skew: float, seed: tuple[int, ...], groups: int,
+            kept: int) -> np.ndarray:
+    """[token, expert]: whether it chooses it."""
     drawn = _drawn(experts, per_token, skew, seed, groups, kept)
     if not drawn or len(drawn[0]) < tokens:
         random = np.random.default_rng(seed)
         times = np.arange(1, experts + 1, dtype=float) ** skew
         random.shuffle(times)
         drawn[:] = [np.packbits(_choices(random, tokens, times, per_token, groups, kept), axis=1)]
-    return _rows(np.unpackbits(drawn[0][:tokens], axis=1, count=experts))
+    return np.unpackbits(drawn[0][:tokens], axis=1, count=experts)
 
 
 @lru_cache(maxsize=512)

@@ -187,8 +187,8 @@ class Network:
         if limit_bytes_per_s == flow.limit_bytes_per_s:
             return
         batch = next((c.batch for c, _ in flow.pulls if c.batch and flow in c.batch.flows), None)
-        if batch is not None and inf in (limit_bytes_per_s, flow.limit_bytes_per_s):
-            self._batches.dissolve(batch)  # it knows no limit of this flow, or can take none back
+        if batch is not None and inf in (limit_bytes_per_s, flow.limit_bytes_per_s):  # it gives and takes no limits
+            self._batches.dissolve(batch)
             batch = None
         for capacity, pull in flow.pulls:
             capacity.release(pull * flow.solo_rate)
@@ -285,8 +285,6 @@ class Network:
             flow.queued_ps = finish_ps
             heappush(self._heap, (finish_ps, flow.serial, flow))
 
-    # ends ----------------------------------------------------------------------------------------------------------
-
     def _arm(self) -> None:
         """Set the alarm to the first end."""
         at_ps = self._first_ps()
@@ -299,9 +297,7 @@ class Network:
         """When the first flow ends; NEVER if none does."""
         batch_ps = self._batches.next_ps() if self._batches.here else NEVER
         at_ps = self._ends.first_ps()
-        if at_ps is None:
-            return batch_ps
-        return at_ps if batch_ps == NEVER or at_ps <= batch_ps else batch_ps
+        return batch_ps if at_ps is None or NEVER != batch_ps < at_ps else at_ps
 
     def _finish(self) -> None:
         env = self.env

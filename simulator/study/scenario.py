@@ -19,7 +19,9 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, SerializeAsAny, model_validator
 
 from simulator.errors import InputError
+from simulator.model.config import transformer_of
 from simulator.model.layout import deal
+from simulator.model.transformer import Model
 from simulator.program.rank import Rank
 from simulator.program.world import Groups
 from simulator.replay.rates import RateChange
@@ -165,11 +167,13 @@ KnobsT = TypeVar("KnobsT", bound=BaseModel, covariant=True)
 
 @dataclass(frozen=True)
 class Case(Generic[BatchT, LayoutT, KnobsT]):
-    """What a rank program may read: shapes, ranks, batch, layout, routing, knobs, the seed of all draws, and how much
-    memory of a rank can be used. A workload says which of these it reads: `Case[Prompts, Layout, Knobs]`.
+    """What a rank program may read: shapes and modules of the model, ranks, batch, layout, routing, knobs, the seed of
+    all draws, how much memory of a rank can be used, the software generation of its kernels, and what drives collectives
+    on this machine. A workload says which of these it reads: `Case[Prompts, Layout, Knobs]`.
     """
 
     shapes: ModelShapes
+    model: Model
     cards: int
     ranks: int
     batch: BatchT
@@ -178,6 +182,8 @@ class Case(Generic[BatchT, LayoutT, KnobsT]):
     knobs: KnobsT
     seed: int
     usable_bytes: float = inf
+    kernels: str = ""
+    engines: tuple[str, ...] = ()
 
     def micro_batch_lengths(self: Case[Prompts, Any, Any], number: int, parts: int) -> tuple[int, ...]:
         """The prompts of one of `parts` micro-batches of the whole batch."""
@@ -217,7 +223,7 @@ class Scenario(Part):
     kernels: str = Field(description="software generation of the kernels, one of the machine's")
     cards: PositiveInt = Field(description="what is bought; a card may carry several dies, each of them a rank")
     batch: SerializeAsAny[Part]
-    layout: SerializeAsAny[Part] = Layout()
+    layout: SerializeAsAny[BaseModel] = Layout()
     routing: RoutingSpec = RoutingSpec()
     knobs: SerializeAsAny[BaseModel]
     workload: Workload = Field(exclude=True)
@@ -289,4 +295,6 @@ class Scenario(Part):
         ranks = self.cards * machine.dies_per_card.count
         usable_bytes = machine.chip.hbm.capacity.si * machine.chip.hbm.usable.si
         parts = {name: reads.part(name, getattr(self, name)) for name in ("batch", "layout", "routing", "knobs")}
-        return Case(reads.shapes(self.shapes()), self.cards, ranks, **parts, seed=seed, usable_bytes=usable_bytes)
+        model = transformer_of(override_model(load_model(self.model), self.model_changes))
+        return Case(reads.shapes(self.shapes()), model, self.cards, ranks, **parts, seed=seed,
+                    usable_bytes=usable_bytes, kernels=self.kernels, engines=tuple(machine.collectives))

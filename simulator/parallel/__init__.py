@@ -1,0 +1,1 @@
+"""Meshes of ranks, the borders between placements, expert exchanges, and the memory ledger that follows."""

@@ -1,0 +1,81 @@
+"""Borders between pieces of a layer: what a rank holds of a group's tokens, what it needs, and the collective between.
+
+Forms in which the ranks of a group hold the values of the same tokens (as DTensor's placements: Replicate, Shard,
+Partial): ``all`` (every rank has them all), ``own`` (each has its equal share of the tokens), ``partial`` (each has a
+partial sum of all), ``heads`` (each has its share of every token's values).
+
+    gives     needs   collective           bytes of a rank of n, for tokens of so many bytes
+    own       all     AllGather            its share to all
+    partial   all     AllReduce            the whole buffer
+    partial   own     ReduceScatter        a share of every rank's buffer
+    heads     own     All2All              its heads of a share of the tokens, to each
+    own       heads   All2All              the same, back
+    heads     all     AllGather            its heads of all tokens to all
+    all       own, heads, partial   none   a rank takes its part of what it has
+
+All others are none (the form stays) or not needed. Groups of one rank need none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from simulator.program.rank import Event, Group
+
+Form = Literal["all", "own", "partial", "heads"]
+
+COLLECTIVES: dict[tuple[Form, Form], str] = {
+    ("own", "all"): "all_gather",
+    ("partial", "all"): "all_reduce",
+    ("partial", "own"): "reduce_scatter",
+    ("heads", "own"): "all_to_all",
+    ("own", "heads"): "all_to_all",
+    ("heads", "all"): "all_gather",
+}
+FREE: set[tuple[Form, Form]] = {("all", "own"), ("all", "heads")}
+
+
+@dataclass(frozen=True)
+class Engines:
+    """What drives collectives: `small` up to `small_bytes` of an AllReduce's buffer, `large` beyond and for the rest.
+
+    algorithm, small_algorithm: how they go about it (`collective.algorithms`).
+    """
+
+    large: str
+    algorithm: str = "direct"
+    small: str = ""
+    small_bytes: float = 0.0
+    small_algorithm: str = "direct"
+
+    def of(self, kind: str, size_bytes: float) -> tuple[str, str]:
+        """Engine and algorithm of a collective: an AllReduce's `size_bytes` are its buffer's."""
+        if self.small and kind == "all_reduce" and size_bytes <= self.small_bytes:
+            return self.small, self.small_algorithm
+        if kind == "all_to_all":
+            return self.large, "direct"
+        return self.large, self.algorithm
+
+
+def cross(group: Group, name: str, gives: Form, needs: Form, tokens: int, row_bytes: float,
+          engines: Engines) -> Event | None:
+    """Launch the collective that turns one form of a group's tokens into another; None if there is none to launch.
+
+    tokens: of the whole group. row_bytes: of all values of one token. ValueError for a border that is in no table.
+    """
+    if group.size == 1 or gives == needs or (gives, needs) in FREE or not tokens:
+        return None
+    kind = COLLECTIVES.get((gives, needs))
+    if kind is None:
+        raise ValueError(f"{name}: no collective turns '{gives}' into '{needs}'")
+    whole = round(tokens * row_bytes)
+    share = -(-tokens // group.size) * row_bytes
+    via, algorithm = engines.of(kind, whole)
+    if kind == "all_reduce":
+        return group.all_reduce(name, whole, via, algorithm)
+    if kind == "reduce_scatter":
+        return group.reduce_scatter(name, round(share), via, algorithm)
+    if kind == "all_to_all":
+        return group.all_to_all(name, round(share / group.size), via, algorithm)
+    return group.all_gather(name, round(share if gives == "own" else whole / group.size), via, algorithm)

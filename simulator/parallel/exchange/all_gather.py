@@ -1,0 +1,38 @@
+"""AllGather of all tokens of a stage before the experts, ReduceScatter of their partial sums behind them.
+
+Every rank computes its experts (or its columns of them) on their rows of all tokens, padded to the fullest rank's.
+"""
+
+from __future__ import annotations
+
+from simulator.parallel.border import Form, cross
+from simulator.parallel.exchange.task import ExpertTask
+
+
+class AllGather:
+    """All tokens to all ranks."""
+
+    needs: Form = "own"
+    gives: Form = "own"
+
+    def __init__(self, task: ExpertTask) -> None:
+        self._task = task
+        self._group = task.npu.group("stage")
+        self._tokens = max(task.own) * self._group.size
+
+    def dispatch(self) -> None:
+        """Tokens, then the experts that they chose and their weights."""
+        task = self._task
+        row_bytes = task.model.hidden * task.stack.wire_bytes
+        cross(self._group, "dispatch.tokens", "own", "all", self._tokens, row_bytes, task.engines)
+        cross(self._group, "dispatch.choices", "own", "all", self._tokens, 8 * task.experts.per_token, task.engines)
+
+    def compute(self) -> None:
+        """Local experts on their rows of all tokens."""
+        task = self._task
+        task.launch_experts(lambda _: self._tokens, task.routed(task.own).rows)
+
+    def combine(self) -> None:
+        """Sums of own tokens, BF16."""
+        task = self._task
+        cross(self._group, "combine.sums", "partial", "own", self._tokens, 2.0 * task.model.hidden, task.engines)

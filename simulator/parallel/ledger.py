@@ -1,0 +1,128 @@
+"""What the fullest rank keeps in memory: derived from what modules declare, the mesh, and the tokens in flight."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from simulator.model.layout import split
+from simulator.model.transformer import (
+    Attention,
+    Experts,
+    Grouped,
+    Latent,
+    Layer,
+    Model,
+    Weight,
+    draft_weights,
+    end_weights,
+    kv_bytes,
+    layer_weights,
+    weight_bytes,
+    weight_dtype,
+)
+from simulator.parallel.mesh import Mesh
+
+Item = tuple[str, str, float]  # name, category, bytes on one rank
+TITLES = {
+    "attention": "attention", "dense": "dense FFN", "gate": "router", "experts": "routed experts",
+    "shared": "shared experts", "embedding": "embedding", "head": "LM head", "draft": "draft projection",
+}  # fmt: skip
+
+
+def stages_of(model: Model, mesh: Mesh) -> list[tuple[int, ...]]:
+    """The numbers of the layers of each pipeline stage: neighbours, as many each as can be, the first ones more."""
+    found, first = [], 0
+    for count in split(len(model.layers), mesh.pp):
+        found.append(tuple(range(first, first + count)))
+        first += count
+    return found
+
+
+def weights_of(model: Model, mesh: Mesh, stage: int, drafts: bool) -> list[Item]:
+    """Weights of one rank of a stage. drafts: whether the MTP layers are loaded, on the last stage."""
+    sizes: dict[str, float] = defaultdict(float)
+    layers = [model.layers[number] for number in stages_of(model, mesh)[stage]]
+    for weight in _kept(model, mesh, stage, layers):
+        sizes[TITLES[weight.name.partition(".")[0]]] += _local_bytes(weight, model, mesh)
+    if drafts and stage == mesh.pp - 1:
+        for layer in model.drafts:
+            for weight in (*draft_weights(model), *layer_weights(layer, model.hidden)):
+                elements = _local_elements(weight, mesh)
+                sizes["draft layers"] += weight_bytes(model.precision.drafts, elements)
+    if absorbed := sum(_absorbed_bytes(layer.attention, mesh) for layer in layers):
+        sizes["attention: absorbed kv_b, BF16"] = absorbed
+    return [(title, "weights", size) for title, size in sizes.items() if size]
+
+
+def _kept(model: Model, mesh: Mesh, stage: int, layers: Sequence[Layer]) -> Iterator[Weight]:
+    """The weights of a stage: its layers, the embedding on the first and the head on the last one."""
+    for layer in layers:
+        yield from layer_weights(layer, model.hidden)
+    for weight in end_weights(model):
+        first, last = stage == 0, stage == mesh.pp - 1
+        if (first if weight.name == "embedding" else last) or (model.tied and last):
+            yield weight
+
+
+def _local_bytes(weight: Weight, model: Model, mesh: Mesh) -> float:
+    return weight_bytes(weight_dtype(weight, model.precision), _local_elements(weight, mesh))
+
+
+def _local_elements(weight: Weight, mesh: Mesh) -> float:
+    """Elements of a weight on one rank."""
+    module = weight.name.partition(".")[0]
+    if weight.shard == "experts":
+        copies = -(-weight.copies // mesh.ep) + mesh.redundant
+        return weight.elements / weight.copies * copies / (mesh.expert_tensor if weight.inputs > 1 else 1)
+    if weight.shard == "kv_heads":
+        return weight.elements / weight.copies * max(weight.copies // mesh.tp, 1)
+    if weight.shard == "vocabulary":
+        return weight.elements / mesh.split(module)
+    if not weight.shard:
+        return weight.elements
+    if weight.name == "attention.o":
+        return weight.elements / mesh.split("o_proj")
+    return weight.elements / (mesh.tp if module == "attention" else mesh.split(module))
+
+
+def _absorbed_bytes(attention: Attention, mesh: Mesh) -> float:
+    """The key/value up-projection of latent attention once more, as both products of decode want it (SGLang, vLLM)."""
+    if not isinstance(attention, Latent):
+        return 0.0
+    return 2.0 * attention.kv_lora * attention.heads * (attention.nope_dim + attention.v_dim) / mesh.tp
+
+
+def cache_bytes(model: Model, mesh: Mesh, tokens: Sequence[int], stage: int = 0) -> float:
+    """Bytes of the cache of one rank for requests with so many tokens each; heads that run out are kept twice."""
+    layers = tuple(replace(layer, attention=_local_cache(layer.attention, mesh))
+                   for layer in (model.layers[number] for number in stages_of(model, mesh)[stage]))  # fmt: skip
+    own = replace(model, layers=layers)
+    counts: dict[int, int] = defaultdict(int)
+    for held in tokens:
+        counts[-(-held // mesh.cp)] += 1
+    return float(sum(kv_bytes(own, held) * count for held, count in counts.items()))
+
+
+def _local_cache(attention: Attention, mesh: Mesh) -> Attention:
+    if not isinstance(attention, Grouped):
+        return attention
+    return replace(attention, kv_heads=max(attention.kv_heads // mesh.tp, 1))
+
+
+def activation_bytes(model: Model, mesh: Mesh, tokens: int, sampled: int) -> float:
+    """What one forward pass of so many tokens needs at once: hidden state, residual, its widest kernel, and logits."""
+    widest = max(_width(layer, model.hidden, mesh) for layer in model.layers)
+    logits = 4.0 * sampled * model.vocabulary / mesh.split("head")
+    return 2.0 * tokens * (2 * model.hidden + widest) + logits
+
+
+def _width(layer: Layer, hidden: int, mesh: Mesh) -> float:
+    """Values per token of the widest piece of a layer on one rank, what it reads and what it gives."""
+    attention, ffn = layer.attention, layer.feed_forward
+    size = attention.head_dim if isinstance(attention, Grouped) else attention.nope_dim + attention.rope_dim
+    inside = 4 * attention.heads / mesh.tp * size
+    if isinstance(ffn, Experts):  # rows as wide as the hidden state come in and go out
+        return max(inside, ffn.per_token * (2 * hidden + 3 * ffn.intermediate / mesh.expert_tensor))
+    return max(inside, 3 * ffn.intermediate / mesh.split("dense"))

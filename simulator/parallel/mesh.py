@@ -1,0 +1,176 @@
+"""The mesh of ranks that a model is spread over: named axes, the groups that follow, and what does not divide.
+
+Ranks are numbered from the inside out: tensor, context, data, pipeline. A stage (all ranks but the pipeline's) has
+``tp x cp x dp`` ranks; its experts lie on ``ep`` of them, and ``tp x cp x dp / ep`` neighbours split each expert.
+
+Worked example, tp=2, dp=4, ep=4: eight ranks; attention has four groups of two, (0, 1), (2, 3), ...; experts have four
+places of two ranks each, so that ranks 0, 2, 4, 6 exchange tokens with each other, and 1, 3, 5, 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+
+from simulator.errors import InputError
+from simulator.model.layout import blocks
+from simulator.model.transformer import Dense, Experts, Grouped, Model
+
+PLACED = ("o_proj", "dense", "shared", "head", "embedding")
+
+
+class Mesh(BaseModel):
+    """How many ranks share what. The five placements are numbers of neighbours that split a module's weights: 1 keeps a
+    copy on every rank; left out, those of a tensor-parallel group split it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tp: PositiveInt = Field(1, description="tensor parallelism: ranks that split the heads of attention")
+    cp: PositiveInt = Field(1, description="context parallelism: ranks that split the cached tokens of a request")
+    dp: PositiveInt = Field(1, description="data parallelism of attention: groups with requests of their own")
+    ep: PositiveInt = Field(1, description="expert parallelism: places of experts; the rest of a stage splits each")
+    pp: PositiveInt = Field(1, description="pipeline parallelism: stages of neighbouring layers")
+    o_proj: PositiveInt | None = Field(None, description="ranks that split the output projection (none: tp x cp)")
+    dense: PositiveInt | None = Field(None, description="ranks that split a dense FFN (none: tp x cp)")
+    shared: PositiveInt | None = Field(None, description="ranks that split the shared expert (none: tp x cp)")
+    head: PositiveInt | None = Field(None, description="ranks that split the LM head (none: tp x cp)")
+    embedding: PositiveInt | None = Field(None, description="ranks that split the embedding (none: tp x cp)")
+    redundant: int = Field(0, ge=0, description="expert slots of each place beyond those that hold every expert once")
+
+    @property
+    def tensor(self) -> int:
+        """Ranks that work on the same requests: tp x cp."""
+        return self.tp * self.cp
+
+    @property
+    def stage(self) -> int:
+        """Ranks of one pipeline stage."""
+        return self.tensor * self.dp
+
+    @property
+    def ranks(self) -> int:
+        """All of them."""
+        return self.stage * self.pp
+
+    @property
+    def expert_tensor(self) -> int:
+        """Neighbours that split each expert."""
+        return self.stage // self.ep
+
+    def split(self, module: str) -> int:
+        """How many ranks split a placed module's weights."""
+        given: int | None = getattr(self, module)
+        return self.tensor if given is None else given
+
+    def placed(self, own_tokens: bool) -> Mesh:
+        """The same where experts are reached from own tokens (`own_tokens`): the shared expert is whole on every rank,
+        if nothing else is said."""
+        if own_tokens and self.shared is None and self.tensor > 1:
+            return self.model_copy(update={"shared": 1})
+        return self
+
+    def words(self) -> str:
+        """The axes as `braid step --mesh` takes them."""
+        given = {name: getattr(self, name) for name in type(self).model_fields}
+        return ",".join(f"{name}={value}" for name, value in given.items() if value not in (None, 1, 0)) or "tp=1"
+
+
+def mesh_of(text: str) -> Mesh:
+    """"tp=8,ep=8" -> Mesh; InputError names what is no axis or no number, and the axes there are."""
+    axes = {}
+    for part in (one.strip() for one in text.split(",") if one.strip()):
+        name, equals, value = part.partition("=")
+        if name.strip() not in Mesh.model_fields or not equals or not value.strip().isdigit():
+            raise InputError(f"mesh '{text}': '{part}' is not AXIS=NUMBER; axes are {', '.join(Mesh.model_fields)}")
+        axes[name.strip()] = int(value)
+    if 0 in (axes.get(name, 1) for name in axes if name != "redundant"):
+        raise InputError(f"mesh '{text}': every axis has 1 rank or more")
+    return Mesh(**axes)
+
+
+def groups_of(mesh: Mesh) -> dict[str, list[tuple[int, ...]]]:
+    """The groups of ranks by name.
+
+    world: all. stage: of one pipeline stage. tensor: those that work on the same requests. cp: those of them that
+    split the cached tokens of the same heads. ep: those that exchange tokens. pipe: counterparts in all stages. o_proj,
+    dense, shared, head, embedding: those that split the module.
+    """
+    ranks, stage = mesh.ranks, mesh.stage
+    return {
+        "world": blocks(ranks, ranks),
+        "stage": blocks(ranks, stage),
+        "tensor": blocks(ranks, mesh.tensor),
+        "cp": strided(ranks, mesh.tensor, mesh.tp),
+        "ep": strided(ranks, stage, mesh.expert_tensor),
+        "pipe": strided(ranks, ranks, stage),
+        **{name: blocks(ranks, mesh.split(name), f"layout.{name}") for name in PLACED},
+    }
+
+
+def strided(ranks: int, size: int, step: int) -> list[tuple[int, ...]]:
+    """Of every block of `size` ranks, those `step` apart: strided(8, 4, 2) is [(0, 2), (1, 3), (4, 6), (5, 7)]."""
+    return [tuple(range(first + place, first + size, step)) for first in range(0, ranks, size) for place in range(step)]
+
+
+def coordinates_of(mesh: Mesh, rank: int) -> dict[str, int]:
+    """Where a rank is: stage, dp, cp, tp, and its place among those of an expert exchange."""
+    inside = rank % mesh.stage
+    return {"stage": rank // mesh.stage, "dp": inside // mesh.tensor, "cp": inside // mesh.tp % mesh.cp,
+            "tp": inside % mesh.tp, "place": inside // mesh.expert_tensor}  # fmt: skip
+
+
+def check(mesh: Mesh, model: Model) -> None:
+    """InputError names everything in which this mesh does not divide, or does not divide this model, and what would."""
+    if wrong := [*_own_mistakes(mesh), *_mistakes(mesh, model)]:
+        raise InputError("\n".join(f"mesh {mesh.words()}: {one}" for one in wrong))
+
+
+def _own_mistakes(mesh: Mesh) -> Iterator[str]:
+    """Where axes contradict each other."""
+    if mesh.stage % mesh.ep:
+        yield f"ep={mesh.ep} places do not divide the {mesh.stage} ranks of a stage; {_divisors(mesh.stage)} would"
+    for name in PLACED:
+        split = mesh.split(name)
+        if mesh.stage % split:
+            yield f"{name}={split} does not divide the {mesh.stage} ranks of a stage; {_divisors(mesh.stage)} would"
+        elif split not in (1, mesh.tensor) and mesh.tensor > 1:
+            yield f"{name}={split}: with tp x cp = {mesh.tensor} it may be 1 or {mesh.tensor}"
+
+
+def _mistakes(mesh: Mesh, model: Model) -> Iterator[str]:
+    """Where a mesh does not divide a model."""
+    sizes: Mapping[tuple[str, int, str, int], None] = dict.fromkeys(_sizes(mesh, model))
+    for axis, ranks, what, size in sizes:
+        if size % ranks:
+            yield f"{axis}={ranks} does not divide the {size} {what} of {model.name}; {_divisors(size, 64)} would"
+    for kv_heads in sorted({one.attention.kv_heads for one in model.layers if isinstance(one.attention, Grouped)}):
+        if kv_heads % mesh.tp and mesh.tp % kv_heads:
+            yield (f"tp={mesh.tp} neither divides the {kv_heads} heads of keys and values of {model.name}, nor is it a "
+                   "multiple of them")
+    if mesh.pp > len(model.layers):
+        yield f"pp={mesh.pp} stages are more than the {len(model.layers)} layers of {model.name}"
+    if mesh.ep > 1 and not any(isinstance(layer.feed_forward, Experts) for layer in model.layers):
+        yield f"ep={mesh.ep}: {model.name} has no experts; leave ep out"
+
+
+def _sizes(mesh: Mesh, model: Model) -> Iterator[tuple[str, int, str, int]]:
+    """What is divided by what: axis, ranks, what, size."""
+    for layer in (*model.layers, *model.drafts):
+        attention, ffn = layer.attention, layer.feed_forward
+        yield "tp", mesh.tp, "heads", attention.heads
+        if mesh.cp > 1:
+            yield "tp x cp", mesh.tensor, "heads", attention.heads
+        if isinstance(ffn, Dense):
+            yield "dense", mesh.split("dense"), "columns of the dense FFN", ffn.intermediate
+            continue
+        yield "tp x cp x dp / ep", mesh.expert_tensor, "columns of an expert", ffn.intermediate
+        yield "ep", mesh.ep, "experts, redundant ones counted,", ffn.routed + mesh.redundant * mesh.ep
+        if ffn.shared_intermediate:
+            yield "shared", mesh.split("shared"), "columns of the shared expert", ffn.shared_intermediate
+
+
+def _divisors(size: int, most: int = 4096) -> str:
+    """The numbers that divide a size, in words: "1, 2, 4 or 8"."""
+    found = [str(one) for one in range(1, min(size, most) + 1) if not size % one]
+    return " or ".join([", ".join(found[:-1]), found[-1]]) if found[1:] else found[0]

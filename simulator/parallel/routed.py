@@ -1,0 +1,111 @@
+"""Which rows go to which experts of which rank: even or drawn, with redundant slots; every rank finds the same.
+
+Up to `SAMPLE` tokens draw their experts one by one without replacement (`choices`), so that as many experts are touched
+as in truth; of more tokens every source draws how many rows go to each expert (multinomial).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from simulator import np
+from simulator.model.choices import blocks_of, chosen_by_source, even_rows
+from simulator.model.eplb import Placement, rebalance
+from simulator.model.routing import check_skew, power_law
+from simulator.model.transformer import Experts
+from simulator.program.task import SizeTable
+
+SAMPLE = 4096
+
+
+@dataclass(frozen=True)
+class Routing:
+    """skew: of a power law that experts are drawn from, None: even. seed: of the draws. places: ranks, or groups of
+    ranks, with whole experts. redundant: slots of each place beyond those that hold every expert once."""
+
+    skew: float | None
+    seed: int
+    places: int
+    redundant: int = 0
+
+
+@dataclass(frozen=True)
+class Routed:
+    """The tokens of every source, routed in one layer and micro-batch."""
+
+    experts: Experts
+    tokens: tuple[int, ...]
+    routing: Routing
+    layer: int
+    number: int
+
+    @property
+    def even(self) -> bool:
+        """Whether all places get the same rows, and all sources send the same."""
+        return self.routing.skew is None and len(set(self.tokens)) == 1
+
+    @cached_property
+    def counts(self) -> np.ndarray:
+        """[source, expert] rows; where routing is even, of all sources together: one row."""
+        e, skew = self.experts, self.routing.skew
+        if skew is None:
+            return np.array([even_rows(sum(self.tokens), e.routed, e.per_token)])
+        check_skew(e.routed, e.per_token, skew)
+        seed, total = (self.routing.seed, self.layer), sum(self.tokens)
+        if total <= SAMPLE:  # those of a later micro-batch are further tokens with the same popularity
+            tokens, limits = (self.number * total, *self.tokens), (e.groups, e.groups_per_token)
+            return chosen_by_source(tokens, e.routed, e.per_token, skew, seed, *limits)[1:]
+        random = np.random.default_rng((*seed, self.number + 1))
+        popularity = _popularity(self.experts, self.routing, self.layer)
+        return np.stack([random.multinomial(own * e.per_token, popularity) for own in self.tokens])
+
+    @cached_property
+    def rows(self) -> tuple[tuple[int, ...], ...]:
+        """Rows for every expert slot of every place."""
+        arriving = tuple(self.counts.sum(axis=0).tolist())
+        if not self.routing.redundant:
+            return tuple(blocks_of(arriving, self.routing.places))
+        return tuple(_placement(self.experts, self.routing, self.layer).rows(arriving))
+
+    def sizes(self, row_bytes: float) -> SizeTable:
+        """Bytes that every source sends to every place."""
+        if self.routing.skew is None:
+            return tuple((-(-own * self.experts.per_token // self.routing.places) * round(row_bytes),) *
+                         self.routing.places for own in self.tokens)  # fmt: skip
+        table = np.rint(self.counts @ self._shares * row_bytes).astype(int)
+        return tuple(map(tuple, table.tolist()))
+
+    @cached_property
+    def _shares(self) -> np.ndarray:
+        """[expert, place]: how much of an expert's rows goes to a place."""
+        shares = np.zeros((self.experts.routed, self.routing.places))
+        if self.routing.redundant:
+            placement = _placement(self.experts, self.routing, self.layer)
+            for place, slots in enumerate(placement.slots):
+                for expert in slots:
+                    shares[expert, place] += 1.0 / placement.copies[expert]
+            return shares
+        for place, block in enumerate(np.split(np.arange(self.experts.routed), self.routing.places)):
+            shares[block, place] = 1.0
+        return shares
+
+
+@lru_cache(maxsize=1024)
+def routed(experts: Experts, tokens: tuple[int, ...], routing: Routing, layer: int, number: int) -> Routed:
+    """The same object for all who take part in one exchange."""
+    return Routed(experts, tokens, routing, layer if routing.skew is not None else 0,
+                  number if routing.skew is not None else 0)  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def _placement(experts: Experts, routing: Routing, layer: int) -> Placement:
+    """Where experts live with redundant copies of the popular ones (EPLB)."""
+    return rebalance(_popularity(experts, routing, layer).tolist(), routing.places, routing.redundant)
+
+
+def _popularity(experts: Experts, routing: Routing, layer: int) -> np.ndarray:
+    """Of every expert of a layer, as `chosen_by_source` finds it with this seed."""
+    if routing.skew is None:
+        return np.full(experts.routed, 1.0 / experts.routed)
+    return power_law(experts.routed, routing.skew, np.random.default_rng((routing.seed, layer)))

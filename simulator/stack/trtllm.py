@@ -1,0 +1,9 @@
+"""TensorRT-LLM (PyTorch backend): attention rotates and writes the cache itself; a norm is part of its AllReduce.
+
+Source: NVIDIA/TensorRT-LLM, `_torch/models/modeling_llama.py` (AllReduceFusionOp.RESIDUAL_RMS_NORM), `_torch/
+attention_backend/trtllm.py` (rotation inside the attention operator).
+"""
+
+from simulator.stack.gpu import GpuStack
+
+STACK = GpuStack("trtllm", norm_in_all_reduce=True, rope=())

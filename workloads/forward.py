@@ -1,0 +1,328 @@
+"""A forward pass of one rank through its layers: the verbs that schedules are written in.
+
+A verb puts one piece of one micro-batch into the current stream: the kernels that the stack makes of it on this rank's
+shard, and the collective that a border between two placements needs. Between pieces the ranks of a tensor-parallel
+group hold either all their tokens, or (sequence parallelism, FlashComm) a share of them each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from simulator.die.kernels import Work
+from simulator.model.micro_batch import MicroBatch
+from simulator.model.transformer import Attention, Dense, Experts, Layer, Model
+from simulator.parallel.border import Engines, Form, cross
+from simulator.parallel.exchange.task import Exchange, ExchangeSettings, ExpertTask
+from simulator.parallel.exchange.ways import EXCHANGES
+from simulator.parallel.mesh import Mesh
+from simulator.program.rank import Event, Rank
+from simulator.stack.gpu import value_dim
+from simulator.stack.stacks import Stack
+
+COMM = "comm"
+
+
+@dataclass
+class Tokens:
+    """The tokens of a micro-batch on their way through the layers.
+
+    of_groups: how many every data-parallel group has. block: what gave their present values. form: how the
+    tensor-parallel group holds them. after: what the
+    next piece waits for beside its own stream. normed: the norm before the next piece was part of an AllReduce.
+    """
+
+    batch: MicroBatch
+    of_groups: tuple[int, ...]
+    form: Form = "all"
+    after: Event | None = None
+    normed: bool = False
+    exchange: Exchange | None = None
+    layer: int = -1
+    block: str = "embedding"
+
+
+class Forward:
+    """One pass of some micro-batches through `layers`, which are labelled with `numbers`.
+
+    residual_split: how tokens are held between pieces (see above). labelled: whether micro-batches are, too.
+    """
+
+    def __init__(self, npu: Rank, model: Model, mesh: Mesh, stack: Stack, engines: Engines, exchanges: ExchangeSettings,
+                 residual_split: bool, labelled: bool, numbers: Sequence[int], layers: Sequence[Layer]) -> None:
+        self.npu, self.model, self.mesh, self.stack, self.engines = npu, model, mesh, stack, engines
+        self._exchanges, self._labelled = exchanges, labelled
+        self._residual: Form = "own" if residual_split else "all"
+        self._layers = list(zip(numbers, layers, strict=True))
+        self._number, self._layer = -1, layers[0]
+
+    # --- where pieces go ---------------------------------------------------------------------------------------------
+
+    def layers(self) -> Iterator[Layer]:
+        """Layer after layer; what is launched is labelled with it."""
+        for number, layer in self._layers:
+            self._number, self._layer = number, layer
+            with self.npu.scope(layer=number):
+                yield layer
+
+    def is_dense(self, layer: Layer) -> bool:
+        """Whether its feed-forward is dense."""
+        return isinstance(layer.feed_forward, Dense)
+
+    def beside(self, verb: Callable[[Tokens], None], tokens: Tokens) -> None:
+        """A piece in the communication stream, after all that is in the current one so far."""
+        npu, before, launched = self.npu, self.npu.record(), len(self.npu.program.items)
+        with npu.stream(COMM):
+            npu.wait(before)
+            verb(tokens)
+            if len(npu.program.items) > launched:
+                tokens.after = npu.record()
+
+    @contextmanager
+    def on(self, stream: str, tokens: Tokens) -> Iterator[None]:
+        """Pieces of a micro-batch in a stream of their own, after what it has behind it."""
+        with self.npu.stream(stream):
+            self._wait(tokens)
+            yield
+            tokens.after = self.npu.record()
+
+    # --- attention ---------------------------------------------------------------------------------------------------
+
+    def attend(self, tokens: Tokens) -> None:
+        """Norm, projections, attention of this rank's heads, output projection; first what the layer before left."""
+        self.finalize(tokens)
+        with self._of(tokens):
+            attention, mesh = self._layer.attention, self.mesh
+            tokens.block = "attention"
+            self._norm(tokens, "attention")
+            self._cross(tokens, "attention.gather", "all", self._gather_bytes())
+            self._launch(self.stack.attend(self.model, attention, tokens.batch, mesh.tp, mesh.cp))
+            if mesh.cp > 1:
+                self._merge(attention, tokens)
+            self._project_back(attention, tokens)
+
+    def _merge(self, attention: Attention, tokens: Tokens) -> None:
+        """Each rank has partial results of the same heads over its own keys, and gets the others' of some."""
+        count, heads = tokens.batch.tokens, attention.heads // self.mesh.tp
+        row_bytes = heads * (2.0 * value_dim(attention) + 4.0)  # BF16, and an FP32 sum of exponentials for each head
+        self.npu.group("cp").all_to_all("attention.merge", round(count * row_bytes / self.mesh.cp),
+                                        self.engines.of("all_to_all", count * row_bytes)[0])  # fmt: skip
+        self._launch(self.stack.merge(count, heads // self.mesh.cp * value_dim(attention), self.mesh.cp))
+
+    def _project_back(self, attention: Attention, tokens: Tokens) -> None:
+        """The output projection, by the ranks that split it."""
+        split, tensor, count = self.mesh.split("o_proj"), self.mesh.tensor, tokens.batch.tokens
+        width = 2.0 * attention.heads * value_dim(attention)
+        if split == tensor:
+            self._launch(self.stack.output(self.model, attention, count, tensor))
+            tokens.form = "partial" if tensor > 1 else "all"
+        elif split == 1:
+            tokens.form = "heads"
+            self._cross(tokens, "attention.heads_to_tokens", "own", width)
+            self._launch(self.stack.output(self.model, attention, self._held(tokens), 1))
+        else:
+            group = self.npu.group("o_proj")
+            cross(group, "attention.tokens_to_heads", "own", "heads", count * split, width, self.engines)
+            self._launch(self.stack.output(self.model, attention, count * split, split))
+            cross(group, "attention.reduce_scatter", "partial", "own", count * split, self._row_bytes, self.engines)
+
+    def reduce(self, tokens: Tokens) -> None:
+        """Partial sums to sums, in the form in which tokens are held between pieces."""
+        with self._of(tokens):
+            self._reduce(tokens)
+
+    def _reduce(self, tokens: Tokens) -> None:
+        summed = tokens.form == "partial" and self._residual == "all"
+        name = _SUMS.get((tokens.form, self._residual), "gather")
+        self._cross(tokens, f"{tokens.block}.{name}", self._residual, self._row_bytes)
+        tokens.normed = summed and self.stack.norm_in_all_reduce
+
+    # --- feed-forward ------------------------------------------------------------------------------------------------
+
+    def feed_forward(self, tokens: Tokens, layer: Layer) -> None:
+        """The whole of it in the current stream."""
+        if isinstance(layer.feed_forward, Dense):
+            self.dense(tokens)
+            self.reduce(tokens)
+            return
+        self.route(tokens)
+        self.dispatch(tokens)
+        self.shared(tokens)
+        self.experts(tokens)
+        self.combine(tokens)
+        self.finalize(tokens)
+
+    def dense(self, tokens: Tokens) -> None:
+        """Norm and a dense FFN, by the ranks that split it."""
+        with self._of(tokens):
+            ffn = self._layer.feed_forward
+            assert isinstance(ffn, Dense)
+            self._norm(tokens, "dense")
+            self._split("dense", tokens, lambda count, shards: self.stack.dense(self.model, ffn, count, shards))
+            tokens.block = "ffn"
+
+    def route(self, tokens: Tokens) -> None:
+        """Norm, router and top-k."""
+        with self._of(tokens):
+            self._norm(tokens, "gate")
+            tokens.exchange = self._exchange(tokens)
+            tokens.layer, tokens.block = self._number, "ffn"
+            self._cross(tokens, "gate.gather", tokens.exchange.needs, self._gather_bytes())
+            self._launch(self.stack.route(self.model, self._experts, self._held(tokens)))
+
+    def shared(self, tokens: Tokens) -> None:
+        """The shared expert on what the router had; it waits for no exchange."""
+        with self.npu.scope(micro_batch=self._label(tokens)):
+            form = tokens.form
+            experts = self._experts
+            self._split("shared", tokens, lambda count, shards: self.stack.shared(self.model, experts, count, shards))
+            tokens.form = form
+
+    def dispatch(self, tokens: Tokens) -> None:
+        """Tokens to their experts."""
+        with self._of(tokens):
+            _exchange_of(tokens).dispatch()
+
+    def experts(self, tokens: Tokens) -> None:
+        """The local experts; where sums are partial, the shared expert's are added before they are summed up."""
+        with self._of(tokens):
+            exchange = _exchange_of(tokens)
+            exchange.compute()
+            if exchange.gives == "partial":
+                self._launch(self.stack.finalize(self.model, self._experts, tokens.batch.tokens))
+                tokens.form = "partial" if self.mesh.tensor > 1 else "all"
+
+    def combine(self, tokens: Tokens) -> None:
+        """Results back to their tokens."""
+        with self._of(tokens):
+            exchange = _exchange_of(tokens)
+            exchange.combine()
+            if exchange.gives == "partial":
+                self._reduce(tokens)
+                tokens.exchange = None
+
+    def finalize(self, tokens: Tokens) -> None:
+        """Results summed where their tokens are, with the shared expert's; nothing where that is done."""
+        if tokens.exchange is None:
+            return
+        with self.npu.scope(layer=tokens.layer), self._of(tokens):
+            self._launch(self.stack.finalize(self.model, self._experts, self._held(tokens)))
+            self._reduce(tokens)
+            tokens.exchange = None
+
+    def _exchange(self, tokens: Tokens) -> Exchange:
+        task = ExpertTask(self.npu, self.stack, self.model, self._experts, self.mesh, self.engines, self._exchanges,
+                          self._number, tokens.batch.number, tokens.of_groups)
+        return EXCHANGES[self._exchanges.name](task)
+
+    @property
+    def _experts(self) -> Experts:
+        ffn = self._layer.feed_forward
+        assert isinstance(ffn, Experts)
+        return ffn
+
+    # --- before and behind the layers --------------------------------------------------------------------------------
+
+    def embed(self, tokens: Tokens) -> None:
+        """Rows of the embedding, by the ranks that split it."""
+        with self._of(tokens):
+            shards = self.mesh.split("embedding")
+            self._launch(self.stack.embed(self.model, tokens.batch.tokens, shards))
+            tokens.form = "partial" if shards == self.mesh.tensor > 1 else "all"
+            self._reduce(tokens)
+
+    def head(self, tokens: Tokens) -> None:
+        """Last norm, logits of the rows that are sampled, by the ranks that split the vocabulary, and the sampling."""
+        self.finalize(tokens)
+        with self._of(tokens):
+            split, rows, model = self.mesh.split("head"), tokens.batch.sampled, self.model
+            self._cross(tokens, "head.gather", "all", self._row_bytes)
+            if not rows:
+                return
+            group, together = self.npu.group("head"), rows
+            if split > self.mesh.tensor:
+                together = rows * split
+                cross(group, "head.gather_tokens", "own", "all", together, self._row_bytes, self.engines)
+            self._launch(self.stack.head(model, rows, together, split))
+            cross(group, "head.gather_logits", "heads", "all", together, 2.0 * model.vocabulary, self.engines)
+            self._launch(self.stack.sample(model, rows))
+
+    def project(self, tokens: Tokens) -> None:
+        """Into a draft layer: the sampled tokens' embedding beside the hidden state."""
+        self.embed(tokens)
+        with self._of(tokens):
+            self._launch(self.stack.project(self.model, tokens.batch.tokens))
+
+    # --- parts -------------------------------------------------------------------------------------------------------
+
+    def _split(self, module: str, tokens: Tokens, kernels: Callable[[int, int], Any]) -> None:
+        """A feed-forward by the ranks that split it: a tensor-parallel group, each alone, or neighbours with others."""
+        split, tensor = self.mesh.split(module), self.mesh.tensor
+        if split == tensor:
+            self._cross(tokens, f"{module}.gather", "all", self._gather_bytes())
+            self._launch(kernels(tokens.batch.tokens, tensor))
+            tokens.form = "partial" if tensor > 1 else "all"
+        elif split == 1:
+            self._cross(tokens, f"{module}.own", "own", self._row_bytes)
+            self._launch(kernels(self._held(tokens), 1))
+        else:
+            group, together = self.npu.group(module), max(tokens.of_groups) * split
+            if launched := kernels(together, split):
+                cross(group, f"{module}.gather", "own", "all", together, self._gather_bytes(), self.engines)
+                self._launch(launched)
+                cross(group, f"{module}.reduce_scatter", "partial", "own", together, self._row_bytes, self.engines)
+
+    def _norm(self, tokens: Tokens, block: str) -> None:
+        if not tokens.normed:
+            self._launch(self.stack.norm(self.model, self._held(tokens), block))
+        tokens.normed = False
+
+    def _held(self, tokens: Tokens) -> int:
+        """Tokens that this rank has in the present form."""
+        count = tokens.batch.tokens
+        return -(-count // self.mesh.tensor) if tokens.form == "own" else count
+
+    @property
+    def _row_bytes(self) -> float:
+        """Of a token's hidden state, BF16."""
+        return 2.0 * self.model.hidden
+
+    def _gather_bytes(self) -> float:
+        """Of a token's hidden state where it is quantised before it is gathered."""
+        return float(self.stack.wire_bytes * self.model.hidden)
+
+    def _cross(self, tokens: Tokens, name: str, needs: Form, row_bytes: float) -> None:
+        cross(self.npu.group("tensor"), name, tokens.form, needs, tokens.batch.tokens, row_bytes, self.engines)
+        tokens.form = needs
+
+    def _launch(self, kernels: Sequence[tuple[str, Work]]) -> None:
+        """Kernels one after the other; their weights are known to L2 by layer and name."""
+        for name, work in kernels:
+            named = replace(work, weights=f"{self._number}.{name}") if work.weight_bytes else work
+            self.npu.launch(named, name)
+
+    @contextmanager
+    def _of(self, tokens: Tokens) -> Iterator[None]:
+        """A piece of a micro-batch: labelled with it, and after what it waits for."""
+        self._wait(tokens)
+        with self.npu.scope(micro_batch=self._label(tokens)):
+            yield
+
+    def _label(self, tokens: Tokens) -> int:
+        return tokens.batch.number if self._labelled else -1
+
+    def _wait(self, tokens: Tokens) -> None:
+        if tokens.after is not None:
+            self.npu.wait(tokens.after)
+            tokens.after = None
+
+
+_SUMS: dict[tuple[Form, Form], str] = {("partial", "all"): "all_reduce", ("partial", "own"): "reduce_scatter"}
+
+
+def _exchange_of(tokens: Tokens) -> Exchange:
+    assert tokens.exchange is not None, "a layer is routed first"
+    return tokens.exchange

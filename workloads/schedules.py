@@ -1,0 +1,104 @@
+"""Orders in which the pieces of a layer go to streams, a function a published figure, in verbs.
+
+A schedule takes a pass through layers and its micro-batches. A verb puts one piece of one micro-batch into the current
+stream: attend, reduce (sum what attention gave), dense, or route, dispatch, shared, experts, combine, finalize.
+``beside(verb, a)`` puts it into the communication stream instead, after all that is in the current one so far; what
+follows of that micro-batch waits for it. ``on(stream, a)`` does so for a whole block. A layer that was not finalized is
+when the next one begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+Pass = Any  # workloads.transformer.Forward, which imports this
+Tokens = Any
+
+
+def one_stream(step: Pass, *batches: Tokens) -> None:
+    """Every piece after the other, micro-batch by micro-batch.
+
+    compute  attend a | reduce a | route a | dispatch a | shared a | experts a | combine a | ...
+    """
+    for layer in step.layers():
+        for a in batches:
+            step.attend(a)
+            step.reduce(a)
+            step.feed_forward(a, layer)
+
+
+def single_batch(step: Pass, a: Tokens) -> None:
+    """One batch whose shared expert runs under its dispatch (single-batch overlap, as SGLang's SBO).
+
+    compute  attend a | reduce a | route a | shared a   | experts a |           | finalize a
+    comm                                   | dispatch a |           | combine a |
+    """
+    for layer in step.layers():
+        step.attend(a)
+        step.reduce(a)
+        if step.is_dense(layer):
+            step.feed_forward(a, layer)
+            continue
+        step.route(a)
+        step.beside(step.dispatch, a)
+        step.shared(a)
+        step.experts(a)
+        step.beside(step.combine, a)
+        step.finalize(a)
+
+
+def two_batches(step: Pass, a: Tokens, b: Tokens) -> None:
+    """Communication of one micro-batch under computation of the other (two-batch overlap).
+
+    compute  attend a | attend b | route a | route b    | shared a, b             | experts a  | experts b
+    comm              | reduce a | reduce b | dispatch a | dispatch b             |            | combine a | combine b
+    """
+    for layer in step.layers():
+        for one in (a, b):
+            step.attend(one)
+            step.beside(step.reduce, one)
+        if step.is_dense(layer):
+            for one in (a, b):
+                step.dense(one)
+                step.beside(step.reduce, one)
+            continue
+        for one in (a, b):
+            step.route(one)
+            step.beside(step.dispatch, one)
+        for one in (a, b):
+            step.shared(one)
+        for one in (a, b):
+            step.experts(one)
+            step.beside(step.combine, one)
+
+
+def side_by_side(step: Pass, a: Tokens, b: Tokens) -> None:
+    """Attention of one micro-batch beside the feed-forward of the other, a stream each (CloudMatrix384). Both streams
+    may have cores of their own (`knobs.cores`): then no kernel of one waits for those of the other.
+
+    attention  attend a | attend b      | attend a'     | ...
+    moe                 | feed-forward a | feed-forward b | ...
+    """
+    for layer in step.layers():
+        for one in (a, b):
+            with step.on("attention", one):
+                step.attend(one)
+                step.reduce(one)
+            with step.on("moe", one):
+                step.feed_forward(one, layer)
+
+
+class Schedule(NamedTuple):
+    """A function of this file, and how many micro-batches it takes."""
+
+    order: Callable[..., None]
+    micro_batches: int
+
+
+SCHEDULES = {
+    "one_stream": Schedule(one_stream, 1),
+    "single_batch": Schedule(single_batch, 1),
+    "two_batches": Schedule(two_batches, 2),
+    "side_by_side": Schedule(side_by_side, 2),
+}

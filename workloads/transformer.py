@@ -1,0 +1,387 @@
+"""Any transformer on any mesh: prefill, decode, or both in one pass, of a model, a stack, a mesh and a schedule.
+
+`forward` has the pieces of a layer, `schedules` their order on streams; here is what stands around them: which tokens
+a rank works on, passes that follow each other (chunks of prompts, draft layers, stages of a pipeline), and what a
+scenario has to know (memory, groups, metrics).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+
+from simulator.errors import InputError
+from simulator.model.layout import cached_lengths, on_ranks, split
+from simulator.model.micro_batch import MicroBatch, parted
+from simulator.model.transformer import Dense, Layer, Model, with_precision
+from simulator.parallel.border import Engines, cross
+from simulator.parallel.exchange.task import ExchangeSettings
+from simulator.parallel.ledger import activation_bytes, cache_bytes, stages_of, weights_of
+from simulator.parallel.mesh import Mesh, check, coordinates_of, groups_of
+from simulator.program.rank import Rank
+from simulator.stack.stacks import stack_of
+from simulator.study import scenario
+from simulator.study.scenario import MemoryItem, Part, Workload
+from workloads.forward import Forward, Tokens
+from workloads.schedules import SCHEDULES, one_stream
+
+ROUNDS = 2  # of a pipeline that decodes: the first one fills it, the second is measured
+
+
+class Step(Part):
+    """What one step works on: requests of the whole mesh, dealt to its data-parallel groups."""
+
+    phase: Literal["decode", "prefill", "mixed"] = Field(
+        "decode", description="one token of every request, whole prompts, or chunks of prompts beside decode"
+    )
+    requests: int = Field(1, ge=0, le=10**6, description="that decode, or prompts of a prefill, over all ranks")
+    context: PositiveInt = Field(4096, description="tokens of each: cached ones in decode, new ones in prefill")
+    prefix: int = Field(0, ge=0, description="tokens of each prompt that are cached before it")
+    chunk: int = Field(0, ge=0, description="prompt tokens of a data-parallel group in one pass (0: all in one)")
+    prompt: int = Field(0, ge=0, description="mixed: prompt tokens that a data-parallel group prefills in the pass")
+    drafts: int = Field(0, ge=0, le=16, description="draft tokens of a request in one iteration (MTP, EAGLE)")
+    acceptance: float = Field(0.7, ge=0, le=1, description="probability of a draft token after those before it")
+    spread: float = Field(0.0, ge=0, le=2, description="coefficient of variation of the context between requests")
+
+    @property
+    def queries(self) -> int:
+        """Tokens of a request that an iteration verifies."""
+        return 1 + self.drafts
+
+    @property
+    def tokens_per_iteration(self) -> float:
+        """Expected output tokens of a request: 1 + p + p^2 + ..."""
+        return sum(self.acceptance**place for place in range(self.queries))
+
+
+class Knobs(BaseModel):
+    """The software stack and what it does."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schedule: Literal["one_stream", "single_batch", "two_batches", "side_by_side"] = Field(
+        "one_stream", description="the order of pieces on streams (workloads/schedules.py)"
+    )
+    exchange: Literal["all_reduce", "all_gather", "all_to_all", "put_collect"] = Field(
+        "all_reduce", description="how tokens reach their experts"
+    )
+    residual: Literal["replicated", "split"] = Field(
+        "replicated", description="between pieces a tensor-parallel rank has all tokens, or a share (FlashComm)"
+    )
+    precision: tuple[str, ...] = Field(
+        (), description="of modules, MODULE=DTYPE: attention, dense, experts, shared, head, kv, ... or all"
+    )
+    engine: str = Field("", description="what drives collectives: an engine of the machine (empty: as the stack does)")
+    algorithm: str = Field("", description="of AllGather, ReduceScatter and AllReduce on it (empty: as the stack does)")
+    small_engine: str = Field("", description="what drives AllReduce up to `small_mb` (empty: as the stack)")
+    small_mb: float = Field(8.0, ge=0, description="largest buffer of `small_engine`")
+    exchange_engine: str = Field("", description="what drives dispatch and combine (empty: as the others)")
+    graph: Literal["decode", "always", "never"] = Field("decode", description="phases that run as captured graphs")
+    programmatic_launch: bool = Field(False, description="a kernel's prologue runs beside its predecessor's end (PDL)")
+    prefetch_mb: float = Field(0.0, ge=0, description="weights of the next layer's attention that are brought into L2")
+    cores: str = Field(
+        "", pattern=r"^(\d+/\d+)?$", description="side_by_side: cores of the attention and the MoE stream, as 66/66"
+    )
+
+    @property
+    def parts(self) -> int:
+        """Micro-batches of the schedule."""
+        return SCHEDULES[self.schedule].micro_batches
+
+    def model_of(self, model: Model) -> Model:
+        """The model in the precision that is set; InputError names what is wrong."""
+        return _precise(model, self.precision)
+
+    def placed(self, mesh: Mesh) -> Mesh:
+        """The mesh with the shared expert where the exchange has tokens."""
+        return mesh.placed(self.exchange != "all_reduce")
+
+
+@cache
+def _precise(model: Model, words: tuple[str, ...]) -> Model:
+    pairs = [word.partition("=") for word in words]
+    if wrong := [f"'{name}{equals}{dtype}'" for name, equals, dtype in pairs if not equals]:
+        raise InputError(f"knobs.precision: {', '.join(wrong)}: write MODULE=DTYPE, as experts=mxfp4")
+    return with_precision(model, {name.strip(): dtype.strip() for name, _, dtype in pairs})
+
+
+Case = scenario.Case[Step, Mesh, Knobs]
+
+
+def partition(npu: Rank, case: Case) -> None:
+    """Cores of their own for the two streams of `side_by_side`, where the knobs say so."""
+    if case.knobs.cores and case.knobs.schedule == "side_by_side":
+        for stream, count in zip(("attention", "moe"), case.knobs.cores.split("/"), strict=True):
+            npu.confine(stream, stack_of(case.kernels).cores(int(count)))
+
+
+def engines_of(case: Case) -> Engines:
+    """What drives collectives: what the knobs say, or of what the stack would take the first that the machine has."""
+    knobs, stack = case.knobs, stack_of(case.kernels)
+    large = knobs.engine or _first(stack.engines, case.engines)
+    small = knobs.small_engine or _first(stack.small_engines, case.engines)
+    if not large:
+        raise InputError(f"knobs.engine: {stack.name} takes {', '.join(stack.engines)}, of which the machine has none; "
+                         f"it has {', '.join(case.engines)}")
+    return Engines(large, knobs.algorithm or stack.algorithm, "" if small == "none" else small, knobs.small_mb * 1e6)
+
+
+def _first(wanted: Sequence[str], there: Sequence[str]) -> str:
+    return next((one for one in wanted if one in there), "")
+
+
+# --- what a rank works on -------------------------------------------------------------------------------------------
+
+
+def batches_of(case: Case) -> list[list[MicroBatch]]:
+    """[pass][data-parallel group]: what each group works on; all of them take part in every pass."""
+    batch, dp = case.batch, case.layout.dp
+    if batch.phase == "decode":
+        return [_decoding(case)]
+    if batch.phase == "mixed":
+        chunk = ((batch.prompt, batch.prefix),) if batch.prompt else ()
+        return [[MicroBatch(0, one.decodes, chunk, 0, 0) for one in _decoding(case)]]
+    lengths = on_ranks([batch.context] * batch.requests, dp, length_aware=False)
+    chunks = [list(_chunks(one, batch.prefix, batch.chunk)) for one in lengths]
+    passes = max(map(len, chunks))
+    idle = MicroBatch(padded=1)  # takes part in exchanges with a token that counts for nothing
+    return [[one[number] if number < len(one) else idle for one in chunks] for number in range(passes)]
+
+
+def _decoding(case: Case) -> list[MicroBatch]:
+    """Requests of every data-parallel group; a captured graph pads all to the fullest."""
+    batch, dp = case.batch, case.layout.dp
+    drawn = cached_lengths(1, batch.requests, batch.context, batch.spread, case.seed)
+    lengths = on_ranks(drawn, dp, length_aware=False)
+    padded = max(map(len, lengths)) * batch.queries
+    return [MicroBatch(0, tuple((batch.queries, held) for held in one), (), 0, padded) for one in lengths]
+
+
+def _chunks(lengths: Sequence[int], prefix: int, budget: int) -> Iterator[MicroBatch]:
+    """Prompts of a data-parallel group in passes of at most `budget` new tokens, in order."""
+    pieces: list[tuple[int, int]] = []
+    ends, room = 0, budget
+    for length in lengths:
+        done = 0
+        while done < length:
+            piece = min(length - done, room) if budget else length
+            pieces.append((piece, prefix + done))
+            done, room = done + piece, room - piece
+            ends += done == length
+            if budget and not room:
+                yield MicroBatch(0, (), tuple(pieces), ends)
+                pieces, ends, room = [], 0, budget
+    if pieces:
+        yield MicroBatch(0, (), tuple(pieces), ends)
+
+
+def tokens_of(case: Case, groups: Sequence[MicroBatch], group: int, parts: int) -> list[Tokens]:
+    """The micro-batches of one data-parallel group in a pass, with the tokens of all groups."""
+    cut = [parted(one, parts) for one in groups]
+    return [Tokens(cut[group][number], tuple(one[number].tokens for one in cut)) for number in range(parts)]
+
+
+# --- the program ----------------------------------------------------------------------------------------------------
+
+
+def program(npu: Rank, case: Case) -> None:
+    """Pass after pass, then drafts."""
+    knobs, batch = case.knobs, case.batch
+    npu.program.captured = knobs.graph == "always" or (knobs.graph == "decode" and batch.phase == "decode")
+    npu.program.programmatic = knobs.programmatic_launch
+    partition(npu, case)
+    model = knobs.model_of(case.model)
+    for groups in batches_of(case):
+        group = _group(npu, groups)
+        if case.layout.pp > 1:
+            pipeline(npu, case, model, groups, group)
+            continue
+        tokens = tokens_of(case, groups, group, knobs.parts)
+        step = forward(npu, case, range(len(model.layers)), model.layers)
+        for one in tokens:
+            step.embed(one)
+        SCHEDULES[knobs.schedule].order(step, *tokens)
+        for one in tokens:
+            step.head(one)
+        if batch.drafts:
+            draft(npu, case, model, [one.batch for one in tokens], [one.of_groups for one in tokens])
+
+
+def forward(npu: Rank, case: Case, numbers: Sequence[int], layers: Sequence[Layer]) -> Forward:
+    """A pass of this rank through some layers."""
+    knobs = case.knobs
+    exchanges = ExchangeSettings(knobs.exchange, knobs.exchange_engine, case.routing.skew, case.seed)
+    return Forward(npu, knobs.model_of(case.model), knobs.placed(case.layout), stack_of(case.kernels), engines_of(case),
+                   exchanges, knobs.residual == "split", knobs.parts > 1, numbers, layers)
+
+
+def draft(npu: Rank, case: Case, model: Model, batches: Sequence[MicroBatch],
+          of_groups: Sequence[tuple[int, ...]]) -> None:
+    """One pass of a draft layer for each draft token: the first catches up with all tokens that were verified."""
+    layers = draft_layers(model)
+    for depth in range(case.batch.drafts):
+        queries = case.batch.queries if depth == 0 else 1
+        number = len(model.layers) + depth
+        step = forward(npu, case, [number], [layers[min(depth, len(layers) - 1)]])
+        each = [tuple(count // case.batch.queries * queries for count in one) for one in of_groups]
+        tokens = [Tokens(one.drafting(queries), counts) for one, counts in zip(batches, each, strict=True)]
+        with npu.scope(layer=number):
+            for one in tokens:
+                step.project(one)
+        SCHEDULES[case.knobs.schedule].order(step, *tokens)
+        with npu.scope(layer=number):
+            for one in tokens:
+                step.head(one)
+
+
+def draft_layers(model: Model) -> tuple[Layer, ...]:
+    """Its MTP layers, or (EAGLE) one more layer like its last one where that is dense; InputError if it has neither."""
+    if model.drafts:
+        return model.drafts
+    if isinstance(model.layers[-1].feed_forward, Dense):
+        return model.layers[-1:]
+    raise InputError(f"batch.drafts: {model.name} has no draft layer of its own, and no published one is in its file")
+
+
+def _group(npu: Rank, groups: Sequence[MicroBatch]) -> int:
+    """The data-parallel group of this rank; not asked where all have the same to do."""
+    if len(set(groups)) == 1:
+        return 0
+    group = npu.coordinate("dp")
+    assert isinstance(group, int)
+    return group
+
+
+# --- a pipeline -----------------------------------------------------------------------------------------------------
+
+
+def pipeline(npu: Rank, case: Case, model: Model, groups: Sequence[MicroBatch], group: int) -> None:
+    """Micro-batches through stages, forward only: as many at a time as there are stages, each on its way to the next.
+
+    stage 0  a | b | . | a' | b'       a token that the last stage samples goes back to the first one
+    stage 1    | a | b | .  | a' | b'
+    """
+    stage, pp = npu.coordinate("stage"), case.layout.pp
+    assert isinstance(stage, int)
+    numbers = stages_of(model, case.layout)[stage]
+    step = forward(npu, case, numbers, [model.layers[number] for number in numbers])
+    order = SCHEDULES[case.knobs.schedule].order if case.knobs.parts == 1 else one_stream
+    rounds = ROUNDS if case.batch.phase == "decode" else 1
+    for turn in range(rounds):
+        for tokens in tokens_of(case, groups, group, _in_flight(groups, pp)):
+            rows = tokens.batch.sampled
+            if stage:
+                _receive(npu, case, step, tokens, stage - 1)
+            else:
+                if turn:
+                    _message(npu, case, "pipeline.sampled", pp - 1, 8 * rows, sends=False)
+                step.embed(tokens)
+            order(step, tokens)
+            if stage < pp - 1:
+                step.finalize(tokens)
+                _message(npu, case, "pipeline.hidden", stage + 1, _share_bytes(case, model, tokens), sends=True)
+            else:
+                step.head(tokens)
+                if turn < rounds - 1:
+                    _message(npu, case, "pipeline.sampled", 0, 8 * rows, sends=True)
+
+
+def _in_flight(groups: Sequence[MicroBatch], pp: int) -> int:
+    """Micro-batches of a pipeline: one a stage, if every group has as many requests, or prompt tokens."""
+    least = min(len(one.decodes) or sum(new for new, _ in one.prompts) for one in groups)
+    return max(min(pp, least), 1)
+
+
+def _receive(npu: Rank, case: Case, step: Forward, tokens: Tokens, stage: int) -> None:
+    """This rank's share of the hidden states from its counterpart, then those of its tensor-parallel group."""
+    _message(npu, case, "pipeline.hidden", stage, _share_bytes(case, step.model, tokens), sends=False)
+    if case.knobs.residual == "split":
+        tokens.form = "own"
+        return
+    count = tokens.batch.tokens
+    cross(npu.group("tensor"), "pipeline.gather", "own", "all", count, 2.0 * step.model.hidden, engines_of(case))
+
+
+def _share_bytes(case: Case, model: Model, tokens: Tokens) -> int:
+    return 2 * model.hidden * -(-tokens.batch.tokens // case.layout.tensor)
+
+
+def _message(npu: Rank, case: Case, name: str, peer: int, size_bytes: int, sends: bool) -> None:
+    """To or from a counterpart: sends go beside what follows, and what follows a receipt waits for it."""
+    pipe, before = npu.group("pipe"), npu.record()
+    with npu.stream("send" if sends else "receive"):
+        if sends:
+            npu.wait(before)
+        moved = (pipe.send if sends else pipe.recv)(name, peer, size_bytes, engines_of(case).large)
+    if not sends:
+        npu.wait(moved)
+
+
+# --- what a scenario needs to know ----------------------------------------------------------------------------------
+
+
+def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
+    """Those of the mesh; what cannot be is refused, all at once."""
+    check(case.layout, case.knobs.model_of(case.model))
+    if case.layout.ranks != case.ranks:
+        raise InputError(f"mesh {case.layout.words()} has {case.layout.ranks} ranks, but cards={case.cards} are "
+                         f"{case.ranks}: set cards, or an axis, so that they are as many")
+    return groups_of(case.knobs.placed(case.layout))
+
+
+def coordinates(case: Case, rank: int) -> Mapping[str, object]:
+    """Where it is in the mesh."""
+    return coordinates_of(case.layout, rank)
+
+
+def memory(case: Case) -> list[MemoryItem]:
+    """The fullest rank: of the first or the last stage."""
+    mesh, model = case.knobs.placed(case.layout), case.knobs.model_of(case.model)
+    passes = batches_of(case)
+    held = max((_held(case, one) for groups in passes for one in groups), key=sum)
+    tokens = max(one.tokens for groups in passes for one in groups)
+    sampled = max(one.sampled for groups in passes for one in groups)
+
+    def items(stage: int) -> list[MemoryItem]:
+        return [*weights_of(model, mesh, stage, bool(case.batch.drafts)),
+                (f"cache, {model.precision.kv}", "KV", cache_bytes(model, mesh, held, stage)),
+                ("activations of one pass", "activations", activation_bytes(model, mesh, tokens, sampled))]
+
+    return max((items(stage) for stage in {0, mesh.pp - 1}), key=lambda found: sum(size for _, _, size in found))
+
+
+def _held(case: Case, batch: MicroBatch) -> list[int]:
+    """Tokens in the cache of every request of a group."""
+    if case.batch.phase == "prefill":
+        prompts = split(case.batch.requests, case.layout.dp)[0]
+        return [case.batch.prefix + case.batch.context] * prompts
+    return [*(queries + cached for queries, cached in batch.decodes), *(new + before for new, before in batch.prompts)]
+
+
+def measures(case: Case, seconds: float) -> Mapping[str, float]:
+    """Of the phase: TPOT, TTFT, and tokens per second, of the whole and per card."""
+    batch = case.batch
+    found: dict[str, float] = {}
+    if batch.phase == "prefill":
+        rate = batch.requests * batch.context / seconds
+        found = {"ttft_ms": seconds * 1e3, "latency_ms": seconds * 1e3}
+    else:
+        rate = batch.requests * batch.tokens_per_iteration / seconds
+        found = {"iteration_ms": seconds * 1e3, "tpot_ms": seconds * 1e3 / batch.tokens_per_iteration}
+    return {**found, "throughput_tok_s": rate, "throughput_tok_s_per_card": rate / case.cards}
+
+
+def readings(case: Case, columns: Mapping[str, Any]) -> Mapping[str, float]:
+    """Of a pipeline that decodes: from a token of the first round to the next one."""
+    if case.layout.pp == 1 or case.batch.phase != "decode":
+        return {}
+    ends = columns["end_ps"][columns["name"] == "head.sample"]
+    ranks = columns["rank"][columns["name"] == "head.sample"]
+    last = sorted(int(end) for end, rank in zip(ends, ranks, strict=True) if rank == ranks[0])
+    return measures(case, (last[-1] - last[len(last) // ROUNDS - 1]) / 1e12)
+
+
+TRANSFORMER = Workload(program, groups, coordinates, memory, measures, readings=readings)
