@@ -168,7 +168,7 @@ KnobsT = TypeVar("KnobsT", bound=BaseModel, covariant=True)
 @dataclass(frozen=True)
 class Case(Generic[BatchT, LayoutT, KnobsT]):
     """What a rank program may read: shapes and modules of the model, ranks, batch, layout, routing, knobs, the seed of
-    all draws, how much memory of a rank can be used, the software generation of its kernels, and what drives collectives
+    all draws, how much memory of a rank can be used, the software generation of its kernels, what drives collectives
     on this machine. A workload says which of these it reads: `Case[Prompts, Layout, Knobs]`.
     """
 

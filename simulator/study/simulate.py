@@ -107,16 +107,22 @@ def prepare(scenario: Scenario, seed: int = 0, record: Callable[..., World] = re
     try:
         groups = workload.groups(case)
         sizes_of(groups, case.ranks)  # ranks that do not divide are the mistake, whatever they would keep in memory
-        ledger = Ledger.of(f"{scenario.name}: the fullest rank", machine.chip.hbm)
-        for item in workload.memory(case):
-            if not isinstance(item, tuple | list) or len(item) != 3:
-                raise ValueError(f"memory: {item!r} is not (name, category, bytes)")
-            ledger.add(*item)  # type: ignore[arg-type]
+        ledger = ledger_of(scenario, case, machine)
         ledger.check()
         world = record(lambda npu: workload.program(npu, case), case.ranks, groups, partial(workload.coordinates, case))
     except (ProgramError, ValueError) as error:
         raise InputError(f"{scenario.name}: {located(error)}") from error
     return Prepared(scenario, machine, case, world, fabric, ledger, reads)
+
+
+def ledger_of(scenario: Scenario, case: Case, machine: MachineSpec) -> Ledger:
+    """What the fullest rank keeps in memory; ValueError where the workload gives something else than items."""
+    ledger = Ledger.of(f"{scenario.name}: the fullest rank", machine.chip.hbm)
+    for item in scenario.workload.memory(case):
+        if not isinstance(item, tuple | list) or len(item) != 3:
+            raise ValueError(f"memory: {item!r} is not (name, category, bytes)")
+        ledger.add(*item)  # type: ignore[arg-type]
+    return ledger
 
 
 @naming_settings
