@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from simulator import paths
 from simulator.errors import InputError
 from simulator.spec.typed_toml import TomlTable, overridden, read, validate
 from simulator.units import Count, PositiveCount, Quantity
+
+WeightDtype: TypeAlias = Literal["bf16", "fp8", "fp8_block", "int8", "int4", "mxfp4", "nvfp4"]
+CacheDtype: TypeAlias = Literal["bf16", "fp8", "int8"]
 
 LATENT = ("q_lora", "kv_lora", "rope_dim", "nope_dim", "v_dim")
 GROUPED = ("kv_heads", "head_dim")
