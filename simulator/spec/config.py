@@ -165,14 +165,15 @@ def _foreign(config: Mapping[str, Any], path: Path) -> Iterator[str]:
         yield line(str(path), "layer_types", other, f"{linear}: must be one of {', '.join(sorted(_SOFTMAX))}")
     if config.get("full_attention_interval") is not None:
         yield line(str(path), "full_attention_interval", config["full_attention_interval"], linear)
-    if set(config.get("attn_type_list") or (1,)) != {1}:
+    types = config.get("attn_type_list")
+    if types is not None and (not isinstance(types, list) or any(one != 1 for one in types)):
         yield line(str(path), "attn_type_list", config["attn_type_list"], f"{linear}: every layer must be of type 1")
     if config.get("is_encoder_decoder"):
         yield line(str(path), "is_encoder_decoder", True, "encoders cannot be expressed: a decoder alone is wanted")
     kind: Any = config.get("model_type")
     if kind is None:
         yield f"{path}: model_type: is missing: must be one of {', '.join(_FAMILIES)}"
-    elif kind not in _FAMILIES:
+    elif not isinstance(kind, str) or kind not in _FAMILIES:
         hint = did_you_mean(str(kind), _FAMILIES)
         yield line(str(path), "model_type", kind, f"must be one of {', '.join(_FAMILIES)}{hint}")
 
@@ -223,6 +224,8 @@ def _number(name: str, key: str, config: Mapping[str, Any], family: _Family) -> 
     wanted = "true or false" if name in _SWITCHES else f"a whole number, {least} or more"
     if name in _SWITCHES or isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"got {value!r}: must be {wanted}")
+    if value >= 2**53:
+        raise ValueError(f"got a number of {len(str(value))} digits: must be less than 2**53")
     return value
 
 

@@ -84,13 +84,15 @@ class PrecisionSpec(TomlTable):
 class PublishedSpec(TomlTable):
     """What is published of the whole model, to check its shapes against; no run reads it.
 
-    parameters: without MTP layers; active_parameters: of one token, with the head and without the embedding;
-    active_and_embedding: with both, where they are counted so. *_rounding: that a figure was rounded to multiples of.
+    parameters: without MTP layers; stored_parameters: with MTP layers, each with its own copies of embedding and head.
+    active_parameters: of one token, with the head and without the embedding; active_and_embedding: with both, where
+    they are counted so. *_rounding: the unit of the last digit, for figures that were rounded or cut.
     kv_bytes_per_token: of all layers, BF16.
     """
 
     parameters: PositiveCount | None = None
     parameters_rounding: PositiveCount | None = None
+    stored_parameters: PositiveCount | None = None
     active_parameters: PositiveCount | None = None
     active_and_embedding: PositiveCount | None = None
     active_rounding: PositiveCount | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -29,20 +29,17 @@ def precision_table(whole: Mapping[str, Any], text: Mapping[str, Any], path: Pat
     whole, text: the config, and the part of it that describes the language model. NVIDIA's checkpoints keep theirs in
     hf_quant_config.json beside the config.
     """
-    given = whole.get("quantization_config") or text.get("quantization_config")
-    source = f"{path}, quantization_config"
+    given, source = whole.get("quantization_config") or text.get("quantization_config"), f"{path}, quantization_config"
     beside = path.with_name("hf_quant_config.json")
-    if not given and path.name == "config.json" and beside.is_file():
-        given = json.loads(beside.read_text(encoding="utf-8")).get("quantization")
-        source = f"{beside}, quantization"
-    if not given:
-        return None
     try:
-        dtype = _dtype(given)
-    except ValueError as error:
-        mistakes.append(f"{path}: quantization_config.{error}")
+        if not given and path.name == "config.json" and beside.is_file():
+            given, source = _beside(beside), f"{beside}, quantization"
+        if not given:
+            return None
+        dtype, left_out = _dtype(_object(given)), _left_out(given)
+    except _WrongError as error:
+        mistakes.append(f"{source.replace(', ', ': ')}{error}")
         return None
-    left_out = [pattern for key in _LEFT_OUT for pattern in given.get(key) or ()]
     table = {module: dtype for module, names in _projections(text)
              if not any(_matches(pattern, name) for pattern in left_out for name in names)}
     if given.get("quant_method") == "mxfp4":
@@ -50,13 +47,53 @@ def precision_table(whole: Mapping[str, Any], text: Mapping[str, Any], path: Pat
     return {**table, **_cache(given), "source": source}
 
 
+class _WrongError(ValueError):
+    """What is wrong in a configuration: its text is ".key: got VALUE: what is right"."""
+
+    def __init__(self, key: str, got: Any, right: str) -> None:
+        super().__init__(line("", key and f".{key}", got, right).removeprefix(": "))
+
+
+def _beside(file: Path) -> Any:
+    """The quantisation in hf_quant_config.json."""
+    try:
+        return _object(json.loads(file.read_text(encoding="utf-8"))).get("quantization")
+    except (OSError, ValueError) as error:
+        raise _WrongError("", str(error), "must be a file of JSON with an object") from None
+
+
+def _object(given: Any, key: str = "") -> Mapping[str, Any]:
+    if not isinstance(given, dict):
+        raise _WrongError(key, given, "must be an object")
+    return given
+
+
+def _left_out(given: Mapping[str, Any]) -> list[str]:
+    """Patterns of modules that are not quantised, by any of the keys that methods have for them."""
+    for key in _LEFT_OUT:
+        found = given.get(key)
+        if not isinstance(found, list | None) or not all(isinstance(one, str) for one in found or ()):
+            raise _WrongError(key, found, "must be a list of names or patterns")
+        for pattern in found or ():
+            _check(pattern, key)
+    return [pattern for key in _LEFT_OUT for pattern in given.get(key) or ()]
+
+
+def _check(pattern: str, key: str) -> None:
+    """Refuses what is no regular expression."""
+    try:
+        re.compile(pattern.removeprefix("re:") if pattern.startswith("re:") else "")
+    except re.error as error:
+        raise _WrongError(key, pattern, f"is no regular expression: {error}") from None
+
+
 def _dtype(given: Mapping[str, Any]) -> str:
-    """The precision of what is quantised; ValueError with key, value and what is right."""
+    """The precision of what is quantised; _WrongError where it is none that is known."""
     method, algorithm = given.get("quant_method"), given.get("quant_algo")
     if algorithm is not None:
-        if algorithm not in _MODELOPT:
-            raise ValueError(_wrong("quant_algo", algorithm, f"must be one of {', '.join(_MODELOPT)}"))
-        return _MODELOPT[algorithm]
+        if str(algorithm) not in _MODELOPT:
+            raise _WrongError("quant_algo", algorithm, f"must be one of {', '.join(_MODELOPT)}")
+        return _MODELOPT[str(algorithm)]
     if method == "fp8":
         return _block(given.get("weight_block_size"), "weight_block_size")
     if method == "fbgemm_fp8":
@@ -65,19 +102,20 @@ def _dtype(given: Mapping[str, Any]) -> str:
         return "mxfp4"
     if method in ("awq", "gptq"):
         if given.get("bits") != 4:
-            raise ValueError(_wrong("bits", given.get("bits"), "must be 4"))
+            raise _WrongError("bits", given.get("bits"), "must be 4")
         return "int4"
     if given.get("config_groups"):
-        found = {_of_group(group) for group in given["config_groups"].values()}
+        groups = _object(given["config_groups"], "config_groups").values()
+        found = {_of_group(_object(group, "config_groups")) for group in groups}
         if len(found) > 1:
-            raise ValueError(_wrong("config_groups", ", ".join(sorted(found)), "must all be of one precision"))
+            raise _WrongError("config_groups", ", ".join(sorted(found)), "must all be of one precision")
         return found.pop()
-    raise ValueError(_wrong("quant_method", method, f"must be one of {_METHODS}"))
+    raise _WrongError("quant_method", method, f"must be one of {_METHODS}")
 
 
 def _of_group(group: Mapping[str, Any]) -> str:
     """The precision of one group of compressed-tensors (or of modelopt, which writes them alike)."""
-    weights, inputs = group.get("weights") or {}, group.get("input_activations")
+    weights, inputs = _object(group.get("weights") or {}, "config_groups.weights"), group.get("input_activations")
     kind, bits, size = weights.get("type"), weights.get("num_bits"), weights.get("group_size")
     if (kind, bits) == ("float", 8):
         return _block(weights.get("block_structure"), "config_groups.weights.block_structure")
@@ -88,20 +126,16 @@ def _of_group(group: Mapping[str, Any]) -> str:
     if (kind, bits) == ("float", 4) and size in (16, 32):
         return "nvfp4" if size == 16 else "mxfp4"
     right = "must be float of 8 bits, int of 8 with int activations, int of 4 alone, float of 4 in groups of 16 or 32"
-    raise ValueError(_wrong("config_groups.weights", f"{kind} of {bits} bits", right))
+    raise _WrongError("config_groups.weights", f"{kind} of {bits} bits", right)
 
 
-def _block(size: Sequence[int] | None, key: str) -> str:
+def _block(size: Any, key: str) -> str:
     """FP8 per tensor (or channel), or in blocks."""
     if size is None:
         return "fp8"
-    if list(size) != [128, 128]:
-        raise ValueError(_wrong(key, list(size), "must be [128, 128], or left out for a scale per tensor"))
+    if size != [128, 128]:
+        raise _WrongError(key, size, "must be [128, 128], or left out for a scale per tensor")
     return "fp8_block"
-
-
-def _wrong(key: str, got: Any, right: str) -> str:
-    return line("", key, got, right).removeprefix(": ")
 
 
 def _cache(given: Mapping[str, Any]) -> dict[str, str]:

@@ -213,7 +213,7 @@ class Scenario(Part):
     name: str = ""
     title: str
     machine: str = Field(description="name in topologies/, or path of a .toml file")
-    model: str = Field(description="name in workloads/models/, or path of a .toml file")
+    model: str = Field(description="name in workloads/models/, or path of a .toml file or a config.json")
     kernels: str = Field(description="software generation of the kernels, one of the machine's")
     cards: PositiveInt = Field(description="what is bought; a card may carry several dies, each of them a rank")
     batch: SerializeAsAny[Part]
