@@ -19,8 +19,8 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, SerializeAsAny, model_validator
 
 from simulator.errors import InputError
-from simulator.model.config import transformer_of
 from simulator.model.layout import deal
+from simulator.model.library import transformer_of
 from simulator.model.transformer import Model
 from simulator.program.rank import Rank
 from simulator.program.world import Groups
@@ -219,7 +219,7 @@ class Scenario(Part):
     name: str = ""
     title: str
     machine: str = Field(description="name in topologies/, or path of a .toml file")
-    model: str = Field(description="name in workloads/models/, or path of a .toml file")
+    model: str = Field(description="name in workloads/models/, or path of a .toml file or a config.json")
     kernels: str = Field(description="software generation of the kernels, one of the machine's")
     cards: PositiveInt = Field(description="what is bought; a card may carry several dies, each of them a rank")
     batch: SerializeAsAny[Part]
