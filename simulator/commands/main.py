@@ -17,14 +17,14 @@ import rich_click as click
 
 from simulator.commands.calibrate import calibrate
 from simulator.commands.compare import compare
-from simulator.commands.library import list_scenarios, show
+from simulator.commands.library import list_scenarios, machines, show
 from simulator.commands.results import bench, validate
 from simulator.commands.run import run
 from simulator.commands.sweep import ladder, sweep
 from simulator.commands.view import view
 from simulator.errors import BraidError, Interrupted
 
-_COMMANDS = {"list": list_scenarios, "show": show, "run": run, "compare": compare, "view": view, "sweep": sweep,
+_COMMANDS = {"list": list_scenarios, "machines": machines, "show": show, "run": run, "compare": compare, "view": view, "sweep": sweep,
              "ladder": ladder, "validate": validate, "bench": bench, "calibrate": calibrate}
 
 READER_GONE = 128 + 13

@@ -13,8 +13,9 @@ from typing import Any
 from simulator import paths
 from simulator.paths import did_you_mean
 from simulator.spec.levels import LINK_SETTINGS, cut_links, disagreeing_levels, slow_links
-from simulator.spec.machine import MachineSpec
+from simulator.spec.machine import CollectiveSpec, MachineSpec
 from simulator.spec.parts import whole_tables
+from simulator.spec.protocols import ALGORITHMS_OF
 from simulator.spec.typed_toml import overridden, validate
 from simulator.units import Quantity
 
@@ -61,12 +62,22 @@ def disagreements(spec: MachineSpec) -> Iterator[tuple[str, Any, str]]:
             sizes = [point.bytes_per_peer for point in points or []]
             if any(lower.si >= upper.si for lower, upper in pairwise(sizes)):
                 yield f"collectives.{name}.ladder.{kind}", sizes, "bytes_per_peer must rise from rung to rung"
+        yield from _protocols(name, collective)
     yield from disagreeing_levels(spec.fabric)
     for key, text, parsed in (("cut", spec.cut, cut_links), ("slow", spec.slow, slow_links)):
         try:
             parsed(text)
         except ValueError as error:
             yield f"fabric.{key}", text, str(error)
+
+
+def _protocols(name: str, engine: CollectiveSpec) -> Iterator[tuple[str, Any, str]]:
+    """Protocols of an algorithm that their kind does not have."""
+    for own, protocol in engine.protocols.items():
+        right = ALGORITHMS_OF[protocol.kind]
+        if protocol.algorithm not in right:
+            key = f"collectives.{name}.protocols.{own}.algorithm"
+            yield key, protocol.algorithm, f"algorithms of {protocol.kind} are {', '.join(right)}"
 
 
 def _generations(spec: MachineSpec) -> Iterator[tuple[str, Any, str]]:
