@@ -61,3 +61,46 @@ def kernels(folder: Path, machine: str | None, fits: bool, only: str | None, as_
                 click.echo(f"{where:13s} {one.what:28s} {one.text}")
     if as_json:
         click.echo(to_json(objects))
+
+
+@calibrate.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--machine", metavar="NAME", help="Only this machine: dgx_a100, dgx_h100, dgx_h200, dgx_b200, gb200_nvl72.")
+@click.option("--only", metavar="ENGINE", help="Only engines with this in their name, with * for any text.")
+@click.option("--fit", "out", type=click.Path(path_type=Path), metavar="FILE",
+              help="Fit the engines of --machine again and write them to FILE, a part of a machine.")
+@options.as_json
+def collectives(folder: Path, machine: str | None, only: str | None, out: Path | None, as_json: bool) -> None:
+    """Say how far engines of collectives are from measured ones, by kind, number of GPUs and size; with --fit, fit them.
+
+    FOLDER holds tables as systems/data of ai-dynamo/aiconfigurator has them: h100_sxm/comm/nccl/2.29.2/nccl_perf.parquet.
+    A line has the rows compared, the median of the relative errors, and the error that nine in ten rows are within.
+
+    \b
+    Examples:
+      # NCCL and the AllReduce kernels of vLLM, SGLang and TensorRT-LLM
+      braid calibrate collectives ~/systems/data --machine dgx_h100
+      # fit them, and write what a machine can extend
+      braid calibrate collectives ~/systems/data --machine dgx_h100 --fit mine.toml
+    """
+    from simulator.calibrate import collectives as tables
+    from simulator.commands.output import to_json
+    from simulator.errors import InputError
+    from simulator.paths import did_you_mean
+
+    if machine is not None and machine not in tables.CHIPS:
+        hint = did_you_mean(machine, tables.CHIPS)
+        raise InputError(f"no tables are read for machine '{machine}'{hint}; for {', '.join(tables.CHIPS)} they are")
+    if out is not None:
+        if machine is None:
+            raise InputError("--fit needs --machine: a part is of one chip")
+        out.write_text(tables.fitted_part(folder, machine, only), encoding="utf-8")
+        return click.echo(f"{out}: written")
+    found = []
+    for name in [machine] if machine else tables.CHIPS:
+        for one in tables.compare(folder, name, only):
+            found.append({"machine": name, "what": one.what, "text": one.text, "numbers": one.numbers})
+            if not as_json:
+                click.echo(f"{name:12s} {one.what:38s} {one.text}")
+    if as_json:
+        click.echo(to_json(found))
