@@ -112,7 +112,7 @@ class Forward:
         prompts = sum(new for new, _ in tokens.batch.prompts)
         partial_bytes = decoding * heads * (2.0 * width + 4.0)  # BF16, and an FP32 sum of exponentials for each head
         size = partial_bytes + prompts / cp * heads * 2.0 * width
-        self.npu.group("cp").all_to_all("attention.merge", round(size / cp), self.engines.of("all_to_all", size)[0])
+        self.npu.group("cp").all_to_all("attention.merge", round(size / cp), self.engines.engine)
         self._launch(self.stack.merge(decoding, heads // cp * width, cp))
 
     def _project_back(self, attention: Attention, tokens: Tokens) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from math import inf
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
@@ -76,8 +77,8 @@ class Knobs(BaseModel):
     )
     engine: str = Field("", description="what drives collectives: an engine of the machine (empty: as the stack does)")
     algorithm: str = Field("", description="of AllGather, ReduceScatter and AllReduce on it (empty: as the stack does)")
-    small_engine: str = Field("", description="what drives AllReduce up to `small_mb` (empty: as the stack)")
-    small_mb: float = Field(8.0, ge=0, description="largest buffer of `small_engine`")
+    reducing_engine: str = Field("", description="what drives AllReduce (empty: as the stack does; none: the same)")
+    reducing_mb: float | None = Field(None, gt=0, description="largest buffer of `reducing_engine` (none: any)")
     exchange_engine: str = Field("", description="what drives dispatch and combine (empty: as the others)")
     graph: Literal["decode", "always", "never"] = Field("decode", description="phases that run as captured graphs")
     programmatic_launch: bool = Field(False, description="a kernel's prologue runs beside its predecessor's end (PDL)")
@@ -121,15 +122,17 @@ def partition(npu: Rank, case: Case) -> None:
 def engines_of(case: Case) -> Engines:
     """What drives collectives: what the knobs say, or of what the stack would take the first that the machine has."""
     knobs, stack = case.knobs, stack_of(case.kernels)
-    large = knobs.engine or _first(stack.engines, case.engines)
-    small = knobs.small_engine or _first(stack.small_engines, case.engines)
-    if not large:
+    engine = knobs.engine or _first(stack.engines, case.engines)
+    if not engine:
         raise InputError(f"knobs.engine: {stack.name} takes {', '.join(stack.engines)}, of which the machine has none; "
                          f"it has {', '.join(case.engines)}")
-    return Engines(large, knobs.algorithm or stack.algorithm, "" if small == "none" else small, knobs.small_mb * 1e6)
+    reducing = knobs.reducing_engine or _first(stack.reducing_engines, case.engines)
+    most_bytes = inf if knobs.reducing_mb is None else knobs.reducing_mb * 1e6
+    return Engines(engine, knobs.algorithm or stack.algorithm, "" if reducing == "none" else reducing,
+                   case.engines.get(reducing, 0), most_bytes)
 
 
-def _first(wanted: Sequence[str], there: Sequence[str]) -> str:
+def _first(wanted: Sequence[str], there: Mapping[str, int]) -> str:
     return next((one for one in wanted if one in there), "")
 
 
@@ -330,7 +333,7 @@ def _message(npu: Rank, case: Case, name: str, peer: int, size_bytes: int, sends
     with npu.stream("send" if sends else "receive"):
         if sends:
             npu.wait(before)
-        moved = (pipe.send if sends else pipe.recv)(name, peer, size_bytes, engines_of(case).large)
+        moved = (pipe.send if sends else pipe.recv)(name, peer, size_bytes, engines_of(case).engine)
     if not sends:
         npu.wait(moved)
 

@@ -168,6 +168,13 @@ class MachineSpec(TomlTable):
             return self
         return self.model_copy(update={"collectives": engines_of(self.collectives, older)})
 
+    def reach(self, engine: str) -> int:
+        """How many neighbouring dies an engine of collectives goes between: those of its level, or all."""
+        within = self.collectives[engine].within
+        names = [level.name for level in self.fabric]
+        inside = self.fabric[: names.index(within) + 1] if within in names else self.fabric
+        return prod(level.size.count for level in inside)
+
     @property
     def dies(self) -> int:
         """How many dies the whole machine has."""

@@ -36,8 +36,12 @@ class GpuStack:
     rope: tuple[str, ...]
     wire_bytes: float = 2.0  # of an activation that is gathered or dispatched: BF16
     engines: tuple[str, ...] = ("nccl",)  # what drives collectives, by preference
-    small_engines: tuple[str, ...] = ("custom_all_reduce", "one_shot")  # small AllReduces
-    algorithm: str = "ring"
+    algorithm: str = "auto"
+
+    @property
+    def reducing_engines(self) -> tuple[str, ...]:
+        """What drives AllReduce inside a node, by preference."""
+        return f"custom_all_reduce_{self.name}", "custom_all_reduce", "one_shot"
 
     def embed(self, model: Model, tokens: int, shards: int) -> Kernels:
         """Rows of the embedding; a shard of it gives zeros for tokens that are not its own."""

@@ -18,8 +18,8 @@ class Stack(Protocol):
     """Kernels of the pieces of a transformer on one rank, in launch order; `shards` ranks split a module's weights.
 
     wire_bytes: of a value that is gathered or dispatched. norm_in_all_reduce: residual add and norm are part of the
-    AllReduce before them. engines, small_engines: what drives collectives, and small AllReduces, by preference;
-    algorithm: of the first.
+    AllReduce before them. engines, reducing_engines: what drives collectives, and AllReduce, by preference; algorithm:
+    of the first.
     """
 
     @property
@@ -31,7 +31,7 @@ class Stack(Protocol):
     @property
     def engines(self) -> tuple[str, ...]: ...
     @property
-    def small_engines(self) -> tuple[str, ...]: ...
+    def reducing_engines(self) -> tuple[str, ...]: ...
     @property
     def algorithm(self) -> str: ...
     def embed(self, model: Model, tokens: int, shards: int) -> Kernels: ...
