@@ -43,8 +43,8 @@ def chosen(collective: Collective, members: int, engine: CollectiveSpec,
     direct, at the engine's own numbers.
     """
     size = buffer_bytes(collective, members)
-    there = [one for one in engine.protocols.values() if one.kind == collective.kind
-             and (one.up_to is None or size <= one.up_to.si) and (one_switch or one.algorithm != "nvls")]  # fmt: skip
+    there = [one for one in engine.protocols.values() if one.kind == collective.kind and one.takes(size)
+             and (one_switch or one.algorithm != "nvls")]  # fmt: skip
     if not there:
         return replace(collective, algorithm="direct"), engine
     best = min(there, key=lambda one: alone_s(one, size, members))
