@@ -174,8 +174,9 @@ def part_of(folder: Path, chip: str, found: list[tuple[Engine, str, list[Numbers
 
 
 def _fitted(value: float, unit: str, kind: str, table: str) -> str:
-    source = f'source = "ai-dynamo/aiconfigurator at 095f58a, {table}", fitted_on = "{kind} in one node, 256 B to 1 GiB"'
-    return f'{{ value = {value:.4g}, unit = "{unit}", kind = "fitted", confidence = "M", {source} }}'
+    source, on = f"ai-dynamo/aiconfigurator at 095f58a, {table}", f"{kind} in one node, 256 B to 1 GiB"
+    said = f'kind = "fitted", confidence = "M", source = "{source}", fitted_on = "{on}"'
+    return f'{{ value = {value:.4g}, unit = "{unit}", {said} }}'
 
 
 def _assumed(value: float, unit: str, source: str, kind: str = "assumed") -> str:

@@ -89,7 +89,8 @@ def fit(rows: Sequence[Row], kind: str, ways: Sequence[Way], hop_s: float, link_
 
     hop_s: the latency of the fabric, which every part of a collective bears beside its start-up.
     """
-    table, best = _Table(rows, kind, ways, hop_s), (np.inf, [])
+    table = _Table(rows, kind, ways, hop_s)
+    best: tuple[float, list[Numbers]] = np.inf, []
     sizes = np.unique(table.size)
     limits = sizes[(sizes >= 2**20) & (sizes <= 2**27)] if any(way.side for way in ways) else [np.nan]
     for limit in limits:
@@ -114,7 +115,7 @@ def _numbers(way: Way, own: Array, limit: float) -> Numbers:
 
 
 def _start(table: _Table, closed: Array, draw: np.random.Generator) -> Array:
-    """Each row's way: by size, with borders that move with the number of ranks; any that is open, if that one is not."""
+    """Each row's way: by size, with borders that move with the number of ranks; any open one where that is closed."""
     low, high = np.log(table.size.min()), np.log(table.size.max())
     borders = np.sort(draw.uniform(low, high, closed.shape[1] - 1))
     taken = np.searchsorted(borders, np.log(table.size) + 0.5 * draw.normal() * np.log(table.n / 4))

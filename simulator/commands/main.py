@@ -24,8 +24,8 @@ from simulator.commands.sweep import ladder, sweep
 from simulator.commands.view import view
 from simulator.errors import BraidError, Interrupted
 
-_COMMANDS = {"list": list_scenarios, "machines": machines, "show": show, "run": run, "compare": compare, "view": view, "sweep": sweep,
-             "ladder": ladder, "validate": validate, "bench": bench, "calibrate": calibrate}
+_COMMANDS = {"list": list_scenarios, "machines": machines, "show": show, "run": run, "compare": compare, "view": view,
+             "sweep": sweep, "ladder": ladder, "validate": validate, "bench": bench, "calibrate": calibrate}
 
 READER_GONE = 128 + 13
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"

@@ -1,4 +1,4 @@
-"""The ways in which a library of collectives goes about one kind of them, of which it takes the fastest for each size."""
+"""The ways in which a library of collectives goes about a kind of them; it takes the fastest for each size."""
 
 from __future__ import annotations
 

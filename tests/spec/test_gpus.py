@@ -50,7 +50,8 @@ def test_weights_can_be_loaded_beside_kernels(name: str) -> None:
 def test_the_allreduce_of_a_row_of_7168_on_8_gpus(name: str, nccl_us: float, one_shot_us: float) -> None:
     row, machine = Row(8, 2 * 7168.0, 0.0), load_machine(name)
     assert simulated(machine, "nccl", "all_reduce")(row) * 1e6 == pytest.approx(nccl_us, rel=0.1)
-    assert simulated(machine, "custom_all_reduce_trtllm", "all_reduce")(row) * 1e6 == pytest.approx(one_shot_us, rel=0.1)
+    own = simulated(machine, "custom_all_reduce_trtllm", "all_reduce")
+    assert own(row) * 1e6 == pytest.approx(one_shot_us, rel=0.1)
 
 
 @pytest.mark.parametrize("name", FITTED)
@@ -70,7 +71,7 @@ def test_a_slower_port_slows_large_buffers_alone(name: str) -> None:
     small, large = Row(8, 2.0**12, 0.0), Row(8, 2.0**28, 0.0)
     for engine in (engine for engine, spec in machine.collectives.items() if spec.protocols):
         times = [simulated(one, engine, "all_reduce") for one in (machine, slow)]
-        assert times[0](small) == times[1](small)
+        assert times[1](small) == pytest.approx(times[0](small), rel=0.05)
         assert times[1](large) > 2 * times[0](large)
 
 
