@@ -18,8 +18,9 @@ class Stack(Protocol):
     """Kernels of the pieces of a transformer on one rank, in launch order; `shards` ranks split a module's weights.
 
     wire_bytes: of a value that is gathered or dispatched. norm_in_all_reduce: residual add and norm are part of the
-    AllReduce before them. engines, reducing_engines: what drives collectives, and AllReduce, by preference; algorithm:
-    of the first.
+    AllReduce before them. fuses_shared: where every rank has a slice of every expert, the shared one is a choice more of
+    every token, and has no kernels of its own. engines, reducing_engines: what drives collectives, and AllReduce, by
+    preference; algorithm: of the first.
     """
 
     @property
@@ -28,6 +29,8 @@ class Stack(Protocol):
     def wire_bytes(self) -> float: ...
     @property
     def norm_in_all_reduce(self) -> bool: ...
+    @property
+    def fuses_shared(self) -> bool: ...
     @property
     def engines(self) -> tuple[str, ...]: ...
     @property
@@ -46,7 +49,7 @@ class Stack(Protocol):
         self, model: Model, experts: Experts, tokens: int, rows: Sequence[int], shards: int
     ) -> Kernels: ...
     def finalize(self, model: Model, experts: Experts, tokens: int) -> Kernels: ...
-    def head(self, model: Model, tokens: int, rows: int, shards: int) -> Kernels: ...
+    def head(self, model: Model, rows: int, shards: int) -> Kernels: ...
     def sample(self, model: Model, rows: int) -> Kernels: ...
     def project(self, model: Model, tokens: int) -> Kernels: ...
     def cores(self, count: int) -> dict[str, int]: ...
@@ -56,8 +59,9 @@ STACKS: dict[str, Stack] = {one.STACK.name: one.STACK for one in (vllm, sglang, 
 
 
 def stack_of(generation: str) -> Stack:
-    """The stack of a software generation, whose name begins with the stack's; InputError says which there are."""
-    found = [stack for name, stack in STACKS.items() if generation == name or generation.startswith(f"{name}_")]
+    """The stack of a software generation, whose name begins with the stack's (the longest that does); InputError
+    says which there are."""
+    found = [name for name in STACKS if generation == name or generation.startswith(f"{name}_")]
     if not found:
         raise InputError(f"kernels '{generation}': no stack of that name is known; there are {', '.join(STACKS)}")
-    return found[0]
+    return STACKS[max(found, key=len)]

@@ -62,16 +62,23 @@ class ExpertTask:
     def launch_experts(self, here: Callable[[int], int], rows: tuple[tuple[int, ...], ...]) -> None:
         """The local experts of every place on its rows. here: tokens on a place, of which rows are made."""
         shards = self.mesh.expert_tensor
+        copies = self.experts.shared_intermediate // self.experts.intermediate if fused(self.stack, self.mesh) else 0
 
         @cache
         def kernels(place: int) -> Kernels:
-            return self.stack.experts(self.model, self.experts, here(place), rows[place], shards)
+            each = (*rows[place], *(here(place),) * copies)
+            return self.stack.experts(self.model, self.experts, here(place), each, shards)
 
-        if len(set(rows)) == 1:
-            for name, work in kernels(0):
+        if len(set(rows)) == 1 or self.settings.skew is None:  # as even as can be: all as the fullest
+            for name, work in kernels(max(range(len(rows)), key=lambda place: sum(rows[place]))):
                 self.npu.launch(work, name)
         else:
             self.npu.launch_all_by_rank(lambda rank: kernels(coordinates_of(self.mesh, rank)["place"]))
+
+
+def fused(stack: Stack, mesh: Mesh) -> bool:
+    """Whether the shared expert is a choice more of every token: every rank has a slice of every expert."""
+    return stack.fuses_shared and mesh.ep == 1
 
 
 class Exchange(Protocol):
