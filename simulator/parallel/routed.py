@@ -22,12 +22,19 @@ SAMPLE = 4096
 @dataclass(frozen=True)
 class Routing:
     """skew: of a power law that experts are drawn from, None: even. seed: of the draws. places: ranks, or groups of
-    ranks, with whole experts. redundant: slots of each place beyond those that hold every expert once."""
+    ranks, with whole experts. redundant: slots of each place beyond those that hold every expert once. block: of
+    experts, whose tokens draw for themselves."""
 
     skew: float | None
     seed: int
     places: int
     redundant: int = 0
+    block: int = 0
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Where its draws begin."""
+        return (self.seed, self.block) if self.block else (self.seed,)
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,7 @@ class Routed:
         if skew is None:
             return np.array([even_rows(sum(self.tokens), e.routed, e.per_token)])
         check_skew(e.routed, e.per_token, skew)
-        seed, total = (self.routing.seed, self.layer), sum(self.tokens)
+        seed, total = (*self.routing.seeds, self.layer), sum(self.tokens)
         if total <= SAMPLE:  # those of a later micro-batch are further tokens with the same popularity
             tokens, limits = (self.number * total, *self.tokens), (e.groups, e.groups_per_token)
             return chosen_by_source(tokens, e.routed, e.per_token, skew, seed, *limits)[1:]
@@ -108,4 +115,4 @@ def _popularity(experts: Experts, routing: Routing, layer: int) -> np.ndarray:
     """Of every expert of a layer, as `chosen_by_source` finds it with this seed."""
     if routing.skew is None:
         return np.full(experts.routed, 1.0 / experts.routed)
-    return power_law(experts.routed, routing.skew, np.random.default_rng((routing.seed, layer)))
+    return power_law(experts.routed, routing.skew, np.random.default_rng((*routing.seeds, layer)))

@@ -1,4 +1,4 @@
-"""AllGather of all tokens of a stage before the experts, ReduceScatter of their partial sums behind them.
+"""AllGather of all tokens of a block of experts before the experts, ReduceScatter of their partial sums behind them.
 
 Every rank computes its experts (or its columns of them) on their rows of all tokens, padded to the fullest rank's.
 """
@@ -17,7 +17,7 @@ class AllGather:
 
     def __init__(self, task: ExpertTask) -> None:
         self._task = task
-        self._group = task.npu.group("stage")
+        self._group = task.npu.group("block")
         self._tokens = max(task.own) * self._group.size
 
     def dispatch(self) -> None:

@@ -20,6 +20,8 @@ class AllReduce:
         if task.mesh.dp > 1:
             raise InputError(f"exchange all_reduce: dp={task.mesh.dp} groups have tokens of their own; all_gather, "
                              "all_to_all or put_collect bring them to their experts")
+        if task.mesh.replicas > 1:
+            raise InputError(f"exchange all_reduce: replicas={task.mesh.replicas} blocks would each give the whole sum")
         self._task = task
 
     def dispatch(self) -> None:

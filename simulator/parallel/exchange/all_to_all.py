@@ -56,4 +56,4 @@ def check_whole(task: ExpertTask, name: str) -> None:
     """InputError where experts are split: rows are exchanged between ranks with whole ones."""
     if task.mesh.expert_tensor > 1:
         raise InputError(f"exchange {name}: ep={task.mesh.ep} leaves {task.mesh.expert_tensor} ranks to split each "
-                         f"expert; with ep={task.mesh.stage} all have whole ones (all_gather and all_reduce take both)")
+                         f"expert; with ep={task.mesh.block} all have whole ones (all_gather and all_reduce take both)")

@@ -51,12 +51,22 @@ class ExpertTask:
 
     @property
     def own(self) -> tuple[int, ...]:
-        """Tokens that each rank of a stage holds of its group's: an equal share of them."""
-        return tuple(-(-tokens // self.mesh.tensor) for tokens in self.tokens for _ in range(self.mesh.tensor))
+        """Tokens that each rank of its block of experts holds of its group's: an equal share of them."""
+        held = tuple(-(-tokens // self.mesh.tensor) for tokens in self.tokens for _ in range(self.mesh.tensor))
+        return held[self._block * self.mesh.block :][: self.mesh.block]
+
+    @property
+    def _block(self) -> int:
+        """Which block of experts this is; not asked where it makes no difference."""
+        if self.mesh.replicas == 1 or (self.settings.skew is None and len(set(self.tokens)) == 1):
+            return 0
+        block = self.npu.coordinate("block")
+        assert isinstance(block, int)
+        return block
 
     def routed(self, tokens: tuple[int, ...]) -> Routed:
         """The routing of so many tokens of every source."""
-        routing = Routing(self.settings.skew, self.settings.seed, self.mesh.ep, self.mesh.redundant)
+        routing = Routing(self.settings.skew, self.settings.seed, self.mesh.ep, self.mesh.redundant, self._block)
         return routed(self.experts, tokens, routing, self.layer, self.number)
 
     def launch_experts(self, here: Callable[[int], int], rows: tuple[tuple[int, ...], ...]) -> None:
@@ -67,11 +77,12 @@ class ExpertTask:
         def kernels(place: int) -> Kernels:
             return self.stack.experts(self.model, self.experts, here(place), rows[place], shards)
 
-        if len(set(rows)) == 1:
-            for name, work in kernels(0):
-                self.npu.launch(work, name)
-        else:
+        if len(set(rows)) > 1 and all(map(sum, rows)):
             self.npu.launch_all_by_rank(lambda rank: kernels(coordinates_of(self.mesh, rank)["place"]))
+            return
+        own = 0 if len(set(rows)) == 1 else coordinates_of(self.mesh, self.npu.rank)["place"]  # one without rows
+        for name, work in kernels(own):
+            self.npu.launch(work, name)
 
 
 class Exchange(Protocol):
