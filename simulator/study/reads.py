@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from simulator.spec.levels import LINK_SETTINGS
 from simulator.spec.machine import MachineSpec
-from simulator.spec.model import FIELDS_OF, ModelShapes
+from simulator.spec.model import FIELDS_OF, ModelShapes, ModelSpec
 from simulator.spec.typed_toml import with_number
 from simulator.units import Quantity
 
@@ -55,6 +55,11 @@ class Reads:
         for key in self._keys:
             if key.startswith("machine."):
                 spec = with_number(spec, key.partition(".")[2], partial(self._number, key))
+        return spec
+
+    def model(self, spec: ModelSpec) -> ModelSpec:
+        """The model's file, from which its modules are made: all its numbers are read."""
+        self._read.update(key for key in self._keys if key.startswith("model."))
         return spec
 
     def shapes(self, shapes: ModelShapes) -> ModelShapes:

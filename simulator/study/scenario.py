@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
@@ -167,13 +168,13 @@ KnobsT = TypeVar("KnobsT", bound=BaseModel, covariant=True)
 
 @dataclass(frozen=True)
 class Case(Generic[BatchT, LayoutT, KnobsT]):
-    """What a rank program may read: shapes and modules of the model, ranks, batch, layout, routing, knobs, the seed of
+    """What a rank program may read: shapes and modules of the model (`model`), ranks, batch, layout, routing, knobs, the seed of
     all draws, how much memory of a rank can be used, the software generation of its kernels, and what drives collectives
     on this machine. A workload says which of these it reads: `Case[Prompts, Layout, Knobs]`.
     """
 
     shapes: ModelShapes
-    model: Model
+    model_of: Callable[[], Model]
     cards: int
     ranks: int
     batch: BatchT
@@ -184,6 +185,11 @@ class Case(Generic[BatchT, LayoutT, KnobsT]):
     usable_bytes: float = inf
     kernels: str = ""
     engines: tuple[str, ...] = ()
+
+    @cached_property
+    def model(self) -> Model:
+        """Its modules; a look at them counts as one at all its numbers."""
+        return self.model_of()
 
     def micro_batch_lengths(self: Case[Prompts, Any, Any], number: int, parts: int) -> tuple[int, ...]:
         """The prompts of one of `parts` micro-batches of the whole batch."""
@@ -295,6 +301,6 @@ class Scenario(Part):
         ranks = self.cards * machine.dies_per_card.count
         usable_bytes = machine.chip.hbm.capacity.si * machine.chip.hbm.usable.si
         parts = {name: reads.part(name, getattr(self, name)) for name in ("batch", "layout", "routing", "knobs")}
-        model = transformer_of(override_model(load_model(self.model), self.model_changes))
-        return Case(reads.shapes(self.shapes()), model, self.cards, ranks, **parts, seed=seed,
+        spec = override_model(load_model(self.model), self.model_changes)
+        return Case(reads.shapes(self.shapes()), lambda: transformer_of(reads.model(spec)), self.cards, ranks, **parts, seed=seed,
                     usable_bytes=usable_bytes, kernels=self.kernels, engines=tuple(machine.collectives))
