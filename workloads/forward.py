@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from simulator.die.kernels import Work
 from simulator.model.micro_batch import MicroBatch
-from simulator.model.transformer import Attention, Dense, Experts, Layer, Model
+from simulator.model.transformer import Attention, Dense, Experts, Latent, Layer, Model
 from simulator.parallel.border import Engines, Form, cross
 from simulator.parallel.exchange.task import Exchange, ExchangeSettings, ExpertTask
 from simulator.parallel.exchange.ways import EXCHANGES
@@ -33,6 +34,7 @@ class Tokens:
     of_groups: how many every data-parallel group has. block: what gave their present values. form: how the
     tensor-parallel group holds them. after: what the
     next piece waits for beside its own stream. normed: the norm before the next piece was part of an AllReduce.
+    exchange, experts, layer: of the layer in which they were routed last.
     """
 
     batch: MicroBatch
@@ -41,6 +43,7 @@ class Tokens:
     after: Event | None = None
     normed: bool = False
     exchange: Exchange | None = None
+    experts: Experts | None = None
     layer: int = -1
     block: str = "embedding"
 
@@ -49,12 +52,14 @@ class Forward:
     """One pass of some micro-batches through `layers`, which are labelled with `numbers`.
 
     residual_split: how tokens are held between pieces (see above). labelled: whether micro-batches are, too.
+    gathers_latents: of latent attention a split residual gathers the latents, not the hidden states.
     """
 
     def __init__(self, npu: Rank, model: Model, mesh: Mesh, stack: Stack, engines: Engines, exchanges: ExchangeSettings,
-                 residual_split: bool, labelled: bool, numbers: Sequence[int], layers: Sequence[Layer]) -> None:
+                 residual_split: bool, labelled: bool, numbers: Sequence[int], layers: Sequence[Layer],
+                 gathers_latents: bool = False) -> None:
         self.npu, self.model, self.mesh, self.stack, self.engines = npu, model, mesh, stack, engines
-        self._exchanges, self._labelled = exchanges, labelled
+        self._exchanges, self._labelled, self._gathers_latents = exchanges, labelled, gathers_latents
         self._residual: Form = "own" if residual_split else "all"
         self._layers = list(zip(numbers, layers, strict=True))
         self._number, self._layer = -1, layers[0]
@@ -72,9 +77,9 @@ class Forward:
         """Whether its feed-forward is dense."""
         return isinstance(layer.feed_forward, Dense)
 
-    def beside(self, verb: Callable[[Tokens], None], tokens: Tokens) -> None:
-        """A piece in the communication stream, after all that is in the current one so far."""
-        npu, before, launched = self.npu, self.npu.record(), len(self.npu.program.items)
+    def beside(self, verb: Callable[[Tokens], None], tokens: Tokens, after: Event | None = None) -> None:
+        """A piece in the communication stream, after an event, or all that is in the current one so far."""
+        npu, before, launched = self.npu, after or self.npu.record(), len(self.npu.program.items)
         with npu.stream(COMM):
             npu.wait(before)
             verb(tokens)
@@ -98,11 +103,26 @@ class Forward:
             attention, mesh = self._layer.attention, self.mesh
             tokens.block = "attention"
             self._norm(tokens, "attention")
-            self._cross(tokens, "attention.gather", "all", self._gather_bytes())
+            self._project_in(attention, tokens)
             self._launch(self.stack.attend(self.model, attention, tokens.batch, mesh.tp, mesh.cp))
             if mesh.cp > 1:
                 self._merge(attention, tokens)
             self._project_back(attention, tokens)
+
+    def _project_in(self, attention: Attention, tokens: Tokens) -> None:
+        """Hidden states to queries, keys and values, or to latents. Of a share of the tokens hidden states are gathered
+        before, or latents behind (`gathers_latents`)."""
+        latent = isinstance(attention, Latent) and attention.q_lora > 0
+        if not (latent and self._gathers_latents and tokens.form == "own"):
+            packed = self._gather(tokens, "attention")
+            inputs = self.stack.inputs(self.model, attention, tokens.batch.tokens, self.mesh.tp, packed)
+            self._launch(inputs)
+            return
+        assert isinstance(attention, Latent)
+        self._launch(self.stack.inputs(self.model, attention, self._held(tokens), self.mesh.tp, False))
+        for name, values in self.stack.latents(attention):
+            cross(self.npu.group("tensor"), name, "own", "all", tokens.batch.tokens, 2.0 * values, self.engines)
+        tokens.form = "all"
 
     def _merge(self, attention: Attention, tokens: Tokens) -> None:
         """Each rank has partial results of the same heads over its own keys, and gets the others' of some."""
@@ -113,21 +133,27 @@ class Forward:
         self._launch(self.stack.merge(count, heads // self.mesh.cp * value_dim(attention), self.mesh.cp))
 
     def _project_back(self, attention: Attention, tokens: Tokens) -> None:
-        """The output projection, by the ranks that split it."""
+        """The output projection, by the ranks that split it: those with the same heads; with fewer, each takes heads of
+        its neighbours for fewer tokens; with more, tokens of its neighbours for fewer heads."""
         split, tensor, count = self.mesh.split("o_proj"), self.mesh.tensor, tokens.batch.tokens
         width = 2.0 * attention.heads * value_dim(attention)
+        group = self.npu.group("o_proj")
         if split == tensor:
             self._launch(self.stack.output(self.model, attention, count, tensor))
             tokens.form = "partial" if tensor > 1 else "all"
-        elif split == 1:
-            tokens.form = "heads"
-            self._cross(tokens, "attention.heads_to_tokens", "own", width)
-            self._launch(self.stack.output(self.model, attention, self._held(tokens), 1))
+            return
+        if split < tensor:
+            tokens.form = "own"
+            together = self._held(tokens) * split
+            whole = together * (tensor // split)
+            cross(self.npu.group("heads"), "attention.heads_to_tokens", "heads", "own", whole, width / split,
+                  self.engines)  # fmt: skip
+            engines = replace(self.engines, algorithm="direct")  # counterparts: one of every block of neighbours
         else:
-            group = self.npu.group("o_proj")
-            cross(group, "attention.tokens_to_heads", "own", "heads", count * split, width, self.engines)
-            self._launch(self.stack.output(self.model, attention, count * split, split))
-            cross(group, "attention.reduce_scatter", "partial", "own", count * split, self._row_bytes, self.engines)
+            together, engines = count * split, self.engines
+            cross(group, "attention.tokens_to_heads", "own", "heads", together, width, engines)
+        self._launch(self.stack.output(self.model, attention, together, split))
+        cross(group, "attention.reduce_scatter", "partial", "own", together, self._row_bytes, engines)
 
     def reduce(self, tokens: Tokens) -> None:
         """Partial sums to sums, in the form in which tokens are held between pieces."""
@@ -160,8 +186,10 @@ class Forward:
         with self._of(tokens):
             ffn = self._layer.feed_forward
             assert isinstance(ffn, Dense)
+            if self.mesh.split("dense") == 1:
+                self._cross(tokens, "dense.own", "own", self._row_bytes)
             self._norm(tokens, "dense")
-            self._split("dense", tokens, lambda count, shards: self.stack.dense(self.model, ffn, count, shards))
+            self._split("dense", tokens, partial(self.stack.dense, self.model, ffn))
             tokens.block = "ffn"
 
     def route(self, tokens: Tokens) -> None:
@@ -169,16 +197,18 @@ class Forward:
         with self._of(tokens):
             self._norm(tokens, "gate")
             tokens.exchange = self._exchange(tokens)
-            tokens.layer, tokens.block = self._number, "ffn"
+            tokens.experts, tokens.layer, tokens.block = self._experts, self._number, "ffn"
             self._cross(tokens, "gate.gather", tokens.exchange.needs, self._gather_bytes())
-            self._launch(self.stack.route(self.model, self._experts, self._held(tokens)))
+            model, experts, held = self.model, self._experts, self._held(tokens)
+            self._launch(self.stack.route(model, experts, held))
+            by_row = tokens.exchange.by_row
+            self._launch(self.stack.to_rows(model, experts, held) if by_row else self.stack.pack(model, held, "gate"))
 
     def shared(self, tokens: Tokens) -> None:
         """The shared expert on what the router had; it waits for no exchange."""
         with self.npu.scope(micro_batch=self._label(tokens)):
             form = tokens.form
-            experts = self._experts
-            self._split("shared", tokens, lambda count, shards: self.stack.shared(self.model, experts, count, shards))
+            self._split("shared", tokens, partial(self.stack.shared, self.model, self._experts))
             tokens.form = form
 
     def dispatch(self, tokens: Tokens) -> None:
@@ -192,7 +222,7 @@ class Forward:
             exchange = _exchange_of(tokens)
             exchange.compute()
             if exchange.gives == "partial":
-                self._launch(self.stack.finalize(self.model, self._experts, tokens.batch.tokens))
+                self._launch(self.stack.finalize(self.model, self._experts, tokens.batch.tokens, exchange.by_row))
                 tokens.form = "partial" if self.mesh.tensor > 1 else "all"
 
     def combine(self, tokens: Tokens) -> None:
@@ -206,10 +236,11 @@ class Forward:
 
     def finalize(self, tokens: Tokens) -> None:
         """Results summed where their tokens are, with the shared expert's; nothing where that is done."""
-        if tokens.exchange is None:
+        if tokens.exchange is None or tokens.experts is None:
             return
         with self.npu.scope(layer=tokens.layer), self._of(tokens):
-            self._launch(self.stack.finalize(self.model, self._experts, self._held(tokens)))
+            by_row = tokens.exchange.by_row
+            self._launch(self.stack.finalize(self.model, tokens.experts, self._held(tokens), by_row))
             self._reduce(tokens)
             tokens.exchange = None
 
@@ -258,22 +289,31 @@ class Forward:
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
-    def _split(self, module: str, tokens: Tokens, kernels: Callable[[int, int], Any]) -> None:
+    def _split(self, module: str, tokens: Tokens, kernels: Callable[[int, int, bool], Any]) -> None:
         """A feed-forward by the ranks that split it: a tensor-parallel group, each alone, or neighbours with others."""
         split, tensor = self.mesh.split(module), self.mesh.tensor
         if split == tensor:
-            self._cross(tokens, f"{module}.gather", "all", self._gather_bytes())
-            self._launch(kernels(tokens.batch.tokens, tensor))
+            packed = self._gather(tokens, module)
+            self._launch(kernels(tokens.batch.tokens, tensor, packed))
             tokens.form = "partial" if tensor > 1 else "all"
         elif split == 1:
             self._cross(tokens, f"{module}.own", "own", self._row_bytes)
-            self._launch(kernels(self._held(tokens), 1))
+            self._launch(kernels(self._held(tokens), 1, False))
         else:
             group, together = self.npu.group(module), max(tokens.of_groups) * split
-            if launched := kernels(together, split):
+            if launched := kernels(together, split, True):
+                self._launch(self.stack.pack(self.model, self._held(tokens), module))
                 cross(group, f"{module}.gather", "own", "all", together, self._gather_bytes(), self.engines)
                 self._launch(launched)
                 cross(group, f"{module}.reduce_scatter", "partial", "own", together, self._row_bytes, self.engines)
+
+    def _gather(self, tokens: Tokens, block: str) -> bool:
+        """All tokens of the group on all its ranks, and whether they were quantised on the way."""
+        packed = tokens.form == "own" and self.mesh.tensor > 1
+        if packed:
+            self._launch(self.stack.pack(self.model, self._held(tokens), block))
+        self._cross(tokens, f"{block}.gather", "all", self._gather_bytes())
+        return packed
 
     def _norm(self, tokens: Tokens, block: str) -> None:
         if not tokens.normed:
@@ -301,8 +341,9 @@ class Forward:
     def _launch(self, kernels: Sequence[tuple[str, Work]]) -> None:
         """Kernels one after the other; their weights are known to L2 by layer and name."""
         for name, work in kernels:
-            named = replace(work, weights=f"{self._number}.{name}") if work.weight_bytes else work
-            self.npu.launch(named, name)
+            if work.weight_bytes and self.stack.weights_in_l2:
+                work = replace(work, weights=f"{self._number}.{name}")
+            self.npu.launch(work, name)
 
     @contextmanager
     def _of(self, tokens: Tokens) -> Iterator[None]:

@@ -40,7 +40,7 @@ FREE: set[tuple[Form, Form]] = {("all", "own"), ("all", "heads")}
 class Engines:
     """What drives collectives: `small` up to `small_bytes` of an AllReduce's buffer, `large` beyond and for the rest.
 
-    algorithm, small_algorithm: how they go about it (`collective.algorithms`).
+    algorithm, small_algorithm: how they go about it (`collective.algorithms`); all_to_all: how an All2All does.
     """
 
     large: str
@@ -48,13 +48,14 @@ class Engines:
     small: str = ""
     small_bytes: float = 0.0
     small_algorithm: str = "direct"
+    all_to_all: str = "direct"
 
     def of(self, kind: str, size_bytes: float) -> tuple[str, str]:
         """Engine and algorithm of a collective: an AllReduce's `size_bytes` are its buffer's."""
         if self.small and kind == "all_reduce" and size_bytes <= self.small_bytes:
             return self.small, self.small_algorithm
         if kind == "all_to_all":
-            return self.large, "direct"
+            return self.large, self.all_to_all
         return self.large, self.algorithm
 
 

@@ -101,10 +101,10 @@ def groups_of(mesh: Mesh) -> dict[str, list[tuple[int, ...]]]:
 
     world: all. stage: of one pipeline stage. tensor: those that work on the same requests. cp: those of them that
     split the cached tokens of the same heads. block: those that have all experts together; ep: those of them that
-    exchange tokens. pipe: counterparts in all stages. o_proj, dense, shared, head, embedding: those that split the
-    module.
+    exchange tokens. pipe: counterparts in all stages. o_proj: those that split the output projection, each with what
+    a block of neighbours ("heads") has of the heads. dense, shared, head, embedding: those that split the module.
     """
-    ranks, stage = mesh.ranks, mesh.stage
+    ranks, stage, o_proj = mesh.ranks, mesh.stage, mesh.split("o_proj")
     return {
         "world": blocks(ranks, ranks),
         "stage": blocks(ranks, stage),
@@ -114,6 +114,8 @@ def groups_of(mesh: Mesh) -> dict[str, list[tuple[int, ...]]]:
         "ep": strided(ranks, mesh.block, mesh.expert_tensor),
         "pipe": strided(ranks, ranks, stage),
         **{name: blocks(ranks, mesh.split(name), f"layout.{name}") for name in PLACED},
+        "heads": blocks(ranks, max(mesh.tensor // o_proj, 1)),
+        "o_proj": strided(ranks, max(mesh.tensor, o_proj), max(mesh.tensor // o_proj, 1)),
     }
 
 
@@ -145,7 +147,9 @@ def _own_mistakes(mesh: Mesh) -> Iterator[str]:
         split = mesh.split(name)
         if mesh.stage % split:
             yield f"{name}={split} does not divide the {mesh.stage} ranks of a stage; {_divisors(mesh.stage)} would"
-        elif split not in (1, mesh.tensor) and mesh.tensor > 1:
+        elif name == "o_proj" and mesh.tensor > 1 and mesh.tensor % split:
+            yield f"{name}={split} does not divide tp x cp = {mesh.tensor}; {_divisors(mesh.tensor)} would"
+        elif name != "o_proj" and split not in (1, mesh.tensor) and mesh.tensor > 1:
             yield f"{name}={split}: with tp x cp = {mesh.tensor} it may be 1 or {mesh.tensor}"
 
 

@@ -35,6 +35,8 @@ class GpuStack:
     norm_in_all_reduce: bool
     rope: tuple[str, ...]
     wire_bytes: float = 2.0  # of an activation that is gathered or dispatched: BF16
+    scale_bytes: float = 0.0
+    weights_in_l2: bool = True
     engines: tuple[str, ...] = ("nccl",)  # what drives collectives, by preference
     small_engines: tuple[str, ...] = ("custom_all_reduce", "one_shot")  # small AllReduces
     algorithm: str = "ring"
@@ -48,17 +50,32 @@ class GpuStack:
         """Residual add and RMSNorm before a block."""
         return in_l2([(f"{block}.norm", ops.add_rms_norm(tokens, model.hidden))])
 
+    def pack(self, model: Model, tokens: int, block: str) -> Kernels:
+        """What quantises hidden states before they are gathered: nothing, they go in BF16."""
+        return []
+
+    def inputs(self, model: Model, attention: Attention, tokens: int, tp: int, packed: bool) -> Kernels:
+        """From normed hidden states to this rank's heads of queries, keys and values, or to the latents of all."""
+        dtype = model.precision.attention
+        if isinstance(attention, Latent):
+            latents = attention.q_lora + attention.cached_values
+            return in_l2([linear("attention.qkv_a", tokens, latents, model.hidden, dtype),
+                          ("attention.qkv_a.norm", ops.rms_norm(tokens, latents))])
+        return in_l2([linear("attention.qkv", tokens, _qkv_width(attention, tp), model.hidden, dtype)])
+
+    def latents(self, attention: Latent) -> list[tuple[str, int]]:
+        """What is gathered between `inputs` and `attend` where latents are: name and values per token."""
+        return [("attention.gather_latents", attention.q_lora + attention.cached_values)]
+
     def attend(self, model: Model, attention: Attention, batch: MicroBatch, tp: int, cp: int) -> Kernels:
-        """From normed tokens to what this rank's heads give; with cp, of 1/cp of the cached tokens of each request."""
+        """From what `inputs` gave to this rank's heads; with cp, of 1/cp of the cached tokens of each request."""
         if isinstance(attention, Latent):
             return in_l2(self._latent(model, attention, batch, tp, cp))
         return in_l2(self._grouped(model, attention, batch, tp, cp))
 
     def _grouped(self, model: Model, a: Grouped, batch: MicroBatch, tp: int, cp: int) -> Kernels:
         heads, kv_heads, tokens = a.heads // tp, max(a.kv_heads // tp, 1), batch.tokens
-        width, dtype = (heads * (1 + a.gated) + 2 * kv_heads) * a.head_dim, model.precision.attention
-        kernels = [linear("attention.qkv", tokens, width, model.hidden, dtype)]
-        kernels += [(f"attention.{name}", ops.copy(tokens * width)) for name in self.rope]
+        kernels = [(f"attention.{name}", ops.copy(tokens * _qkv_width(a, tp))) for name in self.rope]
         kv = model.precision.kv
         if batch.decodes:
             seen = tuple((queries, -(-_seen(a, keys) // cp)) for queries, keys in batch.decodes)
@@ -76,9 +93,7 @@ class GpuStack:
     def _latent(self, model: Model, a: Latent, batch: MicroBatch, tp: int, cp: int) -> Kernels:
         heads, tokens, dtype = a.heads // tp, batch.tokens, model.precision.attention
         latent, qk_dim = a.kv_lora + a.rope_dim, a.nope_dim + a.rope_dim
-        kernels = [linear("attention.qkv_a", tokens, a.q_lora + latent, model.hidden, dtype),
-                   ("attention.qkv_a.norm", ops.rms_norm(tokens, a.q_lora + latent)),
-                   linear("attention.q_b", tokens, heads * qk_dim, a.q_lora or model.hidden, dtype)]
+        kernels = [linear("attention.q_b", tokens, heads * qk_dim, a.q_lora or model.hidden, dtype)]
         if batch.decodes:
             queries = sum(count for count, _ in batch.decodes)
             seen = tuple((count, -(-keys // cp)) for count, keys in batch.decodes)
@@ -112,7 +127,7 @@ class GpuStack:
         """So many cores of a stream of its own, by pool."""
         return {"sm": count}
 
-    def dense(self, model: Model, dense: Dense, tokens: int, shards: int) -> Kernels:
+    def dense(self, model: Model, dense: Dense, tokens: int, shards: int, packed: bool) -> Kernels:
         """1/shards of the columns of a dense FFN."""
         return in_l2(gated(model, "dense", tokens, dense.intermediate // shards, model.precision.dense, dense.gated))
 
@@ -122,18 +137,27 @@ class GpuStack:
         return in_l2([linear("gate.router", tokens, experts.routed, model.hidden, model.precision.router),
                       ("gate.top_k", ops.passes(scores, 8.0 * tokens * experts.per_token))])  # fmt: skip
 
-    def shared(self, model: Model, experts: Experts, tokens: int, shards: int) -> Kernels:
+    def to_rows(self, model: Model, experts: Experts, tokens: int) -> Kernels:
+        """What makes the rows that are sent out of tokens: nothing, the exchange does."""
+        return []
+
+    def split_sizes(self, experts: Experts) -> Kernels:
+        """What makes the sizes that the host reads out of exchanged counts: nothing, it reads the counts."""
+        return []
+
+    def shared(self, model: Model, experts: Experts, tokens: int, shards: int, packed: bool) -> Kernels:
         """1/shards of the shared experts' columns, if there are any."""
         width = experts.shared_intermediate // shards
         return in_l2(gated(model, "shared", tokens, width, model.precision.shared)) if width else []
 
     def experts(self, model: Model, experts: Experts, tokens: int, rows: Sequence[int], shards: int) -> Kernels:
-        """1/shards of the columns of the local experts on the rows of each, out of `tokens` that are here."""
+        """1/shards of the columns of the local experts on the rows of each, out of `tokens` that are here (0: rows came
+        by themselves)."""
         width, total, dtype = experts.intermediate // shards, sum(rows), model.precision.experts
         if not total:
             return []
         each = tuple(rows)
-        read, sorted_bytes = 2.0 * tokens * model.hidden, 2.0 * total * model.hidden
+        read, sorted_bytes = 2.0 * (tokens or total) * model.hidden, 2.0 * total * model.hidden
         sort = Work("experts_sort", kind="vector", dtype="fp32", rows=each, read_bytes=read, write_bytes=sorted_bytes)
         return in_l2([
             ("experts.sort", sort),
@@ -143,7 +167,7 @@ class GpuStack:
             ("experts.sum", ops.passes(sorted_bytes, read)),
         ])  # fmt: skip
 
-    def finalize(self, model: Model, experts: Experts, tokens: int) -> Kernels:
+    def finalize(self, model: Model, experts: Experts, tokens: int, by_row: bool) -> Kernels:
         """The shared expert's results added to the routed ones', if there is one."""
         size = 2.0 * tokens * model.hidden
         return in_l2([("finalize.add_shared", ops.passes(2 * size, size))]) if experts.shared_intermediate else []
@@ -185,6 +209,12 @@ def in_l2(kernels: Kernels) -> Kernels:
     """These kernels, with activations that stay in L2 where they are small."""
     return [(name, ops.cached(work) if work.read_bytes + work.write_bytes <= IN_L2_BYTES else work)
             for name, work in kernels]
+
+
+def _qkv_width(attention: Grouped, tp: int) -> int:
+    """Values per token of a rank's queries (with their gate), keys and values."""
+    own = attention.heads // tp * (1 + attention.gated) + 2 * max(attention.kv_heads // tp, 1)
+    return own * attention.head_dim
 
 
 def _seen(attention: Grouped, keys: int) -> int:

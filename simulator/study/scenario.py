@@ -168,9 +168,9 @@ KnobsT = TypeVar("KnobsT", bound=BaseModel, covariant=True)
 
 @dataclass(frozen=True)
 class Case(Generic[BatchT, LayoutT, KnobsT]):
-    """What a rank program may read: shapes and modules of the model (`model`), ranks, batch, layout, routing, knobs, the seed of
-    all draws, how much memory of a rank can be used, the software generation of its kernels, and what drives collectives
-    on this machine. A workload says which of these it reads: `Case[Prompts, Layout, Knobs]`.
+    """What a rank program may read: shapes and modules of the model, ranks, batch, layout, routing, knobs, the
+    seed of all draws, how much memory of a rank can be used, the software generation of its kernels, and what drives
+    collectives on this machine. A workload says which of these it reads: `Case[Prompts, Layout, Knobs]`.
     """
 
     shapes: ModelShapes
@@ -302,5 +302,5 @@ class Scenario(Part):
         usable_bytes = machine.chip.hbm.capacity.si * machine.chip.hbm.usable.si
         parts = {name: reads.part(name, getattr(self, name)) for name in ("batch", "layout", "routing", "knobs")}
         spec = override_model(load_model(self.model), self.model_changes)
-        return Case(reads.shapes(self.shapes()), lambda: transformer_of(reads.model(spec)), self.cards, ranks, **parts, seed=seed,
-                    usable_bytes=usable_bytes, kernels=self.kernels, engines=tuple(machine.collectives))
+        return Case(reads.shapes(self.shapes()), lambda: transformer_of(reads.model(spec)), self.cards, ranks, **parts,
+                    seed=seed, usable_bytes=usable_bytes, kernels=self.kernels, engines=tuple(machine.collectives))

@@ -15,6 +15,7 @@ class AllReduce:
 
     needs: Form = "all"
     gives: Form = "partial"
+    by_row = False
 
     def __init__(self, task: ExpertTask) -> None:
         if task.mesh.dp > 1:
@@ -30,7 +31,7 @@ class AllReduce:
     def compute(self) -> None:
         """Local experts on their rows of all tokens."""
         task = self._task
-        task.launch_experts(lambda _: task.tokens[0], task.routed(task.tokens).rows)
+        task.launch_experts(task.tokens[0], task.routed(task.tokens).rows)
 
     def combine(self) -> None:
         """Left to the border."""

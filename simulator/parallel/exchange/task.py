@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Protocol
@@ -18,12 +17,14 @@ from simulator.stack.stacks import Kernels, Stack
 @dataclass(frozen=True)
 class ExchangeSettings:
     """name: of the way (`ways`). engine: what drives dispatch and combine ("": as all collectives). skew, seed: of the
-    routing (`routed.Routing`)."""
+    routing (`routed.Routing`). host_reads: values that the host blocks for between counts and tokens, as frameworks do
+    that give split sizes to an eager All2All (0: sizes stay on the device)."""
 
     name: str
     engine: str = ""
     skew: float | None = None
     seed: int = 0
+    host_reads: int = 0
 
 
 @dataclass(frozen=True)
@@ -69,13 +70,14 @@ class ExpertTask:
         routing = Routing(self.settings.skew, self.settings.seed, self.mesh.ep, self.mesh.redundant, self._block)
         return routed(self.experts, tokens, routing, self.layer, self.number)
 
-    def launch_experts(self, here: Callable[[int], int], rows: tuple[tuple[int, ...], ...]) -> None:
-        """The local experts of every place on its rows. here: tokens on a place, of which rows are made."""
+    def launch_experts(self, here: int, rows: tuple[tuple[int, ...], ...]) -> None:
+        """The local experts of every place on its rows. here: tokens on a place, of which rows are made (0: rows came
+        by themselves)."""
         shards = self.mesh.expert_tensor
 
         @cache
         def kernels(place: int) -> Kernels:
-            return self.stack.experts(self.model, self.experts, here(place), rows[place], shards)
+            return self.stack.experts(self.model, self.experts, here, rows[place], shards)
 
         if len(set(rows)) > 1 and all(map(sum, rows)):
             self.npu.launch_all_by_rank(lambda rank: kernels(coordinates_of(self.mesh, rank)["place"]))
@@ -86,10 +88,12 @@ class ExpertTask:
 
 
 class Exchange(Protocol):
-    """Tokens to their experts and back."""
+    """Tokens to their experts and back. by_row: each token goes once to every expert of its own, in rows sorted by
+    expert; else whole tokens go, and sums come back."""
 
     needs: Form
     gives: Form
+    by_row: bool
 
     def dispatch(self) -> None:
         """To the ranks of their experts."""
