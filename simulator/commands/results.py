@@ -43,15 +43,26 @@ def bench(ctx: click.Context, pattern: str | None, as_json: bool) -> None:
 @click.argument("pattern", required=False)
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
               help="Simulate N scenarios at a time, each in a process of its own.")
+@click.option("--points", type=click.Path(path_type=Path), metavar="FILE",
+              help="Compare measured serving points (JSON Lines) instead of the library; `braid validate --help` has "
+                   "their format.")
+@click.option("--where", default="", metavar="FIELD=VALUE,...",
+              help="Only points with these fields, as gpu_key=H200,family=llama-70b,concurrency=1..16.")
 @options.as_json
 @click.pass_context
-def validate(ctx: click.Context, pattern: str | None, jobs: int, as_json: bool) -> None:
-    """Compare the library with what is published; write results/validation.md.
+def validate(ctx: click.Context, pattern: str | None, jobs: int, points: Path | None, where: str,
+             as_json: bool) -> None:
+    """Compare the library, or measurements of your own, with what is simulated; write results/validation.md.
 
     PATTERN chooses scenarios or expected values by name or part of it, with * for any text.
 
     A value with role "fit" had a parameter fitted on it and proves nothing; "predict" values were never fitted on.
     A miss is reported, with its reason; it is no failure. A value that cannot be simulated is (exit code 1).
+
+    A point is a line {"id": "a", "model": "llama_3_1_70b", "gpu_key": "H200", "n_gpus": 8, "fw_key": "vllm",
+    "layout": {"tp": 8, "pp": 1, "ep": 1}, "gemm_quant": "fp8", "isl": 1024, "osl": 1024, "concurrency": 16,
+    "tpot_ms": {"mean": 9.8}, "ttft_ms": {"mean": 120}, "output_tok_s_per_gpu": 190}: a closed loop of so many
+    requests on n_gpus, means or p50 of what was measured, any of the three. `family` may stand for the model.
 
     \b
     Examples:
@@ -60,7 +71,12 @@ def validate(ctx: click.Context, pattern: str | None, jobs: int, as_json: bool) 
       # the scenarios of one file, or some values for a script; writes nothing
       braid validate a3_prefill
       braid validate 'a3.prefill.*' --json
+      # measured TPOT, TTFT and throughput of a service
+      braid validate --points mine.jsonl --where gpu_key=H200,concurrency=1..16
     """
+    if points is not None:
+        _compare_points(points, where, as_json)
+        return
     from simulator.commands.request import progress_bar
     from simulator.study import validate as validation
     from simulator.study.expected import as_object
@@ -77,6 +93,29 @@ def validate(ctx: click.Context, pattern: str | None, jobs: int, as_json: bool) 
     _show(rows, objects if as_json else None, validation.print_rows, target)
     if any(row.missing for row in rows) or any(study.reasons or not study.columns for study in studies):
         ctx.exit(1)
+
+
+def _compare_points(path: Path, where: str, as_json: bool) -> None:
+    """Measured points: a row each as JSON, or errors by family, and what could not be simulated."""
+    from simulator.commands.output import print_table, to_json
+    from simulator.commands.request import progress_bar
+    from simulator.errors import InputError
+    from simulator.study import points
+
+    pairs = [one.partition("=") for one in where.split(",") if one.strip()]
+    if wrong := [key for key, equals, _ in pairs if not equals]:
+        raise InputError(f"--where {', '.join(wrong)}: write FIELD=VALUE")
+    chosen = points.read_points(path, {key.strip(): value.strip() for key, _, value in pairs})
+    with progress_bar(f"{len(chosen)} points") as tell:
+        rows = points.compare(chosen, tell)
+    if as_json:
+        click.echo(to_json([row.as_object() for row in rows]))
+        return
+    shares = [(metric, family, count, f"{signed:+.1%}", f"{size:.1%}", f"{decile:.1%}")
+              for metric, family, count, signed, size, decile in points.summary(rows)]
+    print_table(("<metric", "<family", ">points", ">median error", ">median size", ">90% within"), shares)
+    for reason, count, first in points.reasons(rows):
+        click.echo(f"not simulated: {count} point{'s' * (count > 1)}, as {first}: {reason}")
 
 
 def _target(name: str, pattern: str | None, as_json: bool) -> Path | None:

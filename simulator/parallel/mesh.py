@@ -83,19 +83,6 @@ class Mesh(BaseModel):
         return ",".join(f"{name}={value}" for name, value in given.items() if value not in (None, 1, 0)) or "tp=1"
 
 
-def mesh_of(text: str) -> Mesh:
-    """"tp=8,ep=8" -> Mesh; InputError names what is no axis or no number, and the axes there are."""
-    axes = {}
-    for part in (one.strip() for one in text.split(",") if one.strip()):
-        name, equals, value = part.partition("=")
-        if name.strip() not in Mesh.model_fields or not equals or not value.strip().isdigit():
-            raise InputError(f"mesh '{text}': '{part}' is not AXIS=NUMBER; axes are {', '.join(Mesh.model_fields)}")
-        axes[name.strip()] = int(value)
-    if 0 in (axes.get(name, 1) for name in axes if name != "redundant"):
-        raise InputError(f"mesh '{text}': every axis has 1 rank or more")
-    return Mesh(**axes)
-
-
 def groups_of(mesh: Mesh) -> dict[str, list[tuple[int, ...]]]:
     """The groups of ranks by name.
 

@@ -20,9 +20,8 @@ class Stack(Protocol):
     wire_bytes: of a value that is gathered or dispatched. scale_bytes: of a token's scale where it is dispatched by
     itself (0: with the token). weights_in_l2: kernels find weights that an earlier one left. packed: hidden states
     were quantised before they were gathered. by_row: every row that an expert gave comes back by itself, not in the sum
-    of its token. norm_in_all_reduce: residual add and norm are part of the
-    AllReduce before them. engines, small_engines: what drives collectives, and small AllReduces, by preference;
-    algorithm: of the first.
+    of its token. norm_in_all_reduce: residual add and norm are part of the AllReduce before them. engines,
+    reducing_engines: what drives collectives, and AllReduce, by preference; algorithm: of the first.
     """
 
     @property
@@ -38,7 +37,7 @@ class Stack(Protocol):
     @property
     def engines(self) -> tuple[str, ...]: ...
     @property
-    def small_engines(self) -> tuple[str, ...]: ...
+    def reducing_engines(self) -> tuple[str, ...]: ...
     @property
     def algorithm(self) -> str: ...
     def embed(self, model: Model, tokens: int, shards: int) -> Kernels: ...

@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
+from simulator.model.transformer import Model
 from simulator.spec.levels import LINK_SETTINGS
 from simulator.spec.machine import MachineSpec
-from simulator.spec.model import FIELDS_OF, ModelShapes, ModelSpec
+from simulator.spec.model import FIELDS_OF, ModelShapes
 from simulator.spec.typed_toml import with_number
 from simulator.units import Quantity
 
@@ -57,10 +58,10 @@ class Reads:
                 spec = with_number(spec, key.partition(".")[2], partial(self._number, key))
         return spec
 
-    def model(self, spec: ModelSpec) -> ModelSpec:
-        """The model's file, from which its modules are made: all its numbers are read."""
+    def model(self, model: Model) -> Model:
+        """The model's layers, which follow from all its numbers."""
         self._read.update(key for key in self._keys if key.startswith("model."))
-        return spec
+        return model
 
     def shapes(self, shapes: ModelShapes) -> ModelShapes:
         """The model's numbers."""

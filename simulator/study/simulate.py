@@ -107,16 +107,22 @@ def prepare(scenario: Scenario, seed: int = 0, record: Callable[..., World] = re
     try:
         groups = workload.groups(case)
         sizes_of(groups, case.ranks)  # ranks that do not divide are the mistake, whatever they would keep in memory
-        ledger = Ledger.of(f"{scenario.name}: the fullest rank", machine.chip.hbm)
-        for item in workload.memory(case):
-            if not isinstance(item, tuple | list) or len(item) != 3:
-                raise ValueError(f"memory: {item!r} is not (name, category, bytes)")
-            ledger.add(*item)  # type: ignore[arg-type]
+        ledger = ledger_of(scenario, case, machine)
         ledger.check()
         world = record(lambda npu: workload.program(npu, case), case.ranks, groups, partial(workload.coordinates, case))
     except (ProgramError, ValueError) as error:
         raise InputError(f"{scenario.name}: {located(error)}") from error
     return Prepared(scenario, machine, case, world, fabric, ledger, reads)
+
+
+def ledger_of(scenario: Scenario, case: Case, machine: MachineSpec) -> Ledger:
+    """What the fullest rank keeps in memory; ValueError where the workload gives something else than items."""
+    ledger = Ledger.of(f"{scenario.name}: the fullest rank", machine.chip.hbm)
+    for item in scenario.workload.memory(case):
+        if not isinstance(item, tuple | list) or len(item) != 3:
+            raise ValueError(f"memory: {item!r} is not (name, category, bytes)")
+        ledger.add(*item)  # type: ignore[arg-type]
+    return ledger
 
 
 @naming_settings
@@ -153,7 +159,7 @@ def simulate(scenario: Scenario, *, ranks: str = "roles", seed: int = 0, exchang
     makespan_ps = replay.run()
     if progress is not None:
         progress(1.0)
-    header = {"machine": ready.machine.title, "model": ready.case.shapes.name, "cards": scenario.cards,
+    header = {"machine": ready.machine.title, "model": scenario.transformer().name, "cards": scenario.cards,
               "ranks": ready.case.ranks, "mode": ranks, "classes": len(roles.leaders), "seed": seed,
               "changed": dict(scenario.changes)}
     result = Result(scenario, ready.machine, header, {}, timeline, ready.ledger, makespan_ps, ready.world,

@@ -48,7 +48,7 @@ class ExpertTask:
     @property
     def via(self) -> str:
         """What drives dispatch and combine."""
-        return self.settings.engine or self.engines.large
+        return self.settings.engine or self.engines.engine
 
     @property
     def own(self) -> tuple[int, ...]:
