@@ -69,8 +69,9 @@ class Knobs(BaseModel):
     exchange: Literal["all_reduce", "all_gather", "all_to_all", "put_collect"] = Field(
         "all_reduce", description="how tokens reach their experts"
     )
-    residual: Literal["replicated", "split"] = Field(
-        "replicated", description="between pieces a tensor-parallel rank has all tokens, or a share (FlashComm)"
+    residual: Literal["replicated", "split", "split_latents"] = Field(
+        "replicated", description="between pieces a tensor-parallel rank has all tokens, or a share, and gathers hidden"
+        " states (FlashComm) or, with latent attention, latents (conversion)"
     )
     precision: tuple[str, ...] = Field(
         (), description="of modules, MODULE=DTYPE: attention, dense, experts, shared, head, kv, ... or all"
@@ -218,7 +219,8 @@ def forward(npu: Rank, case: Case, numbers: Sequence[int], layers: Sequence[Laye
     exchanges = ExchangeSettings(knobs.exchange, knobs.exchange_engine, case.routing.skew, case.seed)
     labels = ("layer", "weights", *(("micro_batch",) if knobs.parts > 1 else ()))
     return Forward(npu, knobs.model_of(case.model), knobs.placed(case.layout), stack_of(case.kernels), engines_of(case),
-                   exchanges, knobs.residual == "split", labels, numbers, layers)
+                   exchanges, knobs.residual != "replicated", labels, numbers, layers,
+                   gathers_latents=knobs.residual == "split_latents")
 
 
 def draft(npu: Rank, case: Case, model: Model, verified: Sequence[Tokens]) -> None:
@@ -312,7 +314,7 @@ def _in_flight(case: Case, groups: Sequence[MicroBatch], group: int) -> list[lis
 def _receive(npu: Rank, case: Case, step: Forward, together: Sequence[Tokens], stage: int) -> None:
     """This rank's share of the hidden states from its counterpart, then those of its tensor-parallel group."""
     _message(npu, case, "pipeline.hidden", stage, _share_bytes(case, step.model, together), sends=False)
-    if case.knobs.residual == "split":
+    if case.knobs.residual != "replicated":
         for one in together:
             one.form = "own"
         return
