@@ -299,9 +299,9 @@ class Forward:
         tokens.form = needs
 
     def _launch(self, kernels: Sequence[tuple[str, Work]]) -> None:
-        """Kernels one after the other; their weights are known to L2 by layer and name."""
+        """Kernels one after the other; weights that the stack gives a name are known to L2 by layer and name."""
         for name, work in kernels:
-            named = replace(work, weights=f"{self._number}.{name}") if work.weight_bytes else work
+            named = replace(work, weights=f"{self._number}.{work.weights}") if work.weights else work
             self.npu.launch(named, name)
 
     @contextmanager

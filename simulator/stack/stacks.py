@@ -17,6 +17,8 @@ Kernels = list[tuple[str, Work]]
 class Stack(Protocol):
     """Kernels of the pieces of a transformer on one rank, in launch order; `shards` ranks split a module's weights.
 
+    Where a kernel names its weights (`Work.weights`), those of a later micro-batch may find them in L2.
+
     wire_bytes: of a value that is gathered or dispatched. norm_in_all_reduce: residual add and norm are part of the
     AllReduce before them. engines, small_engines: what drives collectives, and small AllReduces, by preference;
     algorithm: of the first.
