@@ -48,13 +48,15 @@ class Tokens:
 class Forward:
     """One pass of some micro-batches through `layers`, which are labelled with `numbers`.
 
-    residual_split: how tokens are held between pieces (see above). labelled: whether micro-batches are, too.
+    residual_split: how tokens are held between pieces (see above). labelled: whether micro-batches are, too. turn:
+    which pass through these layers, where there are several.
     """
 
     def __init__(self, npu: Rank, model: Model, mesh: Mesh, stack: Stack, engines: Engines, exchanges: ExchangeSettings,
-                 residual_split: bool, labelled: bool, numbers: Sequence[int], layers: Sequence[Layer]) -> None:
+                 residual_split: bool, labelled: bool, numbers: Sequence[int], layers: Sequence[Layer],
+                 turn: int = 0) -> None:
         self.npu, self.model, self.mesh, self.stack, self.engines = npu, model, mesh, stack, engines
-        self._exchanges, self._labelled = exchanges, labelled
+        self._exchanges, self._labelled, self._turn = exchanges, labelled, turn
         self._residual: Form = "own" if residual_split else "all"
         self._layers = list(zip(numbers, layers, strict=True))
         self._number, self._layer = -1, layers[0]
@@ -190,6 +192,7 @@ class Forward:
         """The local experts; where sums are partial, the shared expert's are added before they are summed up."""
         with self._of(tokens):
             exchange = _exchange_of(tokens)
+            exchange.arrive()
             exchange.compute()
             if exchange.gives == "partial":
                 self._launch(self.stack.finalize(self.model, self._experts, tokens.batch.tokens))
@@ -209,13 +212,14 @@ class Forward:
         if tokens.exchange is None:
             return
         with self.npu.scope(layer=tokens.layer), self._of(tokens):
+            tokens.exchange.collect()
             self._launch(self.stack.finalize(self.model, self._experts, self._held(tokens)))
             self._reduce(tokens)
             tokens.exchange = None
 
     def _exchange(self, tokens: Tokens) -> Exchange:
         task = ExpertTask(self.npu, self.stack, self.model, self._experts, self.mesh, self.engines, self._exchanges,
-                          self._number, tokens.batch.number, tokens.of_groups)
+                          self._number, tokens.batch.number, tokens.of_groups, self._label(tokens), self._turn)
         return EXCHANGES[self._exchanges.name](task)
 
     @property

@@ -194,13 +194,13 @@ def program(npu: Rank, case: Case) -> None:
     npu.program.programmatic = knobs.programmatic_launch
     partition(npu, case)
     model = knobs.model_of(case.model)
-    for groups in batches_of(case):
+    for turn, groups in enumerate(batches_of(case)):
         group = _group(npu, groups)
         if case.layout.pp > 1:
             pipeline(npu, case, model, groups, group)
             continue
         tokens = tokens_of(case, groups, group, knobs.parts)
-        step = forward(npu, case, range(len(model.layers)), model.layers)
+        step = forward(npu, case, range(len(model.layers)), model.layers, turn)
         for one in tokens:
             step.embed(one)
         SCHEDULES[knobs.schedule].order(step, *tokens)
@@ -210,12 +210,12 @@ def program(npu: Rank, case: Case) -> None:
             draft(npu, case, model, [one.batch for one in tokens], [one.of_groups for one in tokens])
 
 
-def forward(npu: Rank, case: Case, numbers: Sequence[int], layers: Sequence[Layer]) -> Forward:
-    """A pass of this rank through some layers."""
+def forward(npu: Rank, case: Case, numbers: Sequence[int], layers: Sequence[Layer], turn: int = 0) -> Forward:
+    """A pass of this rank through some layers; turn: which one through these."""
     knobs = case.knobs
     exchanges = ExchangeSettings(knobs.exchange, knobs.exchange_engine, case.routing.skew, case.seed)
     return Forward(npu, knobs.model_of(case.model), knobs.placed(case.layout), stack_of(case.kernels), engines_of(case),
-                   exchanges, knobs.residual == "split", knobs.parts > 1, numbers, layers)
+                   exchanges, knobs.residual == "split", knobs.parts > 1, numbers, layers, turn)
 
 
 def draft(npu: Rank, case: Case, model: Model, batches: Sequence[MicroBatch],
@@ -267,12 +267,14 @@ def pipeline(npu: Rank, case: Case, model: Model, groups: Sequence[MicroBatch], 
     stage, pp = npu.coordinate("stage"), case.layout.pp
     assert isinstance(stage, int)
     numbers = stages_of(model, case.layout)[stage]
-    step = forward(npu, case, numbers, [model.layers[number] for number in numbers])
+    layers = [model.layers[number] for number in numbers]
     order = SCHEDULES[case.knobs.schedule].order if case.knobs.parts == 1 else one_stream
     rounds = ROUNDS if case.batch.phase == "decode" else 1
     for turn in range(rounds):
-        for tokens in tokens_of(case, groups, group, _in_flight(groups, pp)):
+        parts = _in_flight(groups, pp)
+        for tokens in tokens_of(case, groups, group, parts):
             rows = tokens.batch.sampled
+            step = forward(npu, case, numbers, layers, turn * parts + tokens.batch.number)
             if stage:
                 _receive(npu, case, step, tokens, stage - 1)
             else:

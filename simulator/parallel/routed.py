@@ -6,8 +6,10 @@ as in truth; of more tokens every source draws how many rows go to each expert (
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import TypeAlias
 
 from simulator import np
 from simulator.model.choices import blocks_of, chosen_by_source, even_rows
@@ -18,16 +20,20 @@ from simulator.program.task import SizeTable
 
 SAMPLE = 4096
 
+Draw: TypeAlias = "Callable[[Routed], np.ndarray]"
+
 
 @dataclass(frozen=True)
 class Routing:
     """skew: of a power law that experts are drawn from, None: even. seed: of the draws. places: ranks, or groups of
-    ranks, with whole experts. redundant: slots of each place beyond those that hold every expert once."""
+    ranks, with whole experts. redundant: slots of each place beyond those that hold every expert once. draw: how
+    [source, expert] rows are drawn with a skew (None: as above)."""
 
     skew: float | None
     seed: int
     places: int
     redundant: int = 0
+    draw: Draw | None = None
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,8 @@ class Routed:
         if skew is None:
             return np.array([even_rows(sum(self.tokens), e.routed, e.per_token)])
         check_skew(e.routed, e.per_token, skew)
+        if self.routing.draw is not None:
+            return self.routing.draw(self)
         seed, total = (self.routing.seed, self.layer), sum(self.tokens)
         if total <= SAMPLE:  # those of a later micro-batch are further tokens with the same popularity
             tokens, limits = (self.number * total, *self.tokens), (e.groups, e.groups_per_token)

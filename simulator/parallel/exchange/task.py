@@ -5,32 +5,37 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol
+from typing import Any, Protocol
 
 from simulator.model.transformer import Experts, Model
 from simulator.parallel.border import Engines, Form
 from simulator.parallel.mesh import Mesh, coordinates_of
-from simulator.parallel.routed import Routed, Routing, routed
+from simulator.parallel.routed import Draw, Routed, Routing, routed
 from simulator.program.rank import Rank
 from simulator.stack.stacks import Kernels, Stack
 
 
 @dataclass(frozen=True)
 class ExchangeSettings:
-    """name: of the way (`ways`). engine: what drives dispatch and combine ("": as all collectives). skew, seed: of the
-    routing (`routed.Routing`)."""
+    """name: of the way (`ways`). engine: what drives dispatch and combine ("": as all collectives). skew, seed, draw: of
+    the routing (`routed.Routing`). own: settings of this way alone (None: its defaults). node: ranks that reach each
+    other without network cards."""
 
     name: str
     engine: str = ""
     skew: float | None = None
     seed: int = 0
+    draw: Draw | None = None
+    own: Any = None
+    node: int = 1
 
 
 @dataclass(frozen=True)
 class ExpertTask:
     """One MoE layer of one micro-batch on one rank.
 
-    number: of the micro-batch. tokens: of every data-parallel group, in order.
+    number: of the micro-batch. tokens: of every data-parallel group, in order. label: the micro-batch as tasks are
+    labelled with it (-1: not at all). turn: which pass through the layer, where there are several.
     """
 
     npu: Rank
@@ -43,6 +48,8 @@ class ExpertTask:
     layer: int
     number: int
     tokens: tuple[int, ...]
+    label: int = -1
+    turn: int = 0
 
     @property
     def via(self) -> str:
@@ -56,7 +63,8 @@ class ExpertTask:
 
     def routed(self, tokens: tuple[int, ...]) -> Routed:
         """The routing of so many tokens of every source."""
-        routing = Routing(self.settings.skew, self.settings.seed, self.mesh.ep, self.mesh.redundant)
+        routing = Routing(self.settings.skew, self.settings.seed, self.mesh.ep, self.mesh.redundant,
+                          self.settings.draw)
         return routed(self.experts, tokens, routing, self.layer, self.number)
 
     def launch_experts(self, here: Callable[[int], int], rows: tuple[tuple[int, ...], ...]) -> None:
@@ -75,7 +83,8 @@ class ExpertTask:
 
 
 class Exchange(Protocol):
-    """Tokens to their experts and back."""
+    """Tokens to their experts and back. Where sending and receiving are kernels of their own, each has a step of its
+    own, and other work may stand between the two; else `arrive` and `collect` are nothing."""
 
     needs: Form
     gives: Form
@@ -83,8 +92,14 @@ class Exchange(Protocol):
     def dispatch(self) -> None:
         """To the ranks of their experts."""
 
+    def arrive(self) -> None:
+        """What follows in this stream has the tokens that were sent here."""
+
     def compute(self) -> None:
         """The experts."""
 
     def combine(self) -> None:
         """Back to where they came from."""
+
+    def collect(self) -> None:
+        """What follows in this stream has the results of its own tokens."""
