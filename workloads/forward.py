@@ -48,15 +48,13 @@ class Tokens:
 class Forward:
     """One pass of some micro-batches through `layers`, which are labelled with `numbers`.
 
-    residual_split: how tokens are held between pieces (see above). labelled: whether micro-batches are, too. turn:
-    which pass through these layers, where there are several.
+    residual_split: how tokens are held between pieces (see above). labelled: whether micro-batches are, too.
     """
 
     def __init__(self, npu: Rank, model: Model, mesh: Mesh, stack: Stack, engines: Engines, exchanges: ExchangeSettings,
-                 residual_split: bool, labelled: bool, numbers: Sequence[int], layers: Sequence[Layer],
-                 turn: int = 0) -> None:
+                 residual_split: bool, labelled: bool, numbers: Sequence[int], layers: Sequence[Layer]) -> None:
         self.npu, self.model, self.mesh, self.stack, self.engines = npu, model, mesh, stack, engines
-        self._exchanges, self._labelled, self._turn = exchanges, labelled, turn
+        self._exchanges, self._labelled = exchanges, labelled
         self._residual: Form = "own" if residual_split else "all"
         self._layers = list(zip(numbers, layers, strict=True))
         self._number, self._layer = -1, layers[0]
@@ -107,12 +105,15 @@ class Forward:
             self._project_back(attention, tokens)
 
     def _merge(self, attention: Attention, tokens: Tokens) -> None:
-        """Each rank has partial results of the same heads over its own keys, and gets the others' of some."""
-        count, heads = tokens.batch.tokens, attention.heads // self.mesh.tp
-        row_bytes = heads * (2.0 * value_dim(attention) + 4.0)  # BF16, and an FP32 sum of exponentials for each head
-        self.npu.group("cp").all_to_all("attention.merge", round(count * row_bytes / self.mesh.cp),
-                                        self.engines.of("all_to_all", count * row_bytes)[0])  # fmt: skip
-        self._launch(self.stack.merge(count, heads // self.mesh.cp * value_dim(attention), self.mesh.cp))
+        """From results of all its heads, partial over own keys in decode and whole for own queries of prompts, to those
+        of fewer heads for all tokens."""
+        cp, heads, width = self.mesh.cp, attention.heads // self.mesh.tp, value_dim(attention)
+        decoding = sum(queries for queries, _ in tokens.batch.decodes)
+        prompts = sum(new for new, _ in tokens.batch.prompts)
+        partial_bytes = decoding * heads * (2.0 * width + 4.0)  # BF16, and an FP32 sum of exponentials for each head
+        size = partial_bytes + prompts / cp * heads * 2.0 * width
+        self.npu.group("cp").all_to_all("attention.merge", round(size / cp), self.engines.of("all_to_all", size)[0])
+        self._launch(self.stack.merge(decoding, heads // cp * width, cp))
 
     def _project_back(self, attention: Attention, tokens: Tokens) -> None:
         """The output projection, by the ranks that split it."""
@@ -219,7 +220,7 @@ class Forward:
 
     def _exchange(self, tokens: Tokens) -> Exchange:
         task = ExpertTask(self.npu, self.stack, self.model, self._experts, self.mesh, self.engines, self._exchanges,
-                          self._number, tokens.batch.number, tokens.of_groups, self._label(tokens), self._turn)
+                          self._number, tokens.batch.number, tokens.of_groups, self._label(tokens))
         return EXCHANGES[self._exchanges.name](task)
 
     @property

@@ -26,7 +26,7 @@ from simulator.stack.stacks import stack_of
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Part, Workload
 from workloads.forward import Forward, Tokens
-from workloads.schedules import SCHEDULES, one_stream
+from workloads.schedules import SCHEDULES
 
 ROUNDS = 2  # of a pipeline that decodes: the first one fills it, the second is measured
 
@@ -194,40 +194,39 @@ def program(npu: Rank, case: Case) -> None:
     npu.program.programmatic = knobs.programmatic_launch
     partition(npu, case)
     model = knobs.model_of(case.model)
-    for turn, groups in enumerate(batches_of(case)):
+    for groups in batches_of(case):
         group = _group(npu, groups)
         if case.layout.pp > 1:
             pipeline(npu, case, model, groups, group)
             continue
         tokens = tokens_of(case, groups, group, knobs.parts)
-        step = forward(npu, case, range(len(model.layers)), model.layers, turn)
+        step = forward(npu, case, range(len(model.layers)), model.layers)
         for one in tokens:
             step.embed(one)
         SCHEDULES[knobs.schedule].order(step, *tokens)
         for one in tokens:
             step.head(one)
-        if batch.drafts:
-            draft(npu, case, model, [one.batch for one in tokens], [one.of_groups for one in tokens])
+        draft(npu, case, model, tokens)
 
 
-def forward(npu: Rank, case: Case, numbers: Sequence[int], layers: Sequence[Layer], turn: int = 0) -> Forward:
-    """A pass of this rank through some layers; turn: which one through these."""
+def forward(npu: Rank, case: Case, numbers: Sequence[int], layers: Sequence[Layer]) -> Forward:
+    """A pass of this rank through some layers."""
     knobs = case.knobs
     exchanges = ExchangeSettings(knobs.exchange, knobs.exchange_engine, case.routing.skew, case.seed)
     return Forward(npu, knobs.model_of(case.model), knobs.placed(case.layout), stack_of(case.kernels), engines_of(case),
-                   exchanges, knobs.residual == "split", knobs.parts > 1, numbers, layers, turn)
+                   exchanges, knobs.residual == "split", knobs.parts > 1, numbers, layers)
 
 
-def draft(npu: Rank, case: Case, model: Model, batches: Sequence[MicroBatch],
-          of_groups: Sequence[tuple[int, ...]]) -> None:
+def draft(npu: Rank, case: Case, model: Model, verified: Sequence[Tokens]) -> None:
     """One pass of a draft layer for each draft token: the first catches up with all tokens that were verified."""
+    if not case.batch.drafts or not verified[0].batch.decodes:
+        return
     layers = draft_layers(model)
     for depth in range(case.batch.drafts):
         queries = case.batch.queries if depth == 0 else 1
         number = len(model.layers) + depth
         step = forward(npu, case, [number], [layers[min(depth, len(layers) - 1)]])
-        each = [tuple(count // case.batch.queries * queries for count in one) for one in of_groups]
-        tokens = [Tokens(one.drafting(queries), counts) for one, counts in zip(batches, each, strict=True)]
+        tokens = [_drafting(one, case.batch.queries, queries) for one in verified]
         with npu.scope(layer=number):
             for one in tokens:
                 step.project(one)
@@ -235,6 +234,12 @@ def draft(npu: Rank, case: Case, model: Model, batches: Sequence[MicroBatch],
         with npu.scope(layer=number):
             for one in tokens:
                 step.head(one)
+
+
+def _drafting(verified: Tokens, before: int, queries: int) -> Tokens:
+    """The same requests with so many query tokens each instead of those before."""
+    counts = tuple(-(-count // before) * queries for count in verified.of_groups)
+    return Tokens(verified.batch.drafting(queries), counts)
 
 
 def draft_layers(model: Model) -> tuple[Layer, ...]:
@@ -267,48 +272,56 @@ def pipeline(npu: Rank, case: Case, model: Model, groups: Sequence[MicroBatch], 
     stage, pp = npu.coordinate("stage"), case.layout.pp
     assert isinstance(stage, int)
     numbers = stages_of(model, case.layout)[stage]
-    layers = [model.layers[number] for number in numbers]
-    order = SCHEDULES[case.knobs.schedule].order if case.knobs.parts == 1 else one_stream
+    step = forward(npu, case, numbers, [model.layers[number] for number in numbers])
     rounds = ROUNDS if case.batch.phase == "decode" else 1
     for turn in range(rounds):
-        parts = _in_flight(groups, pp)
-        for tokens in tokens_of(case, groups, group, parts):
-            rows = tokens.batch.sampled
-            step = forward(npu, case, numbers, layers, turn * parts + tokens.batch.number)
+        for together in _in_flight(case, groups, group):
             if stage:
-                _receive(npu, case, step, tokens, stage - 1)
+                _receive(npu, case, step, together, stage - 1)
             else:
                 if turn:
-                    _message(npu, case, "pipeline.sampled", pp - 1, 8 * rows, sends=False)
-                step.embed(tokens)
-            order(step, tokens)
+                    _message(npu, case, "pipeline.sampled", pp - 1, _sampled_bytes(together), sends=False)
+                for one in together:
+                    step.embed(one)
+            SCHEDULES[case.knobs.schedule].order(step, *together)
             if stage < pp - 1:
-                step.finalize(tokens)
-                _message(npu, case, "pipeline.hidden", stage + 1, _share_bytes(case, model, tokens), sends=True)
-            else:
-                step.head(tokens)
-                if turn < rounds - 1:
-                    _message(npu, case, "pipeline.sampled", 0, 8 * rows, sends=True)
+                for one in together:
+                    step.finalize(one)
+                _message(npu, case, "pipeline.hidden", stage + 1, _share_bytes(case, model, together), sends=True)
+                continue
+            for one in together:
+                step.head(one)
+            draft(npu, case, model, together)
+            if turn < rounds - 1:
+                _message(npu, case, "pipeline.sampled", 0, _sampled_bytes(together), sends=True)
 
 
-def _in_flight(groups: Sequence[MicroBatch], pp: int) -> int:
-    """Micro-batches of a pipeline: one a stage, if every group has as many requests, or prompt tokens."""
+def _in_flight(case: Case, groups: Sequence[MicroBatch], group: int) -> list[list[Tokens]]:
+    """What is on its way through a pipeline: one a stage, each in the micro-batches of the schedule, as far as every
+    group has requests, or prompt tokens, for them."""
+    parts, pp = case.knobs.parts, case.layout.pp
     least = min(len(one.decodes) or sum(new for new, _ in one.prompts) for one in groups)
-    return max(min(pp, least), 1)
+    cut = tokens_of(case, groups, group, parts * max(min(pp, least // parts), 1))
+    return [cut[first : first + parts] for first in range(0, len(cut), parts)]
 
 
-def _receive(npu: Rank, case: Case, step: Forward, tokens: Tokens, stage: int) -> None:
+def _receive(npu: Rank, case: Case, step: Forward, together: Sequence[Tokens], stage: int) -> None:
     """This rank's share of the hidden states from its counterpart, then those of its tensor-parallel group."""
-    _message(npu, case, "pipeline.hidden", stage, _share_bytes(case, step.model, tokens), sends=False)
+    _message(npu, case, "pipeline.hidden", stage, _share_bytes(case, step.model, together), sends=False)
     if case.knobs.residual == "split":
-        tokens.form = "own"
+        for one in together:
+            one.form = "own"
         return
-    count = tokens.batch.tokens
-    cross(npu.group("tensor"), "pipeline.gather", "own", "all", count, 2.0 * step.model.hidden, engines_of(case))
+    count, row_bytes = sum(one.batch.tokens for one in together), 2.0 * step.model.hidden
+    cross(npu.group("tensor"), "pipeline.gather", "own", "all", count, row_bytes, engines_of(case))
 
 
-def _share_bytes(case: Case, model: Model, tokens: Tokens) -> int:
-    return 2 * model.hidden * -(-tokens.batch.tokens // case.layout.tensor)
+def _share_bytes(case: Case, model: Model, together: Sequence[Tokens]) -> int:
+    return sum(2 * model.hidden * -(-one.batch.tokens // case.layout.tensor) for one in together)
+
+
+def _sampled_bytes(together: Sequence[Tokens]) -> int:
+    return 8 * sum(one.batch.sampled for one in together)
 
 
 def _message(npu: Rank, case: Case, name: str, peer: int, size_bytes: int, sends: bool) -> None:

@@ -35,7 +35,7 @@ class ExpertTask:
     """One MoE layer of one micro-batch on one rank.
 
     number: of the micro-batch. tokens: of every data-parallel group, in order. label: the micro-batch as tasks are
-    labelled with it (-1: not at all). turn: which pass through the layer, where there are several.
+    labelled with it (-1: not at all).
     """
 
     npu: Rank
@@ -49,7 +49,6 @@ class ExpertTask:
     number: int
     tokens: tuple[int, ...]
     label: int = -1
-    turn: int = 0
 
     @property
     def via(self) -> str:
