@@ -64,9 +64,8 @@ class Technique(Protocol):
 class Forward:
     """One pass of some micro-batches through `layers`, which are labelled with `numbers`.
 
-    residual_split: how tokens are held between pieces (see above). labels: what has names, of "layer", "micro_batch"
-    and "weights", which a later kernel may find in L2. gathers_latents: of latent attention a split residual gathers
-    the latents, not the hidden states.
+    residual_split: how tokens are held between pieces (see above). labels: what is labelled, of "layer", "micro_batch".
+    gathers_latents: of latent attention a split residual gathers the latents, not the hidden states.
     """
 
     def __init__(self, npu: Rank, model: Model, mesh: Mesh, stack: Stack, engines: Engines, exchanges: ExchangeSettings,
@@ -246,7 +245,9 @@ class Forward:
     def experts(self, tokens: Tokens) -> None:
         """The local experts on the tokens that they have."""
         with self._of(tokens):
-            _exchange_of(tokens).compute()
+            exchange = _exchange_of(tokens)
+            exchange.arrive()
+            exchange.compute()
             self._add(tokens)
 
     def _add(self, tokens: Tokens) -> None:
@@ -272,6 +273,7 @@ class Forward:
         if tokens.exchange is None or tokens.experts is None:
             return
         with self.npu.scope(layer=tokens.layer), self._of(tokens):
+            tokens.exchange.collect()
             by_row = tokens.exchange.by_row
             self.launch(self.stack.finalize(self.model, self._unfused(tokens.experts), self._held(tokens), by_row))
             self._reduce(tokens)
@@ -279,7 +281,7 @@ class Forward:
 
     def _exchange(self, tokens: Tokens) -> Exchange:
         task = ExpertTask(self.npu, self.stack, self.model, self._experts, self.mesh, self.engines, self._exchanges,
-                          self._number, tokens.batch.number, tokens.of_groups)
+                          self._number, tokens.batch.number, tokens.of_groups, self._label(tokens))
         return EXCHANGES[self._exchanges.name](task)
 
     @property
@@ -377,13 +379,11 @@ class Forward:
         tokens.form = needs
 
     def launch(self, kernels: Sequence[tuple[str, Work]]) -> None:
-        """Kernels one after the other; L2 knows their weights by layer and name, if they have one."""
-        named = "weights" in self._labels
+        """Kernels one after the other; weights that the stack gives a name are known to L2 by layer and name."""
         for name, work in kernels:
             for technique in self._techniques:
                 technique.before(name)
-            known = named and work.weight_bytes and self.stack.weights_in_l2
-            self.npu.launch(replace(work, weights=f"{self._number}.{name}") if known else work, name)
+            self.npu.launch(replace(work, weights=f"{self._number}.{work.weights}") if work.weights else work, name)
             for technique in self._techniques:
                 technique.after(name)
 

@@ -4,13 +4,13 @@ Every piece is a list of (name, work) in launch order for one rank's shard. Fami
 generation: ``gemm_DTYPE`` is the framework's linear layer, with the quantisation of its input; ``context_attention``
 and ``generation_attention`` (``context_mla``, ``generation_mla``) are its attention operators; ``grouped_gemm_DTYPE``
 between ``experts_sort`` and ``experts_sum`` are its routed experts. What one stack fuses and another launches by itself
-is said by `GpuStack`. Activations stay in L2 while they are small.
+is said by `GpuStack`. Activations stay in L2 while they are small, and a later micro-batch may find weights there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from simulator.die.kernels import Work
@@ -54,7 +54,7 @@ class GpuStack:
     rope: tuple[str, ...]
     wire_bytes: float = 2.0  # of an activation that is gathered or dispatched: BF16
     scale_bytes: float = 0.0
-    weights_in_l2: bool = True
+    names_weights: bool = True
     engines: tuple[str, ...] = ("nccl",)  # what drives collectives, by preference
     algorithm: str = "auto"
     families: AttentionFamilies = LIBRARY
@@ -109,8 +109,8 @@ class GpuStack:
             kernels.append(("attention.core", ops.grouped_attention(seen, heads, kv_heads, a.head_dim, a.head_dim,
                                                                     self.families.grouped, kv)))  # fmt: skip
         if batch.prompts:
-            seen = _windowed(own_queries(batch.prompts, cp), a.window)
-            core = ops.flash_attention(seen, heads, a.head_dim, a.head_dim, self.families.grouped_prompts, kv, kv_heads)
+            prompts = _windowed(own_queries(batch.prompts, cp), a.window)
+            core = ops.flash_attention(prompts, heads, a.head_dim, a.head_dim, self.families.grouped_prompts, kv, kv_heads)
             kernels.append(("attention.flash", core))
         return [*kernels, *self.gate(a, tokens, tp)]
 
@@ -243,9 +243,13 @@ class GpuStack:
                 *self.linear(f"{block}.down", tokens, model.hidden, width, dtype)]
 
     def in_l2(self, kernels: Kernels) -> Kernels:
-        """These kernels, with activations that stay in L2 where they are small."""
-        return [(name, ops.cached(work) if work.read_bytes + work.write_bytes <= self.l2_bytes else work)
-                for name, work in kernels]
+        """These kernels, with activations that stay in L2 where they are small, and weights known to L2 by name."""
+        found = []
+        for name, work in kernels:
+            small = work.read_bytes + work.write_bytes <= self.l2_bytes
+            known = replace(work, weights=name) if self.names_weights and work.weight_bytes else work
+            found.append((name, ops.cached(known) if small else known))
+        return found
 
 
 def value_dim(attention: Attention) -> int:

@@ -59,7 +59,7 @@ class LibraryStack(GpuStack):
         return kernels
 
     def experts(self, model: Model, experts: Experts, tokens: int, rows: Sequence[int], shards: int) -> Kernels:
-        """As `GpuStack.experts`; the operator goes through the rows of all its tokens, whoever has their experts."""
+        """As `GpuStack.experts`; the operator goes through the rows of all its tokens, wherever their experts lie."""
         if not sum(rows):
             return []
         works = library.routed(tokens or sum(rows), tuple(rows), model.hidden, experts.intermediate // shards,

@@ -17,12 +17,14 @@ Kernels = list[tuple[str, Work]]
 class Stack(Protocol):
     """Kernels of the pieces of a transformer on one rank, in launch order; `shards` ranks split a module's weights.
 
+    Where a kernel names its weights (`Work.weights`), those of a later micro-batch may find them in L2.
+
     wire_bytes: of a value that is gathered or dispatched. scale_bytes: of a token's scale where it is dispatched by
-    itself (0: with the token). weights_in_l2: kernels find weights that an earlier one left. packed: hidden states
-    were quantised before they were gathered. by_row: every row that an expert gave comes back by itself, not in the sum
-    of its token. norm_in_all_reduce: residual add and norm are part of the AllReduce before them. fuses_shared: where
-    every rank has a slice of every expert, the shared one is a choice more of every token, and has no kernels of its
-    own. engines, reducing_engines: what drives collectives, and AllReduce, by preference; algorithm: of the first.
+    itself (0: with the token). packed: hidden states were quantised before they were gathered. by_row: every row that
+    an expert gave comes back by itself, not in the sum of its token. norm_in_all_reduce: residual add and norm are part
+    of the AllReduce before them. fuses_shared: where every rank has a slice of every expert, the shared one is a choice
+    more of every token, and has no kernels of its own. engines, reducing_engines: what drives collectives, and
+    AllReduce, by preference; algorithm: of the first.
     """
 
     @property
@@ -31,8 +33,6 @@ class Stack(Protocol):
     def wire_bytes(self) -> float: ...
     @property
     def scale_bytes(self) -> float: ...
-    @property
-    def weights_in_l2(self) -> bool: ...
     @property
     def norm_in_all_reduce(self) -> bool: ...
     @property
