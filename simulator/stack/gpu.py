@@ -110,7 +110,8 @@ class GpuStack:
                                                                     self.families.grouped, kv)))  # fmt: skip
         if batch.prompts:
             prompts = _windowed(own_queries(batch.prompts, cp), a.window)
-            core = ops.flash_attention(prompts, heads, a.head_dim, a.head_dim, self.families.grouped_prompts, kv, kv_heads)
+            family = self.families.grouped_prompts
+            core = ops.flash_attention(prompts, heads, a.head_dim, a.head_dim, family, kv, kv_heads)
             kernels.append(("attention.flash", core))
         return [*kernels, *self.gate(a, tokens, tp)]
 
