@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from simulator import np, paths
 from simulator.calibrate.kernel_tables import TableMissing

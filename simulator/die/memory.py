@@ -30,12 +30,12 @@ class LedgerItem:
 
 
 class DoesNotFit(RunError, MemoryError):  # noqa: N818
-    """The items need more than there is; the text is the whole ledger, which is also in `ledger`."""
+    """The items need more than there is; the text is the whole ledger, also in `ledger`. hint: what would fit."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, hint: str = "") -> None:
         self.ledger = ledger
         over = format_si(-ledger.free_bytes, "B")
-        super().__init__(f"{ledger.title} does not fit: {over} too much\n{ledger}")
+        super().__init__(f"{ledger.title} does not fit: {over} too much{hint and '; '}{hint}\n{ledger}")
 
 
 class Ledger:

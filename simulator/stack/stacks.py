@@ -18,10 +18,11 @@ class Stack(Protocol):
     """Kernels of the pieces of a transformer on one rank, in launch order; `shards` ranks split a module's weights.
 
     wire_bytes: of a value that is gathered or dispatched. scale_bytes: of a token's scale where it is dispatched by
-    itself (0: with the token). weights_in_l2: kernels find weights that an earlier one left. packed: hidden states
-    were quantised before they were gathered. by_row: every row that an expert gave comes back by itself, not in the sum
-    of its token. norm_in_all_reduce: residual add and norm are part of the AllReduce before them. engines,
-    reducing_engines: what drives collectives, and AllReduce, by preference; algorithm: of the first.
+    itself (0: with the token). packed: hidden states were quantised before they were gathered. by_row: every row that
+    an expert gave comes back by itself, not in the sum of its token. norm_in_all_reduce: residual add and norm are part
+    of the AllReduce before them. fuses_shared: where every rank has a slice of every expert, the shared one is a choice
+    more of every token, and has no kernels of its own. engines, reducing_engines: what drives collectives, and
+    AllReduce, by preference; algorithm: of the first.
     """
 
     @property
@@ -31,9 +32,9 @@ class Stack(Protocol):
     @property
     def scale_bytes(self) -> float: ...
     @property
-    def weights_in_l2(self) -> bool: ...
-    @property
     def norm_in_all_reduce(self) -> bool: ...
+    @property
+    def fuses_shared(self) -> bool: ...
     @property
     def engines(self) -> tuple[str, ...]: ...
     @property
@@ -57,7 +58,7 @@ class Stack(Protocol):
         self, model: Model, experts: Experts, tokens: int, rows: Sequence[int], shards: int
     ) -> Kernels: ...
     def finalize(self, model: Model, experts: Experts, tokens: int, by_row: bool) -> Kernels: ...
-    def head(self, model: Model, tokens: int, rows: int, shards: int) -> Kernels: ...
+    def head(self, model: Model, rows: int, shards: int) -> Kernels: ...
     def sample(self, model: Model, rows: int) -> Kernels: ...
     def project(self, model: Model, tokens: int) -> Kernels: ...
     def cores(self, count: int) -> dict[str, int]: ...
@@ -67,8 +68,9 @@ STACKS: dict[str, Stack] = {one.STACK.name: one.STACK for one in (vllm, sglang, 
 
 
 def stack_of(generation: str) -> Stack:
-    """The stack of a software generation, whose name begins with the stack's; InputError says which there are."""
-    found = [stack for name, stack in STACKS.items() if generation == name or generation.startswith(f"{name}_")]
+    """The stack of a software generation, whose name begins with the stack's (the longest that does); InputError
+    says which there are."""
+    found = [name for name in STACKS if generation == name or generation.startswith(f"{name}_")]
     if not found:
         raise InputError(f"kernels '{generation}': no stack of that name is known; there are {', '.join(STACKS)}")
-    return found[0]
+    return STACKS[max(found, key=len)]

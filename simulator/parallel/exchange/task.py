@@ -74,17 +74,26 @@ class ExpertTask:
         """The local experts of every place on its rows. here: tokens on a place, of which rows are made (0: rows came
         by themselves)."""
         shards = self.mesh.expert_tensor
+        copies = self.experts.shared_intermediate // self.experts.intermediate if fused(self.stack, self.mesh) else 0
 
         @cache
         def kernels(place: int) -> Kernels:
-            return self.stack.experts(self.model, self.experts, here, rows[place], shards)
+            return self.stack.experts(self.model, self.experts, here, (*rows[place], *(here,) * copies), shards)
 
-        if len(set(rows)) > 1 and all(map(sum, rows)):
+        if len(set(rows)) == 1 or self.settings.skew is None:  # as even as can be: all as the fullest
+            own = max(range(len(rows)), key=lambda place: sum(rows[place]))
+        elif not all(map(sum, rows)):  # a place without rows has kernels of its own
+            own = coordinates_of(self.mesh, self.npu.rank)["place"]
+        else:
             self.npu.launch_all_by_rank(lambda rank: kernels(coordinates_of(self.mesh, rank)["place"]))
             return
-        own = 0 if len(set(rows)) == 1 else coordinates_of(self.mesh, self.npu.rank)["place"]  # one without rows
         for name, work in kernels(own):
             self.npu.launch(work, name)
+
+
+def fused(stack: Stack, mesh: Mesh) -> bool:
+    """Whether the shared expert is a choice more of every token: every rank has a slice of every expert."""
+    return stack.fuses_shared and mesh.ep == 1
 
 
 class Exchange(Protocol):
