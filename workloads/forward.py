@@ -64,9 +64,8 @@ class Technique(Protocol):
 class Forward:
     """One pass of some micro-batches through `layers`, which are labelled with `numbers`.
 
-    residual_split: how tokens are held between pieces (see above). labels: what has names, of "layer", "micro_batch" and
-    "weights", which a later kernel may find in L2 under theirs. gathers_latents: of latent attention a split residual
-    gathers the latents, not the hidden states.
+    residual_split: how tokens are held between pieces (see above). labels: what is labelled, of "layer", "micro_batch".
+    gathers_latents: of latent attention a split residual gathers the latents, not the hidden states.
     """
 
     def __init__(self, npu: Rank, model: Model, mesh: Mesh, stack: Stack, engines: Engines, exchanges: ExchangeSettings,
@@ -223,7 +222,7 @@ class Forward:
         with self._of(tokens):
             self._norm(tokens, "gate")
             tokens.exchange = self._exchange(tokens)
-            tokens.experts, tokens.layer, tokens.block, tokens.computed = self._unfused, self._number, "ffn", 0
+            tokens.experts, tokens.layer, tokens.block, tokens.computed = self._experts, self._number, "ffn", 0
             self._cross(tokens, "gate.gather", tokens.exchange.needs, self._gather_bytes())
             model, experts, held = self.model, self._experts, self._held(tokens)
             self.launch(self.stack.route(model, experts, held))
@@ -234,7 +233,7 @@ class Forward:
         """The shared expert on what the router had; it waits for no exchange."""
         with self.npu.scope(micro_batch=self._label(tokens)):
             form = tokens.form
-            self._split("shared", tokens, partial(self.stack.shared, self.model, self._unfused))
+            self._split("shared", tokens, partial(self.stack.shared, self.model, self._unfused(self._experts)))
             tokens.form = form
             self._add(tokens)
 
@@ -246,14 +245,18 @@ class Forward:
     def experts(self, tokens: Tokens) -> None:
         """The local experts on the tokens that they have."""
         with self._of(tokens):
-            _exchange_of(tokens).compute()
+            exchange = _exchange_of(tokens)
+            exchange.arrive()
+            exchange.compute()
             self._add(tokens)
 
     def _add(self, tokens: Tokens) -> None:
         """Where sums are partial, the routed and the shared expert's are added once both are there."""
         tokens.computed += 1
-        if tokens.computed == 2 and _exchange_of(tokens).gives == "partial":
-            self.launch(self.stack.finalize(self.model, self._unfused, tokens.batch.tokens, False))
+        exchange = _exchange_of(tokens)
+        if tokens.computed == 2 and exchange.gives == "partial":
+            self.launch(self.stack.finalize(self.model, self._unfused(self._experts), tokens.batch.tokens,
+                                            exchange.by_row))
 
     def combine(self, tokens: Tokens) -> None:
         """Results back to their tokens."""
@@ -270,14 +273,15 @@ class Forward:
         if tokens.exchange is None or tokens.experts is None:
             return
         with self.npu.scope(layer=tokens.layer), self._of(tokens):
+            tokens.exchange.collect()
             by_row = tokens.exchange.by_row
-            self.launch(self.stack.finalize(self.model, tokens.experts, self._held(tokens), by_row))
+            self.launch(self.stack.finalize(self.model, self._unfused(tokens.experts), self._held(tokens), by_row))
             self._reduce(tokens)
             tokens.exchange = None
 
     def _exchange(self, tokens: Tokens) -> Exchange:
         task = ExpertTask(self.npu, self.stack, self.model, self._experts, self.mesh, self.engines, self._exchanges,
-                          self._number, tokens.batch.number, tokens.of_groups)
+                          self._number, tokens.batch.number, tokens.of_groups, self._label(tokens))
         return EXCHANGES[self._exchanges.name](task)
 
     @property
@@ -286,10 +290,9 @@ class Forward:
         assert isinstance(ffn, Experts)
         return ffn
 
-    @property
-    def _unfused(self) -> Experts:
+    def _unfused(self, experts: Experts) -> Experts:
         """Without the shared expert where it is a choice more of every token."""
-        return replace(self._experts, shared_intermediate=0) if fused(self.stack, self.mesh) else self._experts
+        return replace(experts, shared_intermediate=0) if fused(self.stack, self.mesh) else experts
 
     # --- before and behind the layers --------------------------------------------------------------------------------
 
@@ -376,13 +379,11 @@ class Forward:
         tokens.form = needs
 
     def launch(self, kernels: Sequence[tuple[str, Work]]) -> None:
-        """Kernels one after the other; L2 knows their weights by layer and name, if they have one."""
-        named = "weights" in self._labels
+        """Kernels one after the other; weights that the stack gives a name are known to L2 by layer and name."""
         for name, work in kernels:
             for technique in self._techniques:
                 technique.before(name)
-            known = replace(work, weights=f"{self._number}.{name}") if named and work.weight_bytes else work
-            self.npu.launch(known, name)
+            self.npu.launch(replace(work, weights=f"{self._number}.{work.weights}") if work.weights else work, name)
             for technique in self._techniques:
                 technique.after(name)
 

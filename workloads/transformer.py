@@ -217,7 +217,7 @@ def forward(npu: Rank, case: Case, numbers: Sequence[int], layers: Sequence[Laye
     """A pass of this rank through some layers."""
     knobs = case.knobs
     exchanges = ExchangeSettings(knobs.exchange, knobs.exchange_engine, case.routing.skew, case.seed)
-    labels = ("layer", "weights", *(("micro_batch",) if knobs.parts > 1 else ()))
+    labels = ("layer", *(("micro_batch",) if knobs.parts > 1 else ()))
     return Forward(npu, knobs.model_of(case.model), knobs.placed(case.layout), stack_of(case.kernels), engines_of(case),
                    exchanges, knobs.residual != "replicated", labels, numbers, layers,
                    gathers_latents=knobs.residual == "split_latents")

@@ -7,8 +7,10 @@ source alone, `ENOUGH` of them stand for all.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import TypeAlias
 
 from simulator import np
 from simulator.model.choices import blocks_of, chosen_by_source, even_rows
@@ -20,18 +22,22 @@ from simulator.program.task import SizeTable
 SAMPLE = 4096
 ENOUGH = 2048  # of more tokens of one source, chance moves no expert's share by much
 
+Draw: TypeAlias = "Callable[[Routed], np.ndarray]"
+
 
 @dataclass(frozen=True)
 class Routing:
     """skew: of a power law that experts are drawn from, None: even. seed: of the draws. places: ranks, or groups of
     ranks, with whole experts. redundant: slots of each place beyond those that hold every expert once. block: of
-    experts, whose tokens draw for themselves."""
+    experts, whose tokens draw for themselves. draw: how [source, expert] rows are drawn with a skew (None: as above).
+    """
 
     skew: float | None
     seed: int
     places: int
     redundant: int = 0
     block: int = 0
+    draw: Draw | None = None
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -60,6 +66,9 @@ class Routed:
         e, skew = self.experts, self.routing.skew
         if skew is None:
             return np.array([even_rows(sum(self.tokens), e.routed, e.per_token)])
+        if self.routing.draw is not None:
+            check_skew(e.routed, e.per_token, skew)
+            return self.routing.draw(self)
         seed, total = (*self.routing.seeds, self.layer), sum(self.tokens)
         if total <= SAMPLE or len(self.tokens) == 1:
             sample = self.tokens if len(self.tokens) > 1 else (min(total, ENOUGH),)

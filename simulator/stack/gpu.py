@@ -4,13 +4,13 @@ Every piece is a list of (name, work) in launch order for one rank's shard. Fami
 generation: ``gemm_DTYPE`` is the framework's linear layer, with the quantisation of its input; ``context_attention``
 and ``generation_attention`` (``context_mla``, ``generation_mla``) are its attention operators; ``grouped_gemm_DTYPE``
 between ``experts_sort`` and ``experts_sum`` are its routed experts. What one stack fuses and another launches by itself
-is said by `GpuStack`. Activations stay in L2 while they are small.
+is said by `GpuStack`. Activations stay in L2 while they are small, and a later micro-batch may find weights there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from simulator.die.kernels import Work
@@ -35,6 +35,9 @@ class AttentionFamilies(NamedTuple):
     grouped_prompts: str = "context_attention"
 
 
+LIBRARY = AttentionFamilies()
+
+
 @dataclass(frozen=True)
 class GpuStack:
     """What a software stack fuses.
@@ -51,9 +54,10 @@ class GpuStack:
     rope: tuple[str, ...]
     wire_bytes: float = 2.0  # of an activation that is gathered or dispatched: BF16
     scale_bytes: float = 0.0
+    names_weights: bool = True
     engines: tuple[str, ...] = ("nccl",)  # what drives collectives, by preference
     algorithm: str = "auto"
-    families: AttentionFamilies = AttentionFamilies()
+    families: AttentionFamilies = LIBRARY
     quantises: bool = False
     fuses_shared: bool = False
     l2_bytes: float = IN_L2_BYTES
@@ -98,20 +102,26 @@ class GpuStack:
 
     def _grouped(self, model: Model, a: Grouped, batch: MicroBatch, tp: int, cp: int) -> Kernels:
         heads, kv_heads, tokens = a.heads // tp, max(a.kv_heads // tp, 1), batch.tokens
-        kernels = [(f"attention.{name}", ops.copy(tokens * _qkv_width(a, tp))) for name in self.rope]
+        kernels = self.rotated(a, tokens, tp)
         kv = model.precision.kv
         if batch.decodes:
             seen = tuple((queries, -(-_seen(a, keys) // cp)) for queries, keys in batch.decodes)
             kernels.append(("attention.core", ops.grouped_attention(seen, heads, kv_heads, a.head_dim, a.head_dim,
                                                                     self.families.grouped, kv)))  # fmt: skip
         if batch.prompts:
-            core = ops.flash_attention(_windowed(_own(batch.prompts, cp), a.window), heads, a.head_dim, a.head_dim,
-                                       self.families.grouped_prompts, kv, kv_heads)
+            prompts = _windowed(own_queries(batch.prompts, cp), a.window)
+            core = ops.flash_attention(prompts, heads, a.head_dim, a.head_dim, self.families.grouped_prompts, kv, kv_heads)
             kernels.append(("attention.flash", core))
-        if a.gated:
-            kernels.append(("attention.gate", ops.passes(4.0 * tokens * heads * a.head_dim,
-                                                         2.0 * tokens * heads * a.head_dim)))  # fmt: skip
-        return kernels
+        return [*kernels, *self.gate(a, tokens, tp)]
+
+    def rotated(self, a: Grouped, tokens: int, tp: int) -> Kernels:
+        """Rotation of queries and keys, and the write to the cache, where attention does not do so itself."""
+        return [(f"attention.{name}", ops.copy(tokens * _qkv_width(a, tp))) for name in self.rope]
+
+    def gate(self, a: Grouped, tokens: int, tp: int) -> Kernels:
+        """What the heads give times its gate, if there is one."""
+        size = 2.0 * tokens * a.heads // tp * a.head_dim
+        return [("attention.gate", ops.passes(2 * size, size))] if a.gated else []
 
     def _latent(self, model: Model, a: Latent, batch: MicroBatch, tp: int, cp: int) -> Kernels:
         heads, tokens, dtype = a.heads // tp, batch.tokens, model.precision.attention
@@ -132,8 +142,8 @@ class GpuStack:
             kernels += [
                 *self.linear("attention.kv_b", keys, heads * (a.nope_dim + a.v_dim), a.kv_lora, dtype),
                 ("attention.prompt_rope_cache", ops.copy(new * (heads * (a.rope_dim + qk_dim) + latent))),
-                ("attention.flash", ops.flash_attention(_windowed(_own(batch.prompts, cp), 0), heads, qk_dim, a.v_dim,
-                                                        self.families.latent_prompts)),
+                ("attention.flash", ops.flash_attention(_windowed(own_queries(batch.prompts, cp), 0), heads, qk_dim,
+                                                        a.v_dim, self.families.latent_prompts)),
             ]  # fmt: skip
         return kernels
 
@@ -233,9 +243,13 @@ class GpuStack:
                 *self.linear(f"{block}.down", tokens, model.hidden, width, dtype)]
 
     def in_l2(self, kernels: Kernels) -> Kernels:
-        """These kernels, with activations that stay in L2 where they are small."""
-        return [(name, ops.cached(work) if work.read_bytes + work.write_bytes <= self.l2_bytes else work)
-                for name, work in kernels]
+        """These kernels, with activations that stay in L2 where they are small, and weights known to L2 by name."""
+        found = []
+        for name, work in kernels:
+            small = work.read_bytes + work.write_bytes <= self.l2_bytes
+            known = replace(work, weights=name) if self.names_weights and work.weight_bytes else work
+            found.append((name, ops.cached(known) if small else known))
+        return found
 
 
 def value_dim(attention: Attention) -> int:
@@ -254,7 +268,7 @@ def _seen(attention: Grouped, keys: int) -> int:
     return min(keys, attention.window) if attention.window else keys
 
 
-def _own(prompts: Sequence[tuple[int, int]], cp: int) -> list[tuple[int, int]]:
+def own_queries(prompts: Sequence[tuple[int, int]], cp: int) -> list[tuple[int, int]]:
     """(new tokens, tokens before) of a rank's queries: with cp ranks each has a piece of the front of every prompt and
     one of its end, so that all have as much to do; these are the first rank's."""
     if cp == 1:

@@ -17,6 +17,8 @@ Kernels = list[tuple[str, Work]]
 class Stack(Protocol):
     """Kernels of the pieces of a transformer on one rank, in launch order; `shards` ranks split a module's weights.
 
+    Where a kernel names its weights (`Work.weights`), those of a later micro-batch may find them in L2.
+
     wire_bytes: of a value that is gathered or dispatched. scale_bytes: of a token's scale where it is dispatched by
     itself (0: with the token). packed: hidden states were quantised before they were gathered. by_row: every row that
     an expert gave comes back by itself, not in the sum of its token. norm_in_all_reduce: residual add and norm are part

@@ -68,7 +68,7 @@ def test_a_larger_buffer_takes_longer(name: str) -> None:
 def test_a_slower_port_slows_large_buffers_alone(name: str) -> None:
     machine = load_machine(name)
     slow = override(machine, {"fabric.node.link_rate": "100 GB/s"})
-    small, large = Row(8, 2.0**12, 0.0), Row(8, 2.0**28, 0.0)
+    small, large = Row(8, 2.0**10, 0.0), Row(8, 2.0**28, 0.0)
     for engine in (engine for engine, spec in machine.collectives.items() if spec.protocols):
         times = [simulated(one, engine, "all_reduce") for one in (machine, slow)]
         assert times[1](small) == pytest.approx(times[0](small), rel=0.05)

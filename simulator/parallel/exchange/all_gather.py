@@ -6,10 +6,10 @@ Every rank computes its experts (or its columns of them) on their rows of all to
 from __future__ import annotations
 
 from simulator.parallel.border import Form, cross
-from simulator.parallel.exchange.task import ExpertTask
+from simulator.parallel.exchange.task import Exchange, ExpertTask
 
 
-class AllGather:
+class AllGather(Exchange):
     """All tokens to all ranks."""
 
     needs: Form = "own"

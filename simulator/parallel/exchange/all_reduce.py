@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from simulator.errors import InputError
 from simulator.parallel.border import Form
-from simulator.parallel.exchange.task import ExpertTask
+from simulator.parallel.exchange.task import Exchange, ExpertTask
 
 
-class AllReduce:
+class AllReduce(Exchange):
     """Nothing moves before the experts; partial sums behind them."""
 
     needs: Form = "all"

@@ -11,11 +11,11 @@ from functools import cache
 
 from simulator.errors import InputError
 from simulator.parallel.border import Form
-from simulator.parallel.exchange.task import ExpertTask
+from simulator.parallel.exchange.task import Exchange, ExpertTask
 from simulator.program.task import Collective, SizeTable
 
 
-class AllToAll:
+class AllToAll(Exchange):
     """Rows to the ranks of their experts."""
 
     needs: Form = "own"

@@ -10,12 +10,12 @@ from functools import cache
 
 from simulator.parallel.border import Form
 from simulator.parallel.exchange.all_to_all import check_whole
-from simulator.parallel.exchange.task import ExpertTask
+from simulator.parallel.exchange.task import Exchange, ExpertTask
 from simulator.parallel.mesh import coordinates_of
 from simulator.program.task import Collective
 
 
-class PutCollect:
+class PutCollect(Exchange):
     """Rows written straight to where they are needed."""
 
     needs: Form = "own"
