@@ -23,7 +23,7 @@ from simulator.parallel.exchange.task import ExchangeSettings
 from simulator.parallel.ledger import activation_bytes, cache_bytes, stages_of, weights_of
 from simulator.parallel.mesh import Mesh, check, coordinates_of, groups_of
 from simulator.program.rank import Rank
-from simulator.stack.stacks import stack_of
+from simulator.stack.stacks import Stack, stack_of
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Part, Workload
 from workloads.forward import Forward, Tokens
@@ -117,12 +117,17 @@ def partition(npu: Rank, case: Case) -> None:
     """Cores of their own for the two streams of `side_by_side`, where the knobs say so."""
     if case.knobs.cores and case.knobs.schedule == "side_by_side":
         for stream, count in zip(("attention", "moe"), case.knobs.cores.split("/"), strict=True):
-            npu.confine(stream, stack_of(case.kernels).cores(int(count)))
+            npu.confine(stream, stack_for(case).cores(int(count)))
+
+
+def stack_for(case: Case) -> Stack:
+    """The stack of the generation, as it runs this model in this phase."""
+    return stack_of(case.kernels, case.knobs.model_of(case.model), case.batch.phase)
 
 
 def engines_of(case: Case) -> Engines:
     """What drives collectives: what the knobs say, or of what the stack would take the first that the machine has."""
-    knobs, stack = case.knobs, stack_of(case.kernels)
+    knobs, stack = case.knobs, stack_for(case)
     engine = knobs.engine or _first(stack.engines, case.engines)
     if not engine:
         raise InputError(f"knobs.engine: {stack.name} takes {', '.join(stack.engines)}, of which the machine has none; "
@@ -218,7 +223,7 @@ def forward(npu: Rank, case: Case, numbers: Sequence[int], layers: Sequence[Laye
     knobs = case.knobs
     exchanges = ExchangeSettings(knobs.exchange, knobs.exchange_engine, case.routing.skew, case.seed)
     labels = ("layer", *(("micro_batch",) if knobs.parts > 1 else ()))
-    return Forward(npu, knobs.model_of(case.model), knobs.placed(case.layout), stack_of(case.kernels), engines_of(case),
+    return Forward(npu, knobs.model_of(case.model), knobs.placed(case.layout), stack_for(case), engines_of(case),
                    exchanges, knobs.residual != "replicated", labels, numbers, layers,
                    gathers_latents=knobs.residual == "split_latents")
 

@@ -40,8 +40,9 @@ def stages_of(model: Model, mesh: Mesh) -> list[tuple[int, ...]]:
     return found
 
 
-def weights_of(model: Model, mesh: Mesh, stage: int, drafts: bool) -> list[Item]:
-    """Weights of one rank of a stage. drafts: whether the MTP layers are loaded, on the last stage."""
+def weights_of(model: Model, mesh: Mesh, stage: int, drafts: bool, absorbed: bool = True) -> list[Item]:
+    """Weights of one rank of a stage. drafts: whether the MTP layers are loaded, on the last stage. absorbed: whether
+    latent attention keeps its up-projection once more, for decode."""
     sizes: dict[str, float] = defaultdict(float)
     layers = [model.layers[number] for number in stages_of(model, mesh)[stage]]
     for weight in _kept(model, mesh, stage, layers):
@@ -51,8 +52,8 @@ def weights_of(model: Model, mesh: Mesh, stage: int, drafts: bool) -> list[Item]
             for weight in (*draft_weights(model), *layer_weights(layer, model.hidden)):
                 elements = _local_elements(weight, mesh)
                 sizes["draft layers"] += weight_bytes(model.precision.drafts, elements)
-    if absorbed := sum(_absorbed_bytes(layer.attention, mesh) for layer in layers):
-        sizes["attention: absorbed kv_b, BF16"] = absorbed
+    if again := sum(_absorbed_bytes(layer.attention, mesh) for layer in layers) * absorbed:
+        sizes["attention: absorbed kv_b, BF16"] = again
     return [(title, "weights", size) for title, size in sizes.items() if size]
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from simulator.die.kernels import Work
 from simulator.errors import InputError
 from simulator.model.micro_batch import MicroBatch
 from simulator.model.transformer import Attention, Dense, Experts, Latent, Model
-from simulator.stack import sglang, trtllm, vllm
+from simulator.stack import cann, sglang, trtllm, vllm
 
 Kernels = list[tuple[str, Work]]
 
@@ -66,13 +66,20 @@ class Stack(Protocol):
     def cores(self, count: int) -> dict[str, int]: ...
 
 
-STACKS: dict[str, Stack] = {one.STACK.name: one.STACK for one in (vllm, sglang, trtllm)}
+STACKS: dict[str, Callable[[Model, str], Stack]] = {
+    "vllm": lambda model, phase: vllm.STACK,
+    "sglang": lambda model, phase: sglang.STACK,
+    "trtllm": lambda model, phase: trtllm.STACK,
+    "cann_2025": cann.deployed,
+    "cann_recipes": cann.recipes,
+}
+"""By the beginning of a generation's name: what runs a model in a phase ("decode", "prefill", "mixed")."""
 
 
-def stack_of(generation: str) -> Stack:
-    """The stack of a software generation, whose name begins with the stack's (the longest that does); InputError
-    says which there are."""
+def stack_of(generation: str, model: Model, phase: str) -> Stack:
+    """The stack of a software generation, whose name begins with the stack's (the longest that does), as it runs a model
+    in a phase; InputError says which there are, or why it cannot."""
     found = [name for name in STACKS if generation == name or generation.startswith(f"{name}_")]
     if not found:
         raise InputError(f"kernels '{generation}': no stack of that name is known; there are {', '.join(STACKS)}")
-    return STACKS[max(found, key=len)]
+    return STACKS[max(found, key=len)](model, phase)
