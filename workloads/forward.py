@@ -61,8 +61,8 @@ class Technique(Protocol):
 class Forward:
     """One pass of some micro-batches through `layers`, which are labelled with `numbers`.
 
-    residual_split: how tokens are held between pieces (see above). labels: what has names, of "layer", "micro_batch" and
-    "weights", which a later kernel may find in L2 under theirs.
+    residual_split: how tokens are held between pieces (see above). labels: what has names, of "layer", "micro_batch"
+    and "weights", which a later kernel may find in L2 under theirs.
     """
 
     def __init__(self, npu: Rank, model: Model, mesh: Mesh, stack: Stack, engines: Engines, exchanges: ExchangeSettings,

@@ -35,6 +35,9 @@ class AttentionFamilies(NamedTuple):
     grouped_prompts: str = "context_attention"
 
 
+FAMILIES = AttentionFamilies()
+
+
 @dataclass(frozen=True)
 class GpuStack:
     """What a software stack fuses.
@@ -53,7 +56,7 @@ class GpuStack:
     engines: tuple[str, ...] = ("nccl",)  # what drives collectives, by preference
     small_engines: tuple[str, ...] = ("custom_all_reduce", "one_shot")  # small AllReduces
     algorithm: str = "ring"
-    families: AttentionFamilies = AttentionFamilies()
+    families: AttentionFamilies = FAMILIES
     quantises: bool = False
     fuses_shared: bool = False
     l2_bytes: float = IN_L2_BYTES

@@ -296,5 +296,5 @@ class Scenario(Part):
         usable_bytes = machine.chip.hbm.capacity.si * machine.chip.hbm.usable.si
         parts = {name: reads.part(name, getattr(self, name)) for name in ("batch", "layout", "routing", "knobs")}
         model = transformer_of(override_model(load_model(self.model), self.model_changes))
-        return Case(reads.shapes(self.shapes()), model, self.cards, ranks, **parts, seed=seed,
+        return Case(reads.shapes(self.shapes()), reads.model(model), self.cards, ranks, **parts, seed=seed,
                     usable_bytes=usable_bytes, kernels=self.kernels, engines=tuple(machine.collectives))
