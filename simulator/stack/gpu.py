@@ -159,14 +159,12 @@ class GpuStack:
         if not total:
             return []
         each = tuple(rows)
-        read, sorted_bytes = 2.0 * tokens * model.hidden, 2.0 * total * model.hidden
-        sort = Work("experts_sort", kind="vector", dtype="fp32", rows=each, read_bytes=read, write_bytes=sorted_bytes)
         return self.in_l2([
-            ("experts.sort", sort),
+            ("experts.sort", ops.sort_rows(tokens, each, model.hidden)),
             *self.grouped("experts.gate_up", each, 2 * width, model.hidden, dtype),
             ("experts.silu", ops.passes(4.0 * total * width, 2.0 * total * width)),
             *self.grouped("experts.down", each, model.hidden, width, dtype),
-            ("experts.sum", ops.passes(sorted_bytes, read)),
+            ("experts.sum", ops.passes(2.0 * total * model.hidden, 2.0 * tokens * model.hidden)),
         ])  # fmt: skip
 
     def finalize(self, model: Model, experts: Experts, tokens: int) -> Kernels:

@@ -9,7 +9,7 @@ from simulator.die.kernels import Work
 from simulator.errors import InputError
 from simulator.model.micro_batch import MicroBatch
 from simulator.model.transformer import Attention, Dense, Experts, Model
-from simulator.stack import sglang, trtllm, vllm
+from simulator.stack import sglang, sglang_2025, trtllm, vllm
 
 Kernels = list[tuple[str, Work]]
 
@@ -18,9 +18,9 @@ class Stack(Protocol):
     """Kernels of the pieces of a transformer on one rank, in launch order; `shards` ranks split a module's weights.
 
     wire_bytes: of a value that is gathered or dispatched. norm_in_all_reduce: residual add and norm are part of the
-    AllReduce before them. fuses_shared: where every rank has a slice of every expert, the shared one is a choice more of
-    every token, and has no kernels of its own. engines, small_engines: what drives collectives, and small AllReduces, by preference;
-    algorithm: of the first.
+    AllReduce before them. fuses_shared: where every rank has a slice of every expert, the shared one is a choice
+    more of every token, and has no kernels of its own. engines, small_engines: what drives collectives, and small
+    AllReduces, by preference; algorithm: of the first.
     """
 
     @property
@@ -55,7 +55,7 @@ class Stack(Protocol):
     def cores(self, count: int) -> dict[str, int]: ...
 
 
-STACKS: dict[str, Stack] = {one.STACK.name: one.STACK for one in (vllm, sglang, trtllm)}
+STACKS: dict[str, Stack] = {one.STACK.name: one.STACK for one in (vllm, sglang, sglang_2025, trtllm)}
 
 
 def stack_of(generation: str) -> Stack:
