@@ -118,7 +118,7 @@ def gather(step: Forward, stack: Sglang2025, a: Tokens) -> Tokens:
     """Own tokens, residual added, to everybody; the sum is the new residual of own ones."""
     count, world = a.batch.tokens, step.npu.group("world")
     step.launch(stack.add(step.model, "ffn.add", count))
-    world.all_gather("ffn.all_gather", 2 * count * step.model.hidden, step.engines.large, RING)
+    world.all_gather("ffn.all_gather", 2 * count * step.model.hidden, step.engines.engine, RING)
     step.launch(stack.own_rows(step.model, "ffn.residual", count))
     together = count * world.size
     step.launch(stack.norm_alone(step.model, "ffn.norm", together))
@@ -153,7 +153,7 @@ def forward(npu: Rank, case: Case, iteration: Iteration, stack: Sglang2025,
             techniques: list[GatheredWeights]) -> Forward:
     """One iteration. Layers are labelled in one, so that what is shown of a layer is of one time that it runs."""
     knobs, model = case.knobs, model_of(case)
-    engines = Engines(knobs.engine, RING, knobs.small_engine, knobs.small_mb * 1e6, RING)
+    engines = Engines(knobs.engine, RING, knobs.small_engine, case.ranks, knobs.small_mb * 1e6, "", RING)
     exchanges = ExchangeSettings("all_reduce", "", case.routing.skew, case.seed)
     scattered = knobs.attention == "dp" and knobs.combine == "reduce_scatter"
     labels = ("layer",) if iteration.labelled else ()

@@ -7,8 +7,10 @@ source alone, `ENOUGH` of them stand for all.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import TypeAlias
 
 from simulator import np
 from simulator.model.choices import blocks_of, chosen_by_source, even_rows
@@ -20,16 +22,27 @@ from simulator.program.task import SizeTable
 SAMPLE = 4096
 ENOUGH = 2048  # of more tokens of one source, chance moves no expert's share by much
 
+Draw: TypeAlias = "Callable[[Routed], np.ndarray]"
+
 
 @dataclass(frozen=True)
 class Routing:
     """skew: of a power law that experts are drawn from, None: even. seed: of the draws. places: ranks, or groups of
-    ranks, with whole experts. redundant: slots of each place beyond those that hold every expert once."""
+    ranks, with whole experts. redundant: slots of each place beyond those that hold every expert once. block: of
+    experts, whose tokens draw for themselves. draw: how [source, expert] rows are drawn with a skew (None: as above).
+    """
 
     skew: float | None
     seed: int
     places: int
     redundant: int = 0
+    block: int = 0
+    draw: Draw | None = None
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Where its draws begin."""
+        return (self.seed, self.block) if self.block else (self.seed,)
 
 
 @dataclass(frozen=True)
@@ -53,7 +66,10 @@ class Routed:
         e, skew = self.experts, self.routing.skew
         if skew is None:
             return np.array([even_rows(sum(self.tokens), e.routed, e.per_token)])
-        seed, total = (self.routing.seed, self.layer), sum(self.tokens)
+        if self.routing.draw is not None:
+            check_skew(e.routed, e.per_token, skew)
+            return self.routing.draw(self)
+        seed, total = (*self.routing.seeds, self.layer), sum(self.tokens)
         if total <= SAMPLE or len(self.tokens) == 1:
             sample = self.tokens if len(self.tokens) > 1 else (min(total, ENOUGH),)
             # those of a later micro-batch are further tokens with the same popularity
@@ -113,4 +129,4 @@ def _popularity(experts: Experts, routing: Routing, layer: int) -> np.ndarray:
     """Of every expert of a layer, as `chosen_by_source` finds it with this seed."""
     if routing.skew is None:
         return np.full(experts.routed, 1.0 / experts.routed)
-    return power_law(experts.routed, routing.skew, np.random.default_rng((routing.seed, layer)))
+    return power_law(experts.routed, routing.skew, np.random.default_rng((*routing.seeds, layer)))

@@ -4,13 +4,13 @@ Every piece is a list of (name, work) in launch order for one rank's shard. Fami
 generation: ``gemm_DTYPE`` is the framework's linear layer, with the quantisation of its input; ``context_attention``
 and ``generation_attention`` (``context_mla``, ``generation_mla``) are its attention operators; ``grouped_gemm_DTYPE``
 between ``experts_sort`` and ``experts_sum`` are its routed experts. What one stack fuses and another launches by itself
-is said by `GpuStack`. Activations stay in L2 while they are small.
+is said by `GpuStack`. Activations stay in L2 while they are small, and a later micro-batch may find weights there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from simulator.die.kernels import Work
@@ -35,7 +35,7 @@ class AttentionFamilies(NamedTuple):
     grouped_prompts: str = "context_attention"
 
 
-FAMILIES = AttentionFamilies()
+LIBRARY = AttentionFamilies()
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,20 @@ class GpuStack:
     norm_in_all_reduce: bool
     rope: tuple[str, ...]
     wire_bytes: float = 2.0  # of an activation that is gathered or dispatched: BF16
+    scale_bytes: float = 0.0
+    names_weights: bool = True
     engines: tuple[str, ...] = ("nccl",)  # what drives collectives, by preference
-    small_engines: tuple[str, ...] = ("custom_all_reduce", "one_shot")  # small AllReduces
-    algorithm: str = "ring"
-    families: AttentionFamilies = FAMILIES
+    algorithm: str = "auto"
+    families: AttentionFamilies = LIBRARY
     quantises: bool = False
     fuses_shared: bool = False
     l2_bytes: float = IN_L2_BYTES
     logit_bytes: float = 4.0
+
+    @property
+    def reducing_engines(self) -> tuple[str, ...]:
+        """What drives AllReduce inside a node, by preference."""
+        return f"custom_all_reduce_{self.name}", "custom_all_reduce", "one_shot"
 
     def embed(self, model: Model, tokens: int, shards: int) -> Kernels:
         """Rows of the embedding; a shard of it gives zeros for tokens that are not its own."""
@@ -71,37 +77,57 @@ class GpuStack:
         """Residual add and RMSNorm before a block."""
         return self.in_l2([(f"{block}.norm", ops.add_rms_norm(tokens, model.hidden))])
 
+    def pack(self, model: Model, tokens: int, block: str) -> Kernels:
+        """What quantises hidden states before they are gathered: nothing, they go in BF16."""
+        return []
+
+    def inputs(self, model: Model, attention: Attention, tokens: int, tp: int, packed: bool) -> Kernels:
+        """From normed hidden states to this rank's heads of queries, keys and values, or to the latents of all."""
+        dtype = model.precision.attention
+        if isinstance(attention, Latent):
+            latents = attention.q_lora + attention.cached_values
+            return self.in_l2([*self.linear("attention.qkv_a", tokens, latents, model.hidden, dtype),
+                               ("attention.qkv_a.norm", ops.rms_norm(tokens, latents))])
+        return self.in_l2(self.linear("attention.qkv", tokens, _qkv_width(attention, tp), model.hidden, dtype))
+
+    def latents(self, attention: Latent) -> list[tuple[str, int]]:
+        """What is gathered between `inputs` and `attend` where latents are: name and values per token."""
+        return [("attention.gather_latents", attention.q_lora + attention.cached_values)]
+
     def attend(self, model: Model, attention: Attention, batch: MicroBatch, tp: int, cp: int) -> Kernels:
-        """From normed tokens to what this rank's heads give; with cp, of 1/cp of the cached tokens of each request."""
+        """From what `inputs` gave to this rank's heads; with cp, of 1/cp of the cached tokens of each request."""
         if isinstance(attention, Latent):
             return self.in_l2(self._latent(model, attention, batch, tp, cp))
         return self.in_l2(self._grouped(model, attention, batch, tp, cp))
 
     def _grouped(self, model: Model, a: Grouped, batch: MicroBatch, tp: int, cp: int) -> Kernels:
         heads, kv_heads, tokens = a.heads // tp, max(a.kv_heads // tp, 1), batch.tokens
-        width, dtype = (heads * (1 + a.gated) + 2 * kv_heads) * a.head_dim, model.precision.attention
-        kernels = self.linear("attention.qkv", tokens, width, model.hidden, dtype)
-        kernels += [(f"attention.{name}", ops.copy(tokens * width)) for name in self.rope]
+        kernels = self.rotated(a, tokens, tp)
         kv = model.precision.kv
         if batch.decodes:
             seen = tuple((queries, -(-_seen(a, keys) // cp)) for queries, keys in batch.decodes)
             kernels.append(("attention.core", ops.grouped_attention(seen, heads, kv_heads, a.head_dim, a.head_dim,
                                                                     self.families.grouped, kv)))  # fmt: skip
         if batch.prompts:
-            core = ops.flash_attention(_windowed(_own(batch.prompts, cp), a.window), heads, a.head_dim, a.head_dim,
-                                       self.families.grouped_prompts, kv, kv_heads)
+            prompts = _windowed(own_queries(batch.prompts, cp), a.window)
+            family = self.families.grouped_prompts
+            core = ops.flash_attention(prompts, heads, a.head_dim, a.head_dim, family, kv, kv_heads)
             kernels.append(("attention.flash", core))
-        if a.gated:
-            kernels.append(("attention.gate", ops.passes(4.0 * tokens * heads * a.head_dim,
-                                                         2.0 * tokens * heads * a.head_dim)))  # fmt: skip
-        return kernels
+        return [*kernels, *self.gate(a, tokens, tp)]
+
+    def rotated(self, a: Grouped, tokens: int, tp: int) -> Kernels:
+        """Rotation of queries and keys, and the write to the cache, where attention does not do so itself."""
+        return [(f"attention.{name}", ops.copy(tokens * _qkv_width(a, tp))) for name in self.rope]
+
+    def gate(self, a: Grouped, tokens: int, tp: int) -> Kernels:
+        """What the heads give times its gate, if there is one."""
+        size = 2.0 * tokens * a.heads // tp * a.head_dim
+        return [("attention.gate", ops.passes(2 * size, size))] if a.gated else []
 
     def _latent(self, model: Model, a: Latent, batch: MicroBatch, tp: int, cp: int) -> Kernels:
         heads, tokens, dtype = a.heads // tp, batch.tokens, model.precision.attention
         latent, qk_dim = a.kv_lora + a.rope_dim, a.nope_dim + a.rope_dim
-        kernels = [*self.linear("attention.qkv_a", tokens, a.q_lora + latent, model.hidden, dtype),
-                   ("attention.qkv_a.norm", ops.rms_norm(tokens, a.q_lora + latent)),
-                   *self.linear("attention.q_b", tokens, heads * qk_dim, a.q_lora or model.hidden, dtype)]
+        kernels = self.linear("attention.q_b", tokens, heads * qk_dim, a.q_lora or model.hidden, dtype)
         if batch.decodes:
             queries = sum(count for count, _ in batch.decodes)
             seen = tuple((count, -(-keys // cp)) for count, keys in batch.decodes)
@@ -117,8 +143,8 @@ class GpuStack:
             kernels += [
                 *self.linear("attention.kv_b", keys, heads * (a.nope_dim + a.v_dim), a.kv_lora, dtype),
                 ("attention.prompt_rope_cache", ops.copy(new * (heads * (a.rope_dim + qk_dim) + latent))),
-                ("attention.flash", ops.flash_attention(_windowed(_own(batch.prompts, cp), 0), heads, qk_dim, a.v_dim,
-                                                        self.families.latent_prompts)),
+                ("attention.flash", ops.flash_attention(_windowed(own_queries(batch.prompts, cp), 0), heads, qk_dim,
+                                                        a.v_dim, self.families.latent_prompts)),
             ]  # fmt: skip
         return kernels
 
@@ -137,7 +163,7 @@ class GpuStack:
         """So many cores of a stream of its own, by pool."""
         return {"sm": count}
 
-    def dense(self, model: Model, dense: Dense, tokens: int, shards: int) -> Kernels:
+    def dense(self, model: Model, dense: Dense, tokens: int, shards: int, packed: bool) -> Kernels:
         """1/shards of the columns of a dense FFN."""
         return self.in_l2(self.gated(model, "dense", tokens, dense.intermediate // shards, model.precision.dense,
                                      dense.gated))
@@ -148,26 +174,35 @@ class GpuStack:
         return self.in_l2([*self.linear("gate.router", tokens, experts.routed, model.hidden, model.precision.router),
                            ("gate.top_k", ops.passes(scores, 8.0 * tokens * experts.per_token))])  # fmt: skip
 
-    def shared(self, model: Model, experts: Experts, tokens: int, shards: int) -> Kernels:
+    def to_rows(self, model: Model, experts: Experts, tokens: int) -> Kernels:
+        """What makes the rows that are sent out of tokens: nothing, the exchange does."""
+        return []
+
+    def split_sizes(self, experts: Experts) -> Kernels:
+        """What makes the sizes that the host reads out of exchanged counts: nothing, it reads the counts."""
+        return []
+
+    def shared(self, model: Model, experts: Experts, tokens: int, shards: int, packed: bool) -> Kernels:
         """1/shards of the shared experts' columns, if there are any."""
         width = experts.shared_intermediate // shards
         return self.in_l2(self.gated(model, "shared", tokens, width, model.precision.shared)) if width else []
 
     def experts(self, model: Model, experts: Experts, tokens: int, rows: Sequence[int], shards: int) -> Kernels:
-        """1/shards of the columns of the local experts on the rows of each, out of `tokens` that are here."""
+        """1/shards of the columns of the local experts on the rows of each, out of `tokens` that are here (0: rows came
+        by themselves)."""
         width, total, dtype = experts.intermediate // shards, sum(rows), model.precision.experts
         if not total:
             return []
-        each = tuple(rows)
+        each, here = tuple(rows), tokens or total
         return self.in_l2([
-            ("experts.sort", ops.sort_rows(tokens, each, model.hidden)),
+            ("experts.sort", ops.sort_rows(here, each, model.hidden)),
             *self.grouped("experts.gate_up", each, 2 * width, model.hidden, dtype),
             ("experts.silu", ops.passes(4.0 * total * width, 2.0 * total * width)),
             *self.grouped("experts.down", each, model.hidden, width, dtype),
-            ("experts.sum", ops.passes(2.0 * total * model.hidden, 2.0 * tokens * model.hidden)),
+            ("experts.sum", ops.passes(2.0 * total * model.hidden, 2.0 * here * model.hidden)),
         ])  # fmt: skip
 
-    def finalize(self, model: Model, experts: Experts, tokens: int) -> Kernels:
+    def finalize(self, model: Model, experts: Experts, tokens: int, by_row: bool) -> Kernels:
         """The shared expert's results added to the routed ones', if there is one."""
         size = 2.0 * tokens * model.hidden
         return self.in_l2([("finalize.add_shared", ops.passes(2 * size, size))]) if experts.shared_intermediate else []
@@ -207,9 +242,13 @@ class GpuStack:
                 *self.linear(f"{block}.down", tokens, model.hidden, width, dtype)]
 
     def in_l2(self, kernels: Kernels) -> Kernels:
-        """These kernels, with activations that stay in L2 where they are small."""
-        return [(name, ops.cached(work) if work.read_bytes + work.write_bytes <= self.l2_bytes else work)
-                for name, work in kernels]
+        """These kernels, with activations that stay in L2 where they are small, and weights known to L2 by name."""
+        found = []
+        for name, work in kernels:
+            small = work.read_bytes + work.write_bytes <= self.l2_bytes
+            known = replace(work, weights=name) if self.names_weights and work.weight_bytes else work
+            found.append((name, ops.cached(known) if small else known))
+        return found
 
 
 def value_dim(attention: Attention) -> int:
@@ -217,12 +256,18 @@ def value_dim(attention: Attention) -> int:
     return attention.v_dim if isinstance(attention, Latent) else attention.head_dim
 
 
+def _qkv_width(attention: Grouped, tp: int) -> int:
+    """Values per token of a rank's queries (with their gate), keys and values."""
+    own = attention.heads // tp * (1 + attention.gated) + 2 * max(attention.kv_heads // tp, 1)
+    return own * attention.head_dim
+
+
 def _seen(attention: Grouped, keys: int) -> int:
     """Cached tokens that a query meets."""
     return min(keys, attention.window) if attention.window else keys
 
 
-def _own(prompts: Sequence[tuple[int, int]], cp: int) -> list[tuple[int, int]]:
+def own_queries(prompts: Sequence[tuple[int, int]], cp: int) -> list[tuple[int, int]]:
     """(new tokens, tokens before) of a rank's queries: with cp ranks each has a piece of the front of every prompt and
     one of its end, so that all have as much to do; these are the first rank's."""
     if cp == 1:

@@ -32,8 +32,8 @@ class Sglang2025(GpuStack):
         kernels = super().experts(model, experts, tokens, rows, shards)
         return [("experts.quantise" if name == "experts.gate_up.quantise" else name, work) for name, work in kernels]
 
-    def finalize(self, model: Model, experts: Experts, tokens: int) -> Kernels:
-        return [("shared.add", work) for _, work in super().finalize(model, experts, tokens)]
+    def finalize(self, model: Model, experts: Experts, tokens: int, by_row: bool) -> Kernels:
+        return [("shared.add", work) for _, work in super().finalize(model, experts, tokens, by_row)]
 
     def add(self, model: Model, name: str, tokens: int) -> Kernels:
         """Residual added to what a piece gave."""
@@ -52,4 +52,4 @@ class Sglang2025(GpuStack):
 
 STACK = Sglang2025("sglang_2025", norm_in_all_reduce=False, rope=("norm_rope_cache",), quantises=True,
                    families=AttentionFamilies("mla_decode", "gqa_decode", "flash_attention", "flash_attention"),
-                   fuses_shared=True, logit_bytes=2.0)
+                   fuses_shared=True, logit_bytes=2.0, names_weights=False, algorithm="ring")

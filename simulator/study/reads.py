@@ -58,6 +58,11 @@ class Reads:
                 spec = with_number(spec, key.partition(".")[2], partial(self._number, key))
         return spec
 
+    def model(self, model: Model) -> Model:
+        """The model's layers, which follow from all its numbers."""
+        self._read.update(key for key in self._keys if key.startswith("model."))
+        return model
+
     def shapes(self, shapes: ModelShapes) -> ModelShapes:
         """The model's numbers."""
         own = {field: key for key in self._keys if key.startswith("model.")
@@ -66,17 +71,6 @@ class Reads:
             return shapes
         names = type(shapes).__slots__
         return self._twin(type(shapes), own)(**{name: getattr(shapes, name) for name in names})
-
-    def model(self, model: Model) -> Model:
-        """The model's modules, which follow from all its numbers: a look at any is one at each."""
-        keys = [key for key in self._keys if key.startswith("model.")]
-        if not keys:
-            return model
-        names = type(model).__slots__
-        twin = self._twin(type(model), {})
-        for name in names:
-            setattr(twin, name, self._noting(getattr_static(type(model), name), name, *keys))
-        return twin(**{name: getattr(model, name) for name in names})
 
     def _number(self, key: str, quantity: Quantity) -> Any:
         return self._twin(type(quantity), dict.fromkeys(_NUMBER, key)).model_construct(**dict(quantity))
@@ -94,11 +88,11 @@ class Reads:
             setattr(twin, name, self._noting(getattr_static(cls, name, None), name, key))
         return twin
 
-    def _noting(self, original: Any, name: str, *keys: str) -> property:
+    def _noting(self, original: Any, name: str, key: str) -> property:
         """In place of a slot or property of a class, or of a field that lies in the object (None)."""
 
         def look(one: Any) -> Any:
-            self._read.update(keys)
+            self._read.add(key)
             return one.__dict__[name] if original is None else original.__get__(one, type(one))
 
         return property(look, getattr(original, "__set__", None))

@@ -12,7 +12,8 @@ Every leaf is a setting that the command line can change ("batch.requests=128"),
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from math import inf
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
@@ -167,13 +168,14 @@ KnobsT = TypeVar("KnobsT", bound=BaseModel, covariant=True)
 
 @dataclass(frozen=True)
 class Case(Generic[BatchT, LayoutT, KnobsT]):
-    """What a rank program may read: shapes and modules of the model, ranks, batch, layout, routing, knobs, the seed of
-    all draws, how much memory of a rank can be used, the software generation of its kernels, what drives collectives
-    on this machine. A workload says which of these it reads: `Case[Prompts, Layout, Knobs]`.
+    """What a rank program may read: the model, ranks, batch, layout, routing, knobs, the seed of all draws, how much
+    memory of a rank can be used, the software generation of its kernels, what drives collectives between how many
+    neighbours, and how many ranks reach each other below the outermost level of its fabric (a node). A workload says
+    which of these it reads: `Case[Prompts, Layout, Knobs]`.
     """
 
-    shapes: ModelShapes
-    model: Model
+    read_model: Callable[[], Model]
+    read_shapes: Callable[[], ModelShapes]
     cards: int
     ranks: int
     batch: BatchT
@@ -183,7 +185,18 @@ class Case(Generic[BatchT, LayoutT, KnobsT]):
     seed: int
     usable_bytes: float = inf
     kernels: str = ""
-    engines: tuple[str, ...] = ()
+    engines: Mapping[str, int] = field(default_factory=dict)
+    node_ranks: int = 1
+
+    @cached_property
+    def model(self) -> Model:
+        """The model as layers of modules."""
+        return self.read_model()
+
+    @cached_property
+    def shapes(self) -> ModelShapes:
+        """The sizes of a model that are the same in all its layers; InputError for one whose layers differ."""
+        return self.read_shapes()
 
     def micro_batch_lengths(self: Case[Prompts, Any, Any], number: int, parts: int) -> tuple[int, ...]:
         """The prompts of one of `parts` micro-batches of the whole batch."""
@@ -199,7 +212,8 @@ class Workload(NamedTuple):
     program: records one rank. groups: the case's groups of ranks. coordinates: what a rank may ask about itself
     beside its number. memory: items that the fullest rank keeps in HBM. measures: metrics from the makespan in seconds.
     live: what the host of every rank does beside it: a generator of a `live.host.Host` and the case, which reacts to
-    time (then every rank is simulated by itself). readings: metrics from the columns of the timeline.
+    time (then every rank is simulated by itself). readings: metrics from the columns of the timeline. has_hosts:
+    whether hosts take part in this case, where there is a `live`.
     """
 
     program: Callable[[Rank, Case], None]
@@ -209,6 +223,7 @@ class Workload(NamedTuple):
     measures: Callable[[Case, float], Mapping[str, float]] = lambda case, seconds: {}
     live: Callable[[Any, Case], Any] | None = None
     readings: Callable[[Case, Mapping[str, Any]], Mapping[str, float]] | None = None
+    has_hosts: Callable[[Case], bool] = lambda case: True
 
 
 class Scenario(Part):
@@ -262,7 +277,7 @@ class Scenario(Part):
             changed = replaced(changed, own, changed.numbers)
         except InputError as error:
             mistakes.append(str(error))
-        for check in (changed.machine_spec, changed.shapes):  # everything is refused here, before anything runs
+        for check in (changed.machine_spec, changed.transformer):  # everything is refused here, before anything runs
             try:
                 check()
             except InputError as error:
@@ -285,6 +300,10 @@ class Scenario(Part):
         spec = override(load_machine(self.machine), self.machine_changes)
         return (reads.machine(spec) if reads else spec).of_generation(self.kernels)
 
+    def transformer(self) -> Model:
+        """The model's layers with the changes of this scenario."""
+        return transformer_of(override_model(load_model(self.model), self.model_changes))
+
     def shapes(self) -> ModelShapes:
         """The model's sizes with the changes of this scenario."""
         return shapes_of(override_model(load_model(self.model), self.model_changes))
@@ -295,6 +314,6 @@ class Scenario(Part):
         ranks = self.cards * machine.dies_per_card.count
         usable_bytes = machine.chip.hbm.capacity.si * machine.chip.hbm.usable.si
         parts = {name: reads.part(name, getattr(self, name)) for name in ("batch", "layout", "routing", "knobs")}
-        model = transformer_of(override_model(load_model(self.model), self.model_changes))
-        return Case(reads.shapes(self.shapes()), reads.model(model), self.cards, ranks, **parts, seed=seed,
-                    usable_bytes=usable_bytes, kernels=self.kernels, engines=tuple(machine.collectives))
+        return Case(lambda: reads.model(self.transformer()), lambda: reads.shapes(self.shapes()), self.cards, ranks,
+                    **parts, seed=seed, usable_bytes=usable_bytes, kernels=self.kernels,
+                    engines={name: machine.reach(name) for name in machine.collectives}, node_ranks=machine.node_dies)

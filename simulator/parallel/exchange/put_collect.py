@@ -10,16 +10,17 @@ from functools import cache
 
 from simulator.parallel.border import Form
 from simulator.parallel.exchange.all_to_all import check_whole
-from simulator.parallel.exchange.task import ExpertTask
+from simulator.parallel.exchange.task import Exchange, ExpertTask
 from simulator.parallel.mesh import coordinates_of
 from simulator.program.task import Collective
 
 
-class PutCollect:
+class PutCollect(Exchange):
     """Rows written straight to where they are needed."""
 
     needs: Form = "own"
     gives: Form = "own"
+    by_row = True
 
     def __init__(self, task: ExpertTask) -> None:
         check_whole(task, "put_collect")
@@ -34,8 +35,7 @@ class PutCollect:
 
     def compute(self) -> None:
         """Local experts on the rows that came."""
-        rows = self._routed.rows
-        self._task.launch_experts(lambda place: sum(rows[place]), rows)
+        self._task.launch_experts(0, self._routed.rows)
 
     def combine(self) -> None:
         """Results back, BF16."""
