@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from simulator.die.kernels import Work
 from simulator.errors import InputError
 from simulator.model.micro_batch import MicroBatch
 from simulator.model.transformer import Attention, Dense, Experts, Latent, Model
-from simulator.stack import cann, sglang, trtllm, vllm
+from simulator.stack import cann, sglang, sglang_2025, trtllm, vllm
 
 Kernels = list[tuple[str, Work]]
 
@@ -66,10 +67,13 @@ class Stack(Protocol):
     def cores(self, count: int) -> dict[str, int]: ...
 
 
+def _always(stack: Stack, model: Model, phase: str) -> Stack:
+    """The same for every model and phase."""
+    return stack
+
+
 STACKS: dict[str, Callable[[Model, str], Stack]] = {
-    "vllm": lambda model, phase: vllm.STACK,
-    "sglang": lambda model, phase: sglang.STACK,
-    "trtllm": lambda model, phase: trtllm.STACK,
+    **{one.STACK.name: partial(_always, one.STACK) for one in (vllm, sglang, sglang_2025, trtllm)},
     "cann_2025": cann.deployed,
     "cann_recipes": cann.recipes,
 }
