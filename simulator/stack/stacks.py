@@ -9,7 +9,7 @@ from simulator.die.kernels import Work
 from simulator.errors import InputError
 from simulator.model.micro_batch import MicroBatch
 from simulator.model.transformer import Attention, Dense, Experts, Model
-from simulator.stack import sglang, trtllm, vllm
+from simulator.stack import pplx, sglang, trtllm, vllm
 
 Kernels = list[tuple[str, Work]]
 
@@ -54,7 +54,7 @@ class Stack(Protocol):
     def cores(self, count: int) -> dict[str, int]: ...
 
 
-STACKS: dict[str, Stack] = {one.STACK.name: one.STACK for one in (vllm, sglang, trtllm)}
+STACKS: dict[str, Stack] = {one.STACK.name: one.STACK for one in (vllm, sglang, trtllm, pplx)}
 
 
 def stack_of(generation: str) -> Stack:

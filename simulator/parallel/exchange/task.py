@@ -17,8 +17,8 @@ from simulator.stack.stacks import Kernels, Stack
 
 @dataclass(frozen=True)
 class ExchangeSettings:
-    """name: of the way (`ways`). engine: what drives dispatch and combine ("": as all collectives). skew, seed, draw: of
-    the routing (`routed.Routing`). own: settings of this way alone (None: its defaults). node: ranks that reach each
+    """name: of the way (`ways`). engine: what drives dispatch and combine ("": as all collectives). skew, seed, draw:
+    of the routing (`routed.Routing`). own: settings of this way alone (None: its defaults). node: ranks that reach each
     other without network cards."""
 
     name: str
