@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from math import inf
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
@@ -68,16 +69,17 @@ class Knobs(BaseModel):
     exchange: Literal["all_reduce", "all_gather", "all_to_all", "put_collect"] = Field(
         "all_reduce", description="how tokens reach their experts"
     )
-    residual: Literal["replicated", "split"] = Field(
-        "replicated", description="between pieces a tensor-parallel rank has all tokens, or a share (FlashComm)"
+    residual: Literal["replicated", "split", "split_latents"] = Field(
+        "replicated", description="between pieces a tensor-parallel rank has all tokens, or a share, and gathers hidden"
+        " states (FlashComm) or, with latent attention, latents (conversion)"
     )
     precision: tuple[str, ...] = Field(
         (), description="of modules, MODULE=DTYPE: attention, dense, experts, shared, head, kv, ... or all"
     )
     engine: str = Field("", description="what drives collectives: an engine of the machine (empty: as the stack does)")
     algorithm: str = Field("", description="of AllGather, ReduceScatter and AllReduce on it (empty: as the stack does)")
-    small_engine: str = Field("", description="what drives AllReduce up to `small_mb` (empty: as the stack)")
-    small_mb: float = Field(8.0, ge=0, description="largest buffer of `small_engine`")
+    reducing_engine: str = Field("", description="what drives AllReduce (empty: as the stack does; none: the same)")
+    reducing_mb: float | None = Field(None, gt=0, description="largest buffer of `reducing_engine` (none: any)")
     exchange_engine: str = Field("", description="what drives dispatch and combine (empty: as the others)")
     graph: Literal["decode", "always", "never"] = Field("decode", description="phases that run as captured graphs")
     programmatic_launch: bool = Field(False, description="a kernel's prologue runs beside its predecessor's end (PDL)")
@@ -121,15 +123,17 @@ def partition(npu: Rank, case: Case) -> None:
 def engines_of(case: Case) -> Engines:
     """What drives collectives: what the knobs say, or of what the stack would take the first that the machine has."""
     knobs, stack = case.knobs, stack_of(case.kernels)
-    large = knobs.engine or _first(stack.engines, case.engines)
-    small = knobs.small_engine or _first(stack.small_engines, case.engines)
-    if not large:
+    engine = knobs.engine or _first(stack.engines, case.engines)
+    if not engine:
         raise InputError(f"knobs.engine: {stack.name} takes {', '.join(stack.engines)}, of which the machine has none; "
                          f"it has {', '.join(case.engines)}")
-    return Engines(large, knobs.algorithm or stack.algorithm, "" if small == "none" else small, knobs.small_mb * 1e6)
+    reducing = knobs.reducing_engine or _first(stack.reducing_engines, case.engines)
+    most_bytes = inf if knobs.reducing_mb is None else knobs.reducing_mb * 1e6
+    return Engines(engine, knobs.algorithm or stack.algorithm, "" if reducing == "none" else reducing,
+                   case.engines.get(reducing, 0), most_bytes)
 
 
-def _first(wanted: Sequence[str], there: Sequence[str]) -> str:
+def _first(wanted: Sequence[str], there: Mapping[str, int]) -> str:
     return next((one for one in wanted if one in there), "")
 
 
@@ -213,8 +217,10 @@ def forward(npu: Rank, case: Case, numbers: Sequence[int], layers: Sequence[Laye
     """A pass of this rank through some layers."""
     knobs = case.knobs
     exchanges = ExchangeSettings(knobs.exchange, knobs.exchange_engine, case.routing.skew, case.seed)
+    labels = ("layer", *(("micro_batch",) if knobs.parts > 1 else ()))
     return Forward(npu, knobs.model_of(case.model), knobs.placed(case.layout), stack_of(case.kernels), engines_of(case),
-                   exchanges, knobs.residual == "split", knobs.parts > 1, numbers, layers)
+                   exchanges, knobs.residual != "replicated", labels, numbers, layers,
+                   gathers_latents=knobs.residual == "split_latents")
 
 
 def draft(npu: Rank, case: Case, model: Model, verified: Sequence[Tokens]) -> None:
@@ -308,7 +314,7 @@ def _in_flight(case: Case, groups: Sequence[MicroBatch], group: int) -> list[lis
 def _receive(npu: Rank, case: Case, step: Forward, together: Sequence[Tokens], stage: int) -> None:
     """This rank's share of the hidden states from its counterpart, then those of its tensor-parallel group."""
     _message(npu, case, "pipeline.hidden", stage, _share_bytes(case, step.model, together), sends=False)
-    if case.knobs.residual == "split":
+    if case.knobs.residual != "replicated":
         for one in together:
             one.form = "own"
         return
@@ -330,7 +336,7 @@ def _message(npu: Rank, case: Case, name: str, peer: int, size_bytes: int, sends
     with npu.stream("send" if sends else "receive"):
         if sends:
             npu.wait(before)
-        moved = (pipe.send if sends else pipe.recv)(name, peer, size_bytes, engines_of(case).large)
+        moved = (pipe.send if sends else pipe.recv)(name, peer, size_bytes, engines_of(case).engine)
     if not sends:
         npu.wait(moved)
 

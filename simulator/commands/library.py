@@ -1,10 +1,10 @@
-"""`braid list`, `braid models`, `braid show`: what there is, and what it consists of, without simulating."""
+"""`braid list`, `models`, `machines`, `show`: what there is, and what it consists of, without simulating."""
 
 from __future__ import annotations
 
 import sys
 from contextlib import redirect_stdout
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
@@ -81,6 +81,35 @@ def _attention(model: Model) -> str:
                if not isinstance(layer.attention, Latent) and layer.attention.window]
     within = f", window {windows[0]:,} in {len(windows)} of {len(model.layers)}" if windows else ""
     return f"{kind} {first.heads}/{first.kv_heads}{within}"
+
+
+@click.command()
+@options.as_json
+def machines(as_json: bool) -> None:
+    """List the machines of the library, each with its ranks, its title, and the parts that it is put together from.
+
+    \b
+    Examples:
+      braid machines
+      braid machines --json
+    """
+    from simulator import paths
+    from simulator.commands.output import to_json
+    from simulator.spec.load import load_machine
+    from simulator.spec.parts import part_names
+
+    rows: list[dict[str, Any]] = []
+    for name in paths.names("topologies"):
+        spec, parts = load_machine(name), part_names(paths.find("topologies", name))
+        rows.append({"name": name, "title": spec.title, "ranks": spec.dies, "extends": parts,
+                     "engines": list(spec.collectives), "generations": [*spec.kernels, *spec.generations]})
+    if as_json:
+        click.echo(to_json(rows))
+        return
+    width = max(len(row["name"]) for row in rows)
+    for row in rows:
+        of = f"  ({', '.join(row['extends'])})" if row["extends"] else ""
+        click.echo(f"{row['name']:<{width}}  {row['ranks']:>5} ranks  {row['title']}{of}")
 
 
 @click.command()

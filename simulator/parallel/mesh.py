@@ -1,7 +1,8 @@
 """The mesh of ranks that a model is spread over: named axes, the groups that follow, and what does not divide.
 
 Ranks are numbered from the inside out: tensor, context, data, pipeline. A stage (all ranks but the pipeline's) has
-``tp x cp x dp`` ranks; its experts lie on ``ep`` of them, and ``tp x cp x dp / ep`` neighbours split each expert.
+``tp x cp x dp`` ranks; its experts lie on ``ep`` places, and ``tp x cp x dp / ep`` neighbours split each expert. With
+``replicas`` a stage is cut into so many blocks that have all experts each.
 
 Worked example, tp=2, dp=4, ep=4: eight ranks; attention has four groups of two, (0, 1), (2, 3), ...; experts have four
 places of two ranks each, so that ranks 0, 2, 4, 6 exchange tokens with each other, and 1, 3, 5, 7.
@@ -30,6 +31,7 @@ class Mesh(BaseModel):
     cp: PositiveInt = Field(1, description="context parallelism: ranks that split the cached tokens of a request")
     dp: PositiveInt = Field(1, description="data parallelism of attention: groups with requests of their own")
     ep: PositiveInt = Field(1, description="expert parallelism: places of experts; the rest of a stage splits each")
+    replicas: PositiveInt = Field(1, description="blocks of a stage that have all experts each, on `ep` places")
     pp: PositiveInt = Field(1, description="pipeline parallelism: stages of neighbouring layers")
     o_proj: PositiveInt | None = Field(None, description="ranks that split the output projection (none: tp x cp)")
     dense: PositiveInt | None = Field(None, description="ranks that split a dense FFN (none: tp x cp)")
@@ -54,9 +56,14 @@ class Mesh(BaseModel):
         return self.stage * self.pp
 
     @property
+    def block(self) -> int:
+        """Ranks of a stage that have all experts together."""
+        return self.stage // self.replicas
+
+    @property
     def expert_tensor(self) -> int:
         """Neighbours that split each expert."""
-        return self.stage // self.ep
+        return self.block // self.ep
 
     def split(self, module: str) -> int:
         """How many ranks split a placed module's weights."""
@@ -80,18 +87,22 @@ def groups_of(mesh: Mesh) -> dict[str, list[tuple[int, ...]]]:
     """The groups of ranks by name.
 
     world: all. stage: of one pipeline stage. tensor: those that work on the same requests. cp: those of them that
-    split the cached tokens of the same heads. ep: those that exchange tokens. pipe: counterparts in all stages. o_proj,
-    dense, shared, head, embedding: those that split the module.
+    split the cached tokens of the same heads. block: those that have all experts together; ep: those of them that
+    exchange tokens. pipe: counterparts in all stages. o_proj: those that split the output projection, each with what
+    a block of neighbours ("heads") has of the heads. dense, shared, head, embedding: those that split the module.
     """
-    ranks, stage = mesh.ranks, mesh.stage
+    ranks, stage, o_proj = mesh.ranks, mesh.stage, mesh.split("o_proj")
     return {
         "world": blocks(ranks, ranks),
         "stage": blocks(ranks, stage),
         "tensor": blocks(ranks, mesh.tensor),
         "cp": strided(ranks, mesh.tensor, mesh.tp),
-        "ep": strided(ranks, stage, mesh.expert_tensor),
+        "block": blocks(ranks, mesh.block),
+        "ep": strided(ranks, mesh.block, mesh.expert_tensor),
         "pipe": strided(ranks, ranks, stage),
         **{name: blocks(ranks, mesh.split(name), f"layout.{name}") for name in PLACED},
+        "heads": blocks(ranks, max(mesh.tensor // o_proj, 1)),
+        "o_proj": strided(ranks, max(mesh.tensor, o_proj), max(mesh.tensor // o_proj, 1)),
     }
 
 
@@ -101,10 +112,11 @@ def strided(ranks: int, size: int, step: int) -> list[tuple[int, ...]]:
 
 
 def coordinates_of(mesh: Mesh, rank: int) -> dict[str, int]:
-    """Where a rank is: stage, dp, cp, tp, and its place among those of an expert exchange."""
+    """Where a rank is: stage, dp, cp, tp, its block of experts, and its place among those of an expert exchange."""
     inside = rank % mesh.stage
     return {"stage": rank // mesh.stage, "dp": inside // mesh.tensor, "cp": inside // mesh.tp % mesh.cp,
-            "tp": inside % mesh.tp, "place": inside // mesh.expert_tensor}  # fmt: skip
+            "tp": inside % mesh.tp, "block": inside // mesh.block,
+            "place": inside % mesh.block // mesh.expert_tensor}  # fmt: skip
 
 
 def check(mesh: Mesh, model: Model) -> None:
@@ -115,13 +127,16 @@ def check(mesh: Mesh, model: Model) -> None:
 
 def _own_mistakes(mesh: Mesh) -> Iterator[str]:
     """Where axes contradict each other."""
-    if mesh.stage % mesh.ep:
-        yield f"ep={mesh.ep} places do not divide the {mesh.stage} ranks of a stage; {_divisors(mesh.stage)} would"
+    if mesh.stage % (mesh.ep * mesh.replicas):
+        places = f"ep={mesh.ep} places" + (f" x replicas={mesh.replicas}" if mesh.replicas > 1 else "")
+        yield f"{places} do not divide the {mesh.stage} ranks of a stage; {_divisors(mesh.stage)} would"
     for name in PLACED:
         split = mesh.split(name)
         if mesh.stage % split:
             yield f"{name}={split} does not divide the {mesh.stage} ranks of a stage; {_divisors(mesh.stage)} would"
-        elif split not in (1, mesh.tensor) and mesh.tensor > 1:
+        elif name == "o_proj" and mesh.tensor > 1 and mesh.tensor % split:
+            yield f"{name}={split} does not divide tp x cp = {mesh.tensor}; {_divisors(mesh.tensor)} would"
+        elif name != "o_proj" and split not in (1, mesh.tensor) and mesh.tensor > 1:
             yield f"{name}={split}: with tp x cp = {mesh.tensor} it may be 1 or {mesh.tensor}"
 
 
@@ -151,7 +166,7 @@ def _sizes(mesh: Mesh, model: Model) -> Iterator[tuple[str, int, str, int]]:
         if isinstance(ffn, Dense):
             yield "dense", mesh.split("dense"), "columns of the dense FFN", ffn.intermediate
             continue
-        yield "tp x cp x dp / ep", mesh.expert_tensor, "columns of an expert", ffn.intermediate
+        yield "tp x cp x dp / ep / replicas", mesh.expert_tensor, "columns of an expert", ffn.intermediate
         yield "ep", mesh.ep, "experts, redundant ones counted,", ffn.routed + mesh.redundant * mesh.ep
         if ffn.shared_intermediate:
             yield "shared", mesh.split("shared"), "columns of the shared expert", ffn.shared_intermediate

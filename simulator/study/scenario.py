@@ -12,7 +12,7 @@ Every leaf is a setting that the command line can change ("batch.requests=128"),
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
@@ -169,9 +169,9 @@ KnobsT = TypeVar("KnobsT", bound=BaseModel, covariant=True)
 @dataclass(frozen=True)
 class Case(Generic[BatchT, LayoutT, KnobsT]):
     """What a rank program may read: the model, ranks, batch, layout, routing, knobs, the seed of all draws, how much
-    memory of a rank can be used, the software generation of its kernels, what drives collectives on this machine, and
-    how many ranks reach each other below the outermost level of its fabric (a node). A workload says which of these it
-    reads: `Case[Prompts, Layout, Knobs]`.
+    memory of a rank can be used, the software generation of its kernels, what drives collectives between how many
+    neighbours, and how many ranks reach each other below the outermost level of its fabric (a node). A workload says
+    which of these it reads: `Case[Prompts, Layout, Knobs]`.
     """
 
     read_model: Callable[[], Model]
@@ -185,7 +185,7 @@ class Case(Generic[BatchT, LayoutT, KnobsT]):
     seed: int
     usable_bytes: float = inf
     kernels: str = ""
-    engines: tuple[str, ...] = ()
+    engines: Mapping[str, int] = field(default_factory=dict)
     node_ranks: int = 1
 
     @cached_property
@@ -316,4 +316,4 @@ class Scenario(Part):
         parts = {name: reads.part(name, getattr(self, name)) for name in ("batch", "layout", "routing", "knobs")}
         return Case(lambda: reads.model(self.transformer()), lambda: reads.shapes(self.shapes()), self.cards, ranks,
                     **parts, seed=seed, usable_bytes=usable_bytes, kernels=self.kernels,
-                    engines=tuple(machine.collectives), node_ranks=machine.node_dies)
+                    engines={name: machine.reach(name) for name in machine.collectives}, node_ranks=machine.node_dies)

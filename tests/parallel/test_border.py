@@ -10,7 +10,7 @@ from simulator.program.rank import Rank
 from simulator.program.task import Collective
 
 TOKENS, ROW_BYTES = 12, 80.0
-SMALL = Engines("large", "ring", "small", TOKENS * ROW_BYTES, "one_shot")
+SMALL = Engines("large", "ring", "small", 8, TOKENS * ROW_BYTES)
 
 
 def launched(gives: Form, needs: Form, size: int = 4, engines: Engines = SMALL) -> list[Collective]:
@@ -50,8 +50,9 @@ def test_a_group_of_one_sends_nothing(gives: Form, needs: Form) -> None:
 
 def test_small_all_reduces_have_an_engine_of_their_own() -> None:
     (small,) = launched("partial", "all")
-    (large,) = launched("partial", "all", engines=Engines("large", "ring", "small", TOKENS * ROW_BYTES - 1))
-    assert (small.via, small.algorithm, large.via, large.algorithm) == ("small", "one_shot", "large", "ring")
+    (large,) = launched("partial", "all", engines=Engines("large", "ring", "small", 8, TOKENS * ROW_BYTES - 1))
+    (far,) = launched("partial", "all", 16)
+    assert [(one.via, one.algorithm) for one in (small, large, far)] == [("small", "auto"), *[("large", "ring")] * 2]
 
 
 def test_what_is_in_no_table_is_an_error() -> None:

@@ -1,4 +1,4 @@
-"""AllGather of all tokens of a stage before the experts, ReduceScatter of their partial sums behind them.
+"""AllGather of all tokens of a block of experts before the experts, ReduceScatter of their partial sums behind them.
 
 Every rank computes its experts (or its columns of them) on their rows of all tokens, padded to the fullest rank's.
 """
@@ -14,23 +14,27 @@ class AllGather(Exchange):
 
     needs: Form = "own"
     gives: Form = "own"
+    by_row = False
 
     def __init__(self, task: ExpertTask) -> None:
         self._task = task
-        self._group = task.npu.group("stage")
+        self._group = task.npu.group("block")
         self._tokens = max(task.own) * self._group.size
 
     def dispatch(self) -> None:
-        """Tokens, then the experts that they chose and their weights."""
+        """Tokens and their scales, then the experts that they chose and their weights."""
         task = self._task
         row_bytes = task.model.hidden * task.stack.wire_bytes
-        cross(self._group, "dispatch.tokens", "own", "all", self._tokens, row_bytes, task.engines)
+        cross(self._group, "dispatch.activations", "own", "all", self._tokens, row_bytes, task.engines)
+        scale_bytes = task.stack.scale_bytes
+        if scale_bytes:
+            cross(self._group, "dispatch.scales", "own", "all", self._tokens, scale_bytes, task.engines)
         cross(self._group, "dispatch.choices", "own", "all", self._tokens, 8 * task.experts.per_token, task.engines)
 
     def compute(self) -> None:
         """Local experts on their rows of all tokens."""
         task = self._task
-        task.launch_experts(lambda _: self._tokens, task.routed(task.own).rows)
+        task.launch_experts(self._tokens, task.routed(task.own).rows)
 
     def combine(self) -> None:
         """Sums of own tokens, BF16."""

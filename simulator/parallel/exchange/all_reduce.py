@@ -15,11 +15,14 @@ class AllReduce(Exchange):
 
     needs: Form = "all"
     gives: Form = "partial"
+    by_row = False
 
     def __init__(self, task: ExpertTask) -> None:
         if task.mesh.dp > 1:
             raise InputError(f"exchange all_reduce: dp={task.mesh.dp} groups have tokens of their own; all_gather, "
                              "all_to_all or put_collect bring them to their experts")
+        if task.mesh.replicas > 1:
+            raise InputError(f"exchange all_reduce: replicas={task.mesh.replicas} blocks would each give the whole sum")
         self._task = task
 
     def dispatch(self) -> None:
@@ -28,7 +31,7 @@ class AllReduce(Exchange):
     def compute(self) -> None:
         """Local experts on their rows of all tokens."""
         task = self._task
-        task.launch_experts(lambda _: task.tokens[0], task.routed(task.tokens).rows)
+        task.launch_experts(task.tokens[0], task.routed(task.tokens).rows)
 
     def combine(self) -> None:
         """Left to the border."""

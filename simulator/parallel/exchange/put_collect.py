@@ -20,6 +20,7 @@ class PutCollect(Exchange):
 
     needs: Form = "own"
     gives: Form = "own"
+    by_row = True
 
     def __init__(self, task: ExpertTask) -> None:
         check_whole(task, "put_collect")
@@ -34,8 +35,7 @@ class PutCollect(Exchange):
 
     def compute(self) -> None:
         """Local experts on the rows that came."""
-        rows = self._routed.rows
-        self._task.launch_experts(lambda place: sum(rows[place]), rows)
+        self._task.launch_experts(0, self._routed.rows)
 
     def combine(self) -> None:
         """Results back, BF16."""
