@@ -6,7 +6,8 @@ declares here once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import singledispatch
 from typing import Literal, TypeAlias, get_args
@@ -241,6 +242,14 @@ def _(module: Experts, hidden: int) -> tuple[Weight, ...]:
 def layer_weights(layer: Layer, hidden: int) -> tuple[Weight, ...]:
     """Of the attention and the feed-forward of one layer."""
     return weights(layer.attention, hidden) + weights(layer.feed_forward, hidden)
+
+
+def matrices(layers: Iterable[Layer], hidden: int) -> Counter[str]:
+    """Elements of all matrices of some layers by module ("attention", "experts", ...): norms and biases left out."""
+    found: Counter[str] = Counter()
+    for weight in (weight for layer in layers for weight in layer_weights(layer, hidden) if weight.inputs > 1):
+        found[weight.name.partition(".")[0]] += weight.elements
+    return found
 
 
 def end_weights(model: Model) -> tuple[Weight, ...]:

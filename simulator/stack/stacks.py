@@ -10,7 +10,7 @@ from simulator.die.kernels import Work
 from simulator.errors import InputError
 from simulator.model.micro_batch import MicroBatch
 from simulator.model.transformer import Attention, Dense, Experts, Latent, Model
-from simulator.stack import cann, sglang, sglang_2025, trtllm, vllm
+from simulator.stack import cann, pplx, sglang, sglang_2025, trtllm, vllm
 
 Kernels = list[tuple[str, Work]]
 
@@ -73,7 +73,7 @@ def _always(stack: Stack, model: Model, phase: str) -> Stack:
 
 
 STACKS: dict[str, Callable[[Model, str], Stack]] = {
-    **{one.STACK.name: partial(_always, one.STACK) for one in (vllm, sglang, sglang_2025, trtllm)},
+    **{one.STACK.name: partial(_always, one.STACK) for one in (vllm, sglang, sglang_2025, trtllm, pplx)},
     "cann_2025": cann.deployed,
     "cann_recipes": cann.recipes,
 }
