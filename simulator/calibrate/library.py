@@ -139,7 +139,9 @@ def covered(columns: Columns) -> str:
         names = {"m": "rows", "groups": "groups"}
     else:
         names = {"m": "m", "n": "n", "k": "k"}
-    sizes = {name: columns[key] for name, key in names.items()}
+    sizes = {name: columns[key] for name, key in names.items() if key in columns}
     if "m" in sizes and "local" not in columns and "groups" in columns:  # as many rows of each group
         sizes["m"] = columns["m"] * columns["groups"]
+    if "heads" in sizes:
+        sizes["sharing"] = columns["heads"] // columns["kv_heads"]
     return ", ".join(f"{name} {int(each.min())}..{int(each.max())}" for name, each in sizes.items())

@@ -108,7 +108,8 @@ def products(library: Library, dtype: str) -> Columns:
 def attention(library: Library, phase: str, cache: str) -> Columns:
     """phase: "context" or "generation"; cache: data type of keys and values, "bfloat16" or "fp8".
 
-    Of arithmetic in FP8 and in BF16 over an FP8 cache, the former. Prompts of one token are decode.
+    Of arithmetic in FP8 and in BF16 over an FP8 cache, the former. Prompts of one token are decode. Heads with keys of
+    their own are left out of TensorRT-LLM's decode: a kernel without tensor cores serves them.
     """
     table = library.table("attention", f"{phase}_attention_perf")
     kept = table["kv_cache_dtype"] == cache
@@ -116,7 +117,10 @@ def attention(library: Library, phase: str, cache: str) -> Columns:
         kept &= table["attn_dtype"] == "fp8"
     kv_heads = np.where(table["num_key_value_heads"] == 0, table["num_heads"], table["num_key_value_heads"])
     kept &= table["num_heads"] <= MOST_SHARING * kv_heads
-    kept &= (table["isl"] > 1) if phase == "context" else True
+    if phase == "context":
+        kept &= table["isl"] > 1
+    elif library.framework == "trtllm":
+        kept &= table["num_heads"] > kv_heads
     if not kept.any():
         return where(table, kept)
     usual = Counter(table["kernel_source"][kept].tolist()).most_common(1)[0][0]
