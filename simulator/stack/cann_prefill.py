@@ -6,7 +6,7 @@ rows that are quantised before, with an FP32 scale each; the first product of a 
 reads again. The router is FP32, embedding and head are BF16. Activations go through HBM, past what L2 could keep.
 
 Rows for an All2All are sorted twice: `to_rows` sorts a rank's own tokens by expert before the dispatch, `re_routing`
-what arrived by local expert; `unsort` and `finalize` undo both. Kernels that only handle indices, counts or weights move
+what arrived by local expert; `unsort` and `finalize` undo both. Kernels that handle indices, counts or weights move
 few bytes, but an eager host launches each of them. A kernel without anything to move is not launched.
 
 Source: hicann/cann-recipes-infer at fbc225d, DeepSeek-R1 prefill.
@@ -80,14 +80,15 @@ class CannPrefill:
         return [("attention.gather_latents", queries + cached)]
 
     def attend(self, model: Model, attention: Attention, batch: MicroBatch, tp: int, cp: int) -> Kernels:
-        """From what `inputs` gave to this rank's heads: FlashAttention of prompts, with layouts before and behind it."""
+        """From what `inputs` gave to this rank's heads: FlashAttention of prompts, layouts before and behind it."""
         if batch.decodes:
             raise InputError(f"{self.name} has kernels of prefill alone here, and there are requests that decode")
         heads, family = attention.heads // tp, f"flash_attention_{self.operands}"
         prompts = own_queries(batch.prompts, cp)
         if isinstance(attention, Grouped):
             size, kv_heads = attention.head_dim, max(attention.kv_heads // tp, 1)
-            flash = ops.flash_attention(windowed(prompts, attention.window), heads, size, size, family, "bf16", kv_heads)
+            seen = windowed(prompts, attention.window)
+            flash = ops.flash_attention(seen, heads, size, size, family, "bf16", kv_heads)
             before = _grouped_layouts(attention, batch.tokens, heads, kv_heads)
         else:
             qk_dim = attention.nope_dim + attention.rope_dim
