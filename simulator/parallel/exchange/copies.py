@@ -49,7 +49,7 @@ class Copies:
 
 def copies_of(routed: Routed, task: ExpertTask, place: int, settings: Any) -> Copies:
     """Those of the rank at a place; settings: `chunk_tokens` and `nodes_per_token`."""
-    node, places = min(task.settings.node, task.mesh.stage), task.mesh.stage
+    node, places = min(task.settings.node, task.mesh.block), task.mesh.block
     chunks = ceil(max(task.own) / settings.chunk_tokens)
     if routed.even:
         return even_copies(task.experts, task.own[0], places, node, place, chunks, settings.nodes_per_token)
