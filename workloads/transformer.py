@@ -384,7 +384,8 @@ def memory(case: Case) -> list[MemoryItem]:
     sampled = max(one.sampled for groups in passes for one in groups)
 
     def items(stage: int) -> list[MemoryItem]:
-        return [*weights_of(model, mesh, stage, bool(case.batch.drafts), gathered.kept()), *gathered.memory(model),
+        return [*weights_of(model, mesh, stage, bool(case.batch.drafts), gathered=gathered.kept()),
+                *gathered.memory(model),
                 (f"cache, {model.precision.kv}", "KV", cache_bytes(model, mesh, held, stage)),
                 ("activations of one pass", "activations", activation_bytes(model, mesh, tokens, sampled))]
 

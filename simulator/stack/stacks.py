@@ -81,8 +81,8 @@ STACKS: dict[str, Callable[[Model, str], Stack]] = {
 
 
 def stack_of(generation: str, model: Model, phase: str) -> Stack:
-    """The stack of a software generation, whose name begins with the stack's (the longest that does), as it runs a model
-    in a phase; InputError says which there are, or why it cannot."""
+    """The stack of a software generation, whose name begins with the stack's (the longest that does), as it runs a
+    model in a phase; InputError says which there are, or why it cannot."""
     found = [name for name in STACKS if generation == name or generation.startswith(f"{name}_")]
     if not found:
         raise InputError(f"kernels '{generation}': no stack of that name is known; there are {', '.join(STACKS)}")
