@@ -375,7 +375,8 @@ class Forward:
         return float(self.stack.wire_bytes * self.model.hidden)
 
     def _cross(self, tokens: Tokens, name: str, needs: Form, row_bytes: float) -> None:
-        cross(self.npu.group("tensor"), name, tokens.form, needs, tokens.batch.tokens, row_bytes, self.engines)
+        if self.mesh.tensor > 1:
+            cross(self.npu.group("tensor"), name, tokens.form, needs, tokens.batch.tokens, row_bytes, self.engines)
         tokens.form = needs
 
     def launch(self, kernels: Sequence[tuple[str, Work]]) -> None:

@@ -6,7 +6,8 @@ declares here once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import singledispatch
 from typing import Literal, TypeAlias, get_args
@@ -139,8 +140,8 @@ class Layer:
 class Precision:
     """In what the weights of each module are stored and computed, and the cache (`kv`) is kept.
 
-    fp32; bf16; fp8: per tensor; fp8_block: blocks of 128 x 128; int8: weights and activations; int4: weights alone; mxfp4;
-    nvfp4. kv_b: the key/value up-projection of latent attention, which quantised checkpoints may leave alone (none: as
+    fp32; bf16; fp8: per tensor; fp8_block: blocks of 128 x 128; int8: weights and activations; int4: weights alone;
+    mxfp4; nvfp4. kv_b: the key/value up-projection of latent attention, which quantised checkpoints may leave alone (none: as
     attention). drafts: all matrices of the MTP layers. Vectors (norms, biases, sinks) are always BF16.
     """
 
@@ -241,6 +242,14 @@ def _(module: Experts, hidden: int) -> tuple[Weight, ...]:
 def layer_weights(layer: Layer, hidden: int) -> tuple[Weight, ...]:
     """Of the attention and the feed-forward of one layer."""
     return weights(layer.attention, hidden) + weights(layer.feed_forward, hidden)
+
+
+def matrices(layers: Iterable[Layer], hidden: int) -> Counter[str]:
+    """Elements of all matrices of some layers by module ("attention", "experts", ...): norms and biases left out."""
+    found: Counter[str] = Counter()
+    for weight in (weight for layer in layers for weight in layer_weights(layer, hidden) if weight.inputs > 1):
+        found[weight.name.partition(".")[0]] += weight.elements
+    return found
 
 
 def end_weights(model: Model) -> tuple[Weight, ...]:

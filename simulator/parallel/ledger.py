@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from simulator.model.layout import split
 from simulator.model.transformer import (
@@ -40,13 +41,16 @@ def stages_of(model: Model, mesh: Mesh) -> list[tuple[int, ...]]:
     return found
 
 
-def weights_of(model: Model, mesh: Mesh, stage: int, drafts: bool, absorbed: bool = True) -> list[Item]:
+def weights_of(model: Model, mesh: Mesh, stage: int, drafts: bool, absorbed: bool = True,
+               gathered: Mapping[str, int] = MappingProxyType({})) -> list[Item]:
     """Weights of one rank of a stage. drafts: whether the MTP layers are loaded, on the last stage. absorbed: whether
-    latent attention keeps its up-projection once more, for decode."""
+    latent attention keeps its up-projection once more, for decode. gathered: weights by name of which a rank keeps one
+    share of so many, and gathers the others when they are used."""
     sizes: dict[str, float] = defaultdict(float)
     layers = [model.layers[number] for number in stages_of(model, mesh)[stage]]
     for weight in _kept(model, mesh, stage, layers):
-        sizes[TITLES[weight.name.partition(".")[0]]] += _local_bytes(weight, model, mesh)
+        kept = _local_bytes(weight, model, mesh) / gathered.get(weight.name, 1)
+        sizes[TITLES[weight.name.partition(".")[0]]] += kept
     if drafts and stage == mesh.pp - 1:
         for layer in model.drafts:
             for weight in (*draft_weights(model), *layer_weights(layer, model.hidden)):

@@ -110,7 +110,8 @@ class GpuStack:
                                                                     self.families.grouped, kv)))  # fmt: skip
         if batch.prompts:
             prompts = windowed(own_queries(batch.prompts, cp), a.window)
-            core = ops.flash_attention(prompts, heads, a.head_dim, a.head_dim, self.families.grouped_prompts, kv, kv_heads)
+            family = self.families.grouped_prompts
+            core = ops.flash_attention(prompts, heads, a.head_dim, a.head_dim, family, kv, kv_heads)
             kernels.append(("attention.flash", core))
         return [*kernels, *self.gate(a, tokens, tp)]
 
@@ -192,15 +193,13 @@ class GpuStack:
         width, total, dtype = experts.intermediate // shards, sum(rows), model.precision.experts
         if not total:
             return []
-        each = tuple(rows)
-        read, sorted_bytes = 2.0 * (tokens or total) * model.hidden, 2.0 * total * model.hidden
-        sort = Work("experts_sort", kind="vector", dtype="fp32", rows=each, read_bytes=read, write_bytes=sorted_bytes)
+        each, here = tuple(rows), tokens or total
         return self.in_l2([
-            ("experts.sort", sort),
+            ("experts.sort", ops.sort_rows(here, each, model.hidden)),
             *self.grouped("experts.gate_up", each, 2 * width, model.hidden, dtype),
             ("experts.silu", ops.passes(4.0 * total * width, 2.0 * total * width)),
             *self.grouped("experts.down", each, model.hidden, width, dtype),
-            ("experts.sum", ops.passes(sorted_bytes, read)),
+            ("experts.sum", ops.passes(2.0 * total * model.hidden, 2.0 * here * model.hidden)),
         ])  # fmt: skip
 
     def finalize(self, model: Model, experts: Experts, tokens: int, by_row: bool) -> Kernels:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from simulator.die.kernels import Work
 from simulator.errors import InputError
 from simulator.model.micro_batch import MicroBatch
 from simulator.model.transformer import Attention, Dense, Experts, Latent, Model
-from simulator.stack import cann, sglang, trtllm, vllm
+from simulator.stack import cann, pplx, sglang, sglang_2025, trtllm, vllm
 
 Kernels = list[tuple[str, Work]]
 
@@ -66,10 +67,13 @@ class Stack(Protocol):
     def cores(self, count: int) -> dict[str, int]: ...
 
 
+def _always(stack: Stack, model: Model, phase: str) -> Stack:
+    """The same for every model and phase."""
+    return stack
+
+
 STACKS: dict[str, Callable[[Model, str], Stack]] = {
-    "vllm": lambda model, phase: vllm.STACK,
-    "sglang": lambda model, phase: sglang.STACK,
-    "trtllm": lambda model, phase: trtllm.STACK,
+    **{one.STACK.name: partial(_always, one.STACK) for one in (vllm, sglang, sglang_2025, trtllm, pplx)},
     "cann_2025": cann.deployed,
     "cann_recipes": cann.recipes,
 }
@@ -77,8 +81,8 @@ STACKS: dict[str, Callable[[Model, str], Stack]] = {
 
 
 def stack_of(generation: str, model: Model, phase: str) -> Stack:
-    """The stack of a software generation, whose name begins with the stack's (the longest that does), as it runs a model
-    in a phase; InputError says which there are, or why it cannot."""
+    """The stack of a software generation, whose name begins with the stack's (the longest that does), as it runs a
+    model in a phase; InputError says which there are, or why it cannot."""
     found = [name for name in STACKS if generation == name or generation.startswith(f"{name}_")]
     if not found:
         raise InputError(f"kernels '{generation}': no stack of that name is known; there are {', '.join(STACKS)}")

@@ -16,10 +16,11 @@ from simulator.stack.stacks import Kernels, Stack
 
 @dataclass(frozen=True)
 class ExchangeSettings:
-    """name: of the way (`ways`). engine: what drives dispatch and combine (empty: as all collectives). skew, seed, draw:
-    of the routing (`routed.Routing`). host_reads: values that the host blocks for between counts and tokens, as where
-    split sizes are given to an eager All2All (0: sizes stay on the device). own: settings of this way alone (None: its
-    defaults). node: ranks that reach each other without network cards.
+    """name: of the way (`ways`). engine: what drives dispatch and combine (empty: as all collectives).
+
+    skew, seed, draw: of the routing (`routed.Routing`). host_reads: values that the host blocks for between counts and
+    tokens, as where split sizes are given to an eager All2All (0: sizes stay on the device). own: settings of this way
+    alone (None: its defaults). node: ranks that reach each other without network cards.
     """
 
     name: str
