@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 from simulator.die.kernels import Work
@@ -21,7 +22,7 @@ from simulator.parallel.exchange.ways import EXCHANGES
 from simulator.parallel.mesh import Mesh
 from simulator.program.rank import Event, Rank
 from simulator.stack.gpu import value_dim
-from simulator.stack.stacks import Stack
+from simulator.stack.stacks import Kernels, Stack, labelled
 
 COMM = "comm"
 
@@ -30,9 +31,10 @@ COMM = "comm"
 class Tokens:
     """The tokens of a micro-batch on their way through the layers.
 
-    of_groups: how many every data-parallel group has. block: what gave their present values. form: how the
-    tensor-parallel group holds them. after: what the
-    next piece waits for beside its own stream. normed: the norm before the next piece was part of an AllReduce.
+    of_groups: how many every data-parallel group has. batches: of every one of them, in order, where one recording
+    serves groups whose contexts differ. block: what gave their present values. form: how the tensor-parallel group holds
+    them. after: what the next piece waits for beside its own stream. normed: the norm before the next piece was part of
+    an AllReduce.
     """
 
     batch: MicroBatch
@@ -43,13 +45,17 @@ class Tokens:
     exchange: Exchange | None = None
     layer: int = -1
     block: str = "embedding"
+    batches: tuple[MicroBatch, ...] = ()
 
 
 class Forward:
     """One pass of some micro-batches through `layers`, which are labelled with `numbers`.
 
     residual_split: how tokens are held between pieces (see above). labelled: whether micro-batches are, too.
+    ahead: what is launched before results are brought back from experts (`prefetch`).
     """
+
+    ahead: Callable[[Forward, Tokens], None] | None = None
 
     def __init__(self, npu: Rank, model: Model, mesh: Mesh, stack: Stack, engines: Engines, exchanges: ExchangeSettings,
                  residual_split: bool, labelled: bool, numbers: Sequence[int], layers: Sequence[Layer]) -> None:
@@ -58,6 +64,7 @@ class Forward:
         self._residual: Form = "own" if residual_split else "all"
         self._layers = list(zip(numbers, layers, strict=True))
         self._number, self._layer = -1, layers[0]
+        self._by_group: dict[tuple[int, Attention], tuple[Kernels, list[Kernels]]] = {}
 
     # --- where pieces go ---------------------------------------------------------------------------------------------
 
@@ -99,10 +106,26 @@ class Forward:
             tokens.block = "attention"
             self._norm(tokens, "attention")
             self._cross(tokens, "attention.gather", "all", self._gather_bytes())
-            self._launch(self.stack.attend(self.model, attention, tokens.batch, mesh.tp, mesh.cp))
+            self._attend(attention, tokens)
             if mesh.cp > 1:
                 self._merge(attention, tokens)
             self._project_back(attention, tokens)
+
+    def _attend(self, attention: Attention, tokens: Tokens) -> None:
+        """Kernels of the own heads; where one recording serves groups of uneven lengths, what differs goes by rank."""
+        mesh = self.mesh
+        make = partial(self.stack.attend, self.model, attention, tp=mesh.tp, cp=mesh.cp)
+        if len(set(tokens.batches)) < 2:
+            self.launch(make(tokens.batch))
+            return
+        key = tokens.batch.number, attention
+        if key not in self._by_group:
+            self._by_group[key] = _in_common([make(batch) for batch in tokens.batches])
+        common, rest = self._by_group[key]
+        number, groups = self._number, len(rest)
+        own = cache(lambda group: labelled(rest[group], number))
+        self.launch(common)
+        self.npu.launch_all_by_rank(lambda rank: own(rank // mesh.tensor % groups))
 
     def _merge(self, attention: Attention, tokens: Tokens) -> None:
         """Each rank has partial results of the same heads over its own keys, and gets the others' of some."""
@@ -110,23 +133,23 @@ class Forward:
         row_bytes = heads * (2.0 * value_dim(attention) + 4.0)  # BF16, and an FP32 sum of exponentials for each head
         self.npu.group("cp").all_to_all("attention.merge", round(count * row_bytes / self.mesh.cp),
                                         self.engines.of("all_to_all", count * row_bytes)[0])  # fmt: skip
-        self._launch(self.stack.merge(count, heads // self.mesh.cp * value_dim(attention), self.mesh.cp))
+        self.launch(self.stack.merge(count, heads // self.mesh.cp * value_dim(attention), self.mesh.cp))
 
     def _project_back(self, attention: Attention, tokens: Tokens) -> None:
         """The output projection, by the ranks that split it."""
         split, tensor, count = self.mesh.split("o_proj"), self.mesh.tensor, tokens.batch.tokens
         width = 2.0 * attention.heads * value_dim(attention)
         if split == tensor:
-            self._launch(self.stack.output(self.model, attention, count, tensor))
+            self.launch(self.stack.output(self.model, attention, count, tensor))
             tokens.form = "partial" if tensor > 1 else "all"
         elif split == 1:
             tokens.form = "heads"
             self._cross(tokens, "attention.heads_to_tokens", "own", width)
-            self._launch(self.stack.output(self.model, attention, self._held(tokens), 1))
+            self.launch(self.stack.output(self.model, attention, self._held(tokens), 1))
         else:
             group = self.npu.group("o_proj")
             cross(group, "attention.tokens_to_heads", "own", "heads", count * split, width, self.engines)
-            self._launch(self.stack.output(self.model, attention, count * split, split))
+            self.launch(self.stack.output(self.model, attention, count * split, split))
             cross(group, "attention.reduce_scatter", "partial", "own", count * split, self._row_bytes, self.engines)
 
     def reduce(self, tokens: Tokens) -> None:
@@ -166,15 +189,26 @@ class Forward:
 
     def route(self, tokens: Tokens) -> None:
         """Norm, router and top-k."""
+        self.norm_experts(tokens)
+        self.choose(tokens)
+
+    def norm_experts(self, tokens: Tokens) -> None:
+        """The norm before router and experts, and tokens in the form that their exchange needs."""
         with self._of(tokens):
             self._norm(tokens, "gate")
             tokens.exchange = self._exchange(tokens)
             tokens.layer, tokens.block = self._number, "ffn"
             self._cross(tokens, "gate.gather", tokens.exchange.needs, self._gather_bytes())
-            self._launch(self.stack.route(self.model, self._experts, self._held(tokens)))
+
+    def choose(self, tokens: Tokens, ranks: int = 1) -> None:
+        """Router and top-k of own tokens, or of those of so many ranks."""
+        with self._of(tokens):
+            self.launch(self.stack.route(self.model, self._experts, ranks * self._held(tokens)))
 
     def shared(self, tokens: Tokens) -> None:
-        """The shared expert on what the router had; it waits for no exchange."""
+        """The shared expert on what the router had; it waits for no exchange, unless it has ranks of its own."""
+        if self.mesh.shared_places:
+            return
         with self.npu.scope(micro_batch=self._label(tokens)):
             form = tokens.form
             experts = self._experts
@@ -192,13 +226,15 @@ class Forward:
             exchange = _exchange_of(tokens)
             exchange.compute()
             if exchange.gives == "partial":
-                self._launch(self.stack.finalize(self.model, self._experts, tokens.batch.tokens))
+                self.launch(self.stack.finalize(self.model, self._experts, tokens.batch.tokens))
                 tokens.form = "partial" if self.mesh.tensor > 1 else "all"
 
     def combine(self, tokens: Tokens) -> None:
         """Results back to their tokens."""
         with self._of(tokens):
             exchange = _exchange_of(tokens)
+            if self.ahead:
+                self.ahead(self, tokens)
             exchange.combine()
             if exchange.gives == "partial":
                 self._reduce(tokens)
@@ -209,7 +245,8 @@ class Forward:
         if tokens.exchange is None:
             return
         with self.npu.scope(layer=tokens.layer), self._of(tokens):
-            self._launch(self.stack.finalize(self.model, self._experts, self._held(tokens)))
+            if not self.mesh.shared_places:
+                self.launch(self.stack.finalize(self.model, self._experts, self._held(tokens)))
             self._reduce(tokens)
             tokens.exchange = None
 
@@ -229,9 +266,13 @@ class Forward:
     def embed(self, tokens: Tokens) -> None:
         """Rows of the embedding, by the ranks that split it."""
         with self._of(tokens):
-            shards = self.mesh.split("embedding")
-            self._launch(self.stack.embed(self.model, tokens.batch.tokens, shards))
-            tokens.form = "partial" if shards == self.mesh.tensor > 1 else "all"
+            shards, tensor = self.mesh.split("embedding"), self.mesh.tensor
+            together = max(tokens.of_groups) * shards if shards > tensor else tokens.batch.tokens
+            self.launch(self.stack.embed(self.model, together, shards))
+            if shards > tensor:  # every neighbour knows the tokens of all
+                cross(self.npu.group("embedding"), "embedding.reduce_scatter", "partial", "own", together,
+                      self._row_bytes, self.engines)  # fmt: skip
+            tokens.form = "partial" if shards == tensor > 1 else "all"
             self._reduce(tokens)
 
     def head(self, tokens: Tokens) -> None:
@@ -242,19 +283,20 @@ class Forward:
             self._cross(tokens, "head.gather", "all", self._row_bytes)
             if not rows:
                 return
+            self.launch(self.stack.norm(model, rows, "head"))
             group, together = self.npu.group("head"), rows
             if split > self.mesh.tensor:
                 together = rows * split
                 cross(group, "head.gather_tokens", "own", "all", together, self._row_bytes, self.engines)
-            self._launch(self.stack.head(model, rows, together, split))
+            self.launch(self.stack.head(model, together, split))
             cross(group, "head.gather_logits", "heads", "all", together, 2.0 * model.vocabulary, self.engines)
-            self._launch(self.stack.sample(model, rows))
+            self.launch(self.stack.sample(model, rows))
 
     def project(self, tokens: Tokens) -> None:
         """Into a draft layer: the sampled tokens' embedding beside the hidden state."""
         self.embed(tokens)
         with self._of(tokens):
-            self._launch(self.stack.project(self.model, tokens.batch.tokens))
+            self.launch(self.stack.project(self.model, tokens.batch.tokens))
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
@@ -263,21 +305,21 @@ class Forward:
         split, tensor = self.mesh.split(module), self.mesh.tensor
         if split == tensor:
             self._cross(tokens, f"{module}.gather", "all", self._gather_bytes())
-            self._launch(kernels(tokens.batch.tokens, tensor))
+            self.launch(kernels(tokens.batch.tokens, tensor))
             tokens.form = "partial" if tensor > 1 else "all"
         elif split == 1:
             self._cross(tokens, f"{module}.own", "own", self._row_bytes)
-            self._launch(kernels(self._held(tokens), 1))
+            self.launch(kernels(self._held(tokens), 1))
         else:
             group, together = self.npu.group(module), max(tokens.of_groups) * split
             if launched := kernels(together, split):
                 cross(group, f"{module}.gather", "own", "all", together, self._gather_bytes(), self.engines)
-                self._launch(launched)
+                self.launch(launched)
                 cross(group, f"{module}.reduce_scatter", "partial", "own", together, self._row_bytes, self.engines)
 
     def _norm(self, tokens: Tokens, block: str) -> None:
         if not tokens.normed:
-            self._launch(self.stack.norm(self.model, self._held(tokens), block))
+            self.launch(self.stack.norm(self.model, self._held(tokens), block))
         tokens.normed = False
 
     def _held(self, tokens: Tokens) -> int:
@@ -298,11 +340,10 @@ class Forward:
         cross(self.npu.group("tensor"), name, tokens.form, needs, tokens.batch.tokens, row_bytes, self.engines)
         tokens.form = needs
 
-    def _launch(self, kernels: Sequence[tuple[str, Work]]) -> None:
-        """Kernels one after the other; their weights are known to L2 by layer and name."""
-        for name, work in kernels:
-            named = replace(work, weights=f"{self._number}.{name}") if work.weight_bytes else work
-            self.npu.launch(named, name)
+    def launch(self, kernels: Sequence[tuple[str, Work]]) -> None:
+        """Kernels one after the other; weights that the stack gives a name are known to L2 by layer and name."""
+        for name, work in labelled(list(kernels), self._number):
+            self.npu.launch(work, name)
 
     @contextmanager
     def _of(self, tokens: Tokens) -> Iterator[None]:
@@ -321,6 +362,14 @@ class Forward:
 
 
 _SUMS: dict[tuple[Form, Form], str] = {("partial", "all"): "all_reduce", ("partial", "own"): "reduce_scatter"}
+
+
+def _in_common(each: Sequence[Kernels]) -> tuple[Kernels, list[Kernels]]:
+    """The kernels at the beginning that all have, and the rest of each."""
+    shared = 0
+    while shared < len(each[0]) and len({kernels[shared] for kernels in each}) == 1:
+        shared += 1
+    return each[0][:shared], [kernels[shared:] for kernels in each]
 
 
 def _exchange_of(tokens: Tokens) -> Exchange:

@@ -10,7 +10,7 @@ is said by `GpuStack`. Activations stay in L2 while they are small.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulator.die.kernels import Work
 from simulator.model import ops
@@ -42,17 +42,17 @@ class GpuStack:
     def embed(self, model: Model, tokens: int, shards: int) -> Kernels:
         """Rows of the embedding; a shard of it gives zeros for tokens that are not its own."""
         size = 2.0 * tokens * model.hidden
-        return in_l2([("embedding.lookup", ops.passes(size / shards, size))])
+        return known([("embedding.lookup", ops.passes(size / shards, size))])
 
     def norm(self, model: Model, tokens: int, block: str) -> Kernels:
-        """Residual add and RMSNorm before a block."""
-        return in_l2([(f"{block}.norm", ops.add_rms_norm(tokens, model.hidden))])
+        """Residual add and RMSNorm before a block, or before the head."""
+        return known([(f"{block}.norm", ops.add_rms_norm(tokens, model.hidden))])
 
     def attend(self, model: Model, attention: Attention, batch: MicroBatch, tp: int, cp: int) -> Kernels:
         """From normed tokens to what this rank's heads give; with cp, of 1/cp of the cached tokens of each request."""
         if isinstance(attention, Latent):
-            return in_l2(self._latent(model, attention, batch, tp, cp))
-        return in_l2(self._grouped(model, attention, batch, tp, cp))
+            return known(self._latent(model, attention, batch, tp, cp))
+        return known(self._grouped(model, attention, batch, tp, cp))
 
     def _grouped(self, model: Model, a: Grouped, batch: MicroBatch, tp: int, cp: int) -> Kernels:
         heads, kv_heads, tokens = a.heads // tp, max(a.kv_heads // tp, 1), batch.tokens
@@ -102,11 +102,11 @@ class GpuStack:
     def output(self, model: Model, attention: Attention, tokens: int, shards: int) -> Kernels:
         """What 1/shards of the heads give, back to the hidden size."""
         width = attention.heads * value_dim(attention) // shards
-        return in_l2([linear("attention.o", tokens, model.hidden, width, model.precision.attention)])
+        return known([linear("attention.o", tokens, model.hidden, width, model.precision.attention)])
 
     def merge(self, tokens: int, width: int, parts: int) -> Kernels:
         """Partial results of attention over `parts` of the cached tokens, put together for `width` values per token."""
-        return in_l2([("attention.merge_parts", ops.passes(2.0 * parts * tokens * width, 2.0 * tokens * width))])
+        return known([("attention.merge_parts", ops.passes(2.0 * parts * tokens * width, 2.0 * tokens * width))])
 
     def cores(self, count: int) -> dict[str, int]:
         """So many cores of a stream of its own, by pool."""
@@ -114,52 +114,53 @@ class GpuStack:
 
     def dense(self, model: Model, dense: Dense, tokens: int, shards: int) -> Kernels:
         """1/shards of the columns of a dense FFN."""
-        return in_l2(gated(model, "dense", tokens, dense.intermediate // shards, model.precision.dense, dense.gated))
+        return known(gated(model, "dense", tokens, dense.intermediate // shards, model.precision.dense, dense.gated))
 
     def route(self, model: Model, experts: Experts, tokens: int) -> Kernels:
         """Router and top-k of these tokens."""
         scores = 4.0 * tokens * experts.routed
-        return in_l2([linear("gate.router", tokens, experts.routed, model.hidden, model.precision.router),
+        return known([linear("gate.router", tokens, experts.routed, model.hidden, model.precision.router),
                       ("gate.top_k", ops.passes(scores, 8.0 * tokens * experts.per_token))])  # fmt: skip
 
     def shared(self, model: Model, experts: Experts, tokens: int, shards: int) -> Kernels:
         """1/shards of the shared experts' columns, if there are any."""
         width = experts.shared_intermediate // shards
-        return in_l2(gated(model, "shared", tokens, width, model.precision.shared)) if width else []
+        return known(gated(model, "shared", tokens, width, model.precision.shared)) if width else []
 
     def experts(self, model: Model, experts: Experts, tokens: int, rows: Sequence[int], shards: int) -> Kernels:
-        """1/shards of the columns of the local experts on the rows of each, out of `tokens` that are here."""
+        """1/shards of the columns of the local experts on the rows of each, out of `tokens` that are here: sorted
+        before, summed up behind. 0: rows lie where a fused dispatch has put them for their experts."""
         width, total, dtype = experts.intermediate // shards, sum(rows), model.precision.experts
         if not total:
             return []
         each = tuple(rows)
         read, sorted_bytes = 2.0 * tokens * model.hidden, 2.0 * total * model.hidden
         sort = Work("experts_sort", kind="vector", dtype="fp32", rows=each, read_bytes=read, write_bytes=sorted_bytes)
-        return in_l2([
-            ("experts.sort", sort),
+        products = [
             ("experts.gate_up", ops.grouped_gemm(each, 2 * width, model.hidden, dtype)),
             ("experts.silu", ops.passes(4.0 * total * width, 2.0 * total * width)),
             ("experts.down", ops.grouped_gemm(each, model.hidden, width, dtype)),
-            ("experts.sum", ops.passes(sorted_bytes, read)),
-        ])  # fmt: skip
+        ]
+        if not tokens:
+            return in_l2(products)
+        return in_l2([("experts.sort", sort), *products, ("experts.sum", ops.passes(sorted_bytes, read))])
 
     def finalize(self, model: Model, experts: Experts, tokens: int) -> Kernels:
         """The shared expert's results added to the routed ones', if there is one."""
         size = 2.0 * tokens * model.hidden
-        return in_l2([("finalize.add_shared", ops.passes(2 * size, size))]) if experts.shared_intermediate else []
+        return known([("finalize.add_shared", ops.passes(2 * size, size))]) if experts.shared_intermediate else []
 
-    def head(self, model: Model, tokens: int, rows: int, shards: int) -> Kernels:
-        """Last norm of `tokens`, then logits of `rows` of them for 1/shards of the vocabulary."""
-        logits = linear("head.logits", rows, -(-model.vocabulary // shards), model.hidden, model.precision.head)
-        return in_l2([("head.norm", ops.add_rms_norm(tokens, model.hidden)), logits])
+    def head(self, model: Model, rows: int, shards: int) -> Kernels:
+        """Logits of these rows for 1/shards of the vocabulary."""
+        return known([linear("head.logits", rows, -(-model.vocabulary // shards), model.hidden, model.precision.head)])
 
     def sample(self, model: Model, rows: int) -> Kernels:
         """A token out of each row of logits."""
-        return in_l2([("head.sample", ops.passes(4.0 * rows * model.vocabulary, 8.0 * rows))])
+        return known([("head.sample", ops.passes(4.0 * rows * model.vocabulary, 8.0 * rows))])
 
     def project(self, model: Model, tokens: int) -> Kernels:
         """Into a draft layer: norms of the hidden state and of the sampled token's embedding, one product of both."""
-        return in_l2([("draft.norm", ops.rms_norm(tokens, 2 * model.hidden)),
+        return known([("draft.norm", ops.rms_norm(tokens, 2 * model.hidden)),
                       linear("draft.project", tokens, model.hidden, 2 * model.hidden, model.precision.drafts)])
 
 
@@ -185,6 +186,11 @@ def in_l2(kernels: Kernels) -> Kernels:
     """These kernels, with activations that stay in L2 where they are small."""
     return [(name, ops.cached(work) if work.read_bytes + work.write_bytes <= IN_L2_BYTES else work)
             for name, work in kernels]
+
+
+def known(kernels: Kernels) -> Kernels:
+    """These kernels as `in_l2`, and their weights known to L2 by the kernel's name."""
+    return [(name, replace(work, weights=name) if work.weight_bytes else work) for name, work in in_l2(kernels)]
 
 
 def _seen(attention: Grouped, keys: int) -> int:

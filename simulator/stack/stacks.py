@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from simulator.die.kernels import Work
 from simulator.errors import InputError
 from simulator.model.micro_batch import MicroBatch
 from simulator.model.transformer import Attention, Dense, Experts, Model
-from simulator.stack import sglang, trtllm, vllm
+from simulator.stack import cann_decode, sglang, trtllm, vllm
 
 Kernels = list[tuple[str, Work]]
 
 
 class Stack(Protocol):
     """Kernels of the pieces of a transformer on one rank, in launch order; `shards` ranks split a module's weights.
+
+    Where a kernel names its weights (`Work.weights`), a later micro-batch may find them in L2, or a prefetch.
 
     wire_bytes: of a value that is gathered or dispatched. norm_in_all_reduce: residual add and norm are part of the
     AllReduce before them. engines, small_engines: what drives collectives, and small AllReduces, by preference;
@@ -46,13 +49,25 @@ class Stack(Protocol):
         self, model: Model, experts: Experts, tokens: int, rows: Sequence[int], shards: int
     ) -> Kernels: ...
     def finalize(self, model: Model, experts: Experts, tokens: int) -> Kernels: ...
-    def head(self, model: Model, tokens: int, rows: int, shards: int) -> Kernels: ...
+    def head(self, model: Model, rows: int, shards: int) -> Kernels: ...
     def sample(self, model: Model, rows: int) -> Kernels: ...
     def project(self, model: Model, tokens: int) -> Kernels: ...
     def cores(self, count: int) -> dict[str, int]: ...
 
 
-STACKS: dict[str, Stack] = {one.STACK.name: one.STACK for one in (vllm, sglang, trtllm)}
+STACKS: dict[str, Stack] = {one.STACK.name: one.STACK for one in (vllm, sglang, trtllm, cann_decode)}
+
+
+def labelled(kernels: Kernels, layer: int) -> Kernels:
+    """These kernels, with the weights that they name as those of a layer."""
+    return [(name, _labelled(work, layer)) for name, work in kernels]
+
+
+def _labelled(work: Work, layer: int) -> Work:
+    if not work.weights and not work.parts:
+        return work
+    named = f"layer{layer}.{work.weights}" if work.weights else ""
+    return replace(work, weights=named, parts=tuple(_labelled(part, layer) for part in work.parts))
 
 
 def stack_of(generation: str) -> Stack:

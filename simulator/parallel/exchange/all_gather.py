@@ -6,7 +6,8 @@ Every rank computes its experts (or its columns of them) on their rows of all to
 from __future__ import annotations
 
 from simulator.parallel.border import Form, cross
-from simulator.parallel.exchange.task import ExpertTask
+from simulator.parallel.exchange.task import ExpertTask, check_places
+from simulator.program.rank import Event
 
 
 class AllGather:
@@ -16,23 +17,38 @@ class AllGather:
     gives: Form = "own"
 
     def __init__(self, task: ExpertTask) -> None:
+        check_places(task, "all_gather", whole=False)
         self._task = task
         self._group = task.npu.group("stage")
         self._tokens = max(task.own) * self._group.size
 
     def dispatch(self) -> None:
-        """Tokens, then the experts that they chose and their weights."""
-        task = self._task
-        row_bytes = task.model.hidden * task.stack.wire_bytes
-        cross(self._group, "dispatch.tokens", "own", "all", self._tokens, row_bytes, task.engines)
-        cross(self._group, "dispatch.choices", "own", "all", self._tokens, 8 * task.experts.per_token, task.engines)
+        """Tokens with the scales that they were quantised with, then the experts that they chose and their weights."""
+        self.activations()
+        if self._task.stack.wire_bytes < 2.0:
+            self.scales()
+        self.choices()
+
+    def activations(self) -> Event | None:
+        """Hidden states, as they are sent."""
+        return self._gather("activations", self._task.model.hidden * self._task.stack.wire_bytes)
+
+    def scales(self) -> Event | None:
+        """One of each token, FP32."""
+        return self._gather("scales", 4.0)
+
+    def choices(self) -> Event | None:
+        """The experts of each token and their weights."""
+        return self._gather("choices", 8.0 * self._task.experts.per_token)
 
     def compute(self) -> None:
         """Local experts on their rows of all tokens."""
-        task = self._task
-        task.launch_experts(lambda _: self._tokens, task.routed(task.own).rows)
+        self._task.launch_experts(self._task.own, lambda _: self._tokens)
 
     def combine(self) -> None:
         """Sums of own tokens, BF16."""
         task = self._task
-        cross(self._group, "combine.sums", "partial", "own", self._tokens, 2.0 * task.model.hidden, task.engines)
+        cross(self._group, "combine.sums", "partial", "own", self._tokens, 2.0 * task.model.hidden, task.moving)
+
+    def _gather(self, what: str, row_bytes: float) -> Event | None:
+        return cross(self._group, f"dispatch.{what}", "own", "all", self._tokens, row_bytes, self._task.moving)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from simulator.errors import InputError
 from simulator.parallel.border import Form
-from simulator.parallel.exchange.task import ExpertTask
+from simulator.parallel.exchange.task import ExpertTask, check_places
 
 
 class AllReduce:
@@ -20,6 +20,7 @@ class AllReduce:
         if task.mesh.dp > 1:
             raise InputError(f"exchange all_reduce: dp={task.mesh.dp} groups have tokens of their own; all_gather, "
                              "all_to_all or put_collect bring them to their experts")
+        check_places(task, "all_reduce", whole=False)
         self._task = task
 
     def dispatch(self) -> None:
@@ -28,7 +29,7 @@ class AllReduce:
     def compute(self) -> None:
         """Local experts on their rows of all tokens."""
         task = self._task
-        task.launch_experts(lambda _: task.tokens[0], task.routed(task.tokens).rows)
+        task.launch_experts(task.tokens, lambda _: task.tokens[0])
 
     def combine(self) -> None:
         """Left to the border."""

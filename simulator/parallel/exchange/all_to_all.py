@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-from simulator.errors import InputError
 from simulator.parallel.border import Form
-from simulator.parallel.exchange.task import ExpertTask
+from simulator.parallel.exchange.task import ExpertTask, check_places
 from simulator.program.task import Collective, SizeTable
 
 
@@ -22,7 +21,7 @@ class AllToAll:
     gives: Form = "own"
 
     def __init__(self, task: ExpertTask) -> None:
-        check_whole(task, "all_to_all")
+        check_places(task, "all_to_all", whole=True)
         self._task = task
         self._group = task.npu.group("ep")
         self._routed = task.routed(task.own)
@@ -36,8 +35,7 @@ class AllToAll:
 
     def compute(self) -> None:
         """Local experts on the rows that came."""
-        rows = self._routed.rows
-        self._task.launch_experts(lambda place: sum(rows[place]), rows)
+        self._task.launch_experts(self._task.own, lambda rows: rows)
 
     def combine(self) -> None:
         """Every row back, BF16."""
@@ -45,15 +43,9 @@ class AllToAll:
 
     def _exchange(self, name: str, row_bytes: float, back: bool = False) -> None:
         sizes = self._routed.sizes(row_bytes)
-        if self._routed.even:
+        if self._routed.even and not self._task.mesh.shared_places:
             self._group.all_to_all(name, sizes[0][0], self._via)
             return
         table: Callable[[], SizeTable] = cache(lambda: tuple(zip(*sizes, strict=True)) if back else sizes)
         self._task.npu.launch(Collective("all_to_all", self._group.name, self._via, sizes=table()), name)
 
-
-def check_whole(task: ExpertTask, name: str) -> None:
-    """InputError where experts are split: rows are exchanged between ranks with whole ones."""
-    if task.mesh.expert_tensor > 1:
-        raise InputError(f"exchange {name}: ep={task.mesh.ep} leaves {task.mesh.expert_tensor} ranks to split each "
-                         f"expert; with ep={task.mesh.stage} all have whole ones (all_gather and all_reduce take both)")

@@ -1,29 +1,40 @@
-"""What every exchange knows of the layer and micro-batch that it serves, and the experts' kernels on its rows."""
+"""What every exchange knows of the layer and micro-batch that it serves, and what it launches where ranks differ."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from typing import Protocol
+from functools import cache, cached_property
+from typing import Literal, Protocol
 
+from simulator.errors import InputError
+from simulator.model.expert_load import ExpertLoad
 from simulator.model.transformer import Experts, Model
 from simulator.parallel.border import Engines, Form
-from simulator.parallel.mesh import Mesh, coordinates_of
-from simulator.parallel.routed import Routed, Routing, routed
+from simulator.parallel.mesh import Mesh, place_of
+from simulator.parallel.routed import Routed, Routing, Together, routed, together
 from simulator.program.rank import Rank
-from simulator.stack.stacks import Kernels, Stack
+from simulator.program.task import Collective
+from simulator.stack.stacks import Kernels, Stack, labelled
 
 
 @dataclass(frozen=True)
 class ExchangeSettings:
-    """name: of the way (`ways`). engine: what drives dispatch and combine ("": as all collectives). skew, seed: of the
-    routing (`routed.Routing`)."""
+    """name: of the way (`ways`). engine, algorithm: what drives dispatch and combine, and how they go about it ("": as
+    all collectives); combine_engine: of combine alone. slot_bytes: of a written row beside its values. skew, seed: of
+    the routing. draws: rows are drawn for each source (`routed.Routed`), or for all together (`routed.Together`);
+    placement: of experts on places in these (`ExpertLoad`).
+    """
 
     name: str
     engine: str = ""
     skew: float | None = None
     seed: int = 0
+    algorithm: str = ""
+    combine_engine: str = ""
+    slot_bytes: float = 0.0
+    draws: Literal["by_source", "together"] = "by_source"
+    placement: Literal["in_order", "eplb"] = "eplb"
 
 
 @dataclass(frozen=True)
@@ -50,28 +61,63 @@ class ExpertTask:
         return self.settings.engine or self.engines.large
 
     @property
+    def moving(self) -> Engines:
+        """The same with how it goes about it, for collectives of all tokens."""
+        if not self.settings.engine and not self.settings.algorithm:
+            return self.engines
+        return Engines(self.via, self.settings.algorithm or self.engines.algorithm)
+
+    @property
     def own(self) -> tuple[int, ...]:
         """Tokens that each rank of a stage holds of its group's: an equal share of them."""
         return tuple(-(-tokens // self.mesh.tensor) for tokens in self.tokens for _ in range(self.mesh.tensor))
 
-    def routed(self, tokens: tuple[int, ...]) -> Routed:
-        """The routing of so many tokens of every source."""
-        routing = Routing(self.settings.skew, self.settings.seed, self.mesh.ep, self.mesh.redundant)
+    @property
+    def copies(self) -> int:
+        """Ranks that a token goes to: those of its experts, and of the shared one where that has ranks of its own."""
+        return self.experts.per_token + (self.mesh.shared_places > 0)
+
+    def routed(self, tokens: tuple[int, ...], group: int = 0) -> Routed | Together:
+        """The routing of so many tokens of every source. group: of those that exchange tokens among themselves."""
+        mesh, how = self.mesh, self.settings
+        if how.draws == "together":
+            load = ExpertLoad(self.experts, mesh.routed_places, mesh.shared_places, how.placement, how.skew, how.seed,
+                              mesh.redundant)  # fmt: skip
+            drawn = (self.layer, self.number, group) if how.skew is not None else (0, 0, 0)
+            return together(load, tokens, *drawn)
+        routing = Routing(how.skew, how.seed, mesh.routed_places, mesh.redundant, mesh.shared_places)
         return routed(self.experts, tokens, routing, self.layer, self.number)
 
-    def launch_experts(self, here: Callable[[int], int], rows: tuple[tuple[int, ...], ...]) -> None:
-        """The local experts of every place on its rows. here: tokens on a place, of which rows are made."""
-        shards = self.mesh.expert_tensor
+    def rows_of(self, tokens: tuple[int, ...]) -> Callable[[int], tuple[int, ...]]:
+        """By rank: rows for each of its expert slots."""
+        of_group = cache(lambda group: self.routed(tokens, group).rows)
+        return lambda rank: of_group(rank // self.mesh.ranks)[place_of(self.mesh, rank)]
+
+    def launch(self, uneven: bool, works_of: Callable[[int], Kernels | list[tuple[str, Collective]]]) -> None:
+        """Works by rank, where they are uneven beyond what the ranks of the shared expert differ in from the others."""
+        if uneven and not self._of_shared:
+            self.npu.launch_all_by_rank(works_of)
+            return
+        for name, work in works_of(self.npu.first):
+            self.npu.launch(work, name)
+
+    @cached_property
+    def _of_shared(self) -> bool:
+        """Whether this rank is one of the shared expert's; asked only where there are such."""
+        return bool(self.mesh.shared_places and self.npu.coordinate("shared_place"))
+
+    def launch_experts(self, tokens: tuple[int, ...], here: Callable[[int], int]) -> None:
+        """The local experts of every place on its rows of all sources' tokens. here: tokens of which the rows of so
+        many are made; 0 where rows came one by one."""
+        shards, rows_of = self.mesh.expert_tensor, self.rows_of(tokens)
+        uneven = len(set(self.routed(tokens).rows[: self.mesh.routed_places])) > 1
 
         @cache
-        def kernels(place: int) -> Kernels:
-            return self.stack.experts(self.model, self.experts, here(place), rows[place], shards)
+        def kernels(rows: tuple[int, ...]) -> Kernels:
+            made = self.stack.experts(self.model, self.experts, here(sum(rows)), rows, shards)
+            return labelled(made, self.layer)
 
-        if len(set(rows)) == 1:
-            for name, work in kernels(0):
-                self.npu.launch(work, name)
-        else:
-            self.npu.launch_all_by_rank(lambda rank: kernels(coordinates_of(self.mesh, rank)["place"]))
+        self.launch(uneven, lambda rank: kernels(rows_of(rank)))
 
 
 class Exchange(Protocol):
@@ -88,3 +134,15 @@ class Exchange(Protocol):
 
     def combine(self) -> None:
         """Back to where they came from."""
+
+
+def check_places(task: ExpertTask, name: str, whole: bool) -> None:
+    """InputError where an exchange cannot do with a mesh. whole: it exchanges rows between ranks with whole experts;
+    else it has no way for the shared expert alone."""
+    mesh = task.mesh
+    if whole and mesh.expert_tensor > 1:
+        raise InputError(f"exchange {name}: ep={mesh.ep} leaves {mesh.expert_tensor} ranks to split each "
+                         f"expert; with ep={mesh.stage} all have whole ones (all_gather and all_reduce take both)")
+    if not whole and mesh.shared_places:
+        raise InputError(f"exchange {name}: shared_places={mesh.shared_places}: only all_to_all and put_collect bring "
+                         "tokens to a shared expert on places of its own")  # fmt: skip

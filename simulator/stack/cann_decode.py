@@ -1,0 +1,197 @@
+"""Kernels of decode on Ascend (CANN), piece by piece: absorbed latent or grouped-query attention, INT8 or BF16.
+
+Queries of latent attention are carried into the latent space (`absorb_k`), where all heads attend to one cached latent
+per token, and the result is carried back (`absorb_v`; DeepSeek-V2, arXiv 2405.04434). INT8 products take rows that are
+quantised before, with a scale each; the first product of a feed-forward writes int32, which SwiGLU reads again. The
+router is FP32; absorbed products, embedding and head are BF16. Activations are small enough to stay in L2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from simulator.die.kernels import Work
+from simulator.errors import InputError
+from simulator.model import ops
+from simulator.model.micro_batch import MicroBatch
+from simulator.model.transformer import Attention, Dense, Experts, Grouped, Latent, Model
+from simulator.stack.gpu import value_dim
+
+Kernels = list[tuple[str, Work]]
+FRACTAL = 16  # rows that a cube core multiplies at once
+VECTOR_PER_CUBE = 2
+
+
+@dataclass(frozen=True)
+class CannDecode:
+    """What may differ between systems on this stack.
+
+    attention: kernel family of latent attention. fused_prolog: what stands before it is one kernel (MLAProlog).
+    quantises: blocks whose norm is followed by a kernel that quantises; a fused dispatch does so itself. in_l2: modules
+    whose weights may be found in L2. cached_bytes: the first so many of the cache that a prefetch may have left there.
+    """
+
+    name: str = "cann_decode"
+    attention: str = "mla_attention"
+    fused_prolog: bool = True
+    quantises: tuple[str, ...] = ("dense", "gate")
+    in_l2: tuple[str, ...] = ("attention", "dense", "gate", "shared", "experts")
+    cached_bytes: float = 0.0
+    wire_bytes: float = 1.0  # of a value that is gathered or dispatched: INT8
+    norm_in_all_reduce: bool = False
+    engines: tuple[str, ...] = ("aiv_small", "sdma")
+    small_engines: tuple[str, ...] = ()
+    algorithm: str = "direct"
+
+    def embed(self, model: Model, tokens: int, shards: int) -> Kernels:
+        """Rows of the embedding; a shard of it gives zeros for tokens that are not its own."""
+        return _cached([("embedding.lookup", ops.copy(tokens * model.hidden))])
+
+    def norm(self, model: Model, tokens: int, block: str) -> Kernels:
+        """Residual add and RMSNorm before a block, and its quantisation where that is a kernel of its own."""
+        work = ops.rms_norm(tokens, model.hidden) if block == "head" else ops.add_rms_norm(tokens, model.hidden)
+        dtype = model.precision.dense if block == "dense" else model.precision.experts
+        quantised = _quantise(block, tokens, model.hidden, dtype) if block in self.quantises else []
+        return _cached([(f"{block}.norm", work), *quantised])
+
+    def attend(self, model: Model, attention: Attention, batch: MicroBatch, tp: int, cp: int) -> Kernels:
+        """From normed tokens to what this rank's heads give; with cp, of 1/cp of the cached tokens of each request."""
+        if batch.prompts:
+            raise InputError(f"{self.name} has kernels of decode alone, and there are prompts to prefill")
+        seen = tuple((count, -(-keys // cp)) for count, keys in batch.decodes)
+        if isinstance(attention, Grouped):
+            return _cached(self._grouped(model, attention, batch.tokens, seen, tp))
+        heads, own = attention.heads // tp, sum(count for count, _ in seen)
+        back = ops.batched_gemm(own, heads, attention.v_dim, attention.kv_lora, weights=self._named("absorb_v"))
+        core = ops.latent_attention(seen, heads, attention.kv_lora, attention.rope_dim, self.attention)
+        if early := min(self.cached_bytes, core.streamed_bytes):
+            core = replace(core, streamed_bytes=core.streamed_bytes - early, weight_bytes=early,
+                           weights=self._named("cache"))  # fmt: skip
+        return _cached([*self._prolog(model, attention, batch.tokens, heads),
+                        *([("attention.core", core), ("attention.absorb_v", back)] if seen else [])])
+
+    def _prolog(self, model: Model, a: Latent, tokens: int, heads: int) -> Kernels:
+        """Down projections, norms, query up-projection, absorption, RoPE and the cache, as one kernel or many."""
+        latent, width, dtype, name = a.cached_values, a.nope_dim + a.rope_dim, model.precision.attention, self._named
+        parts: Kernels = [
+            ("attention.q_a", ops.gemm(tokens, a.q_lora, model.hidden, dtype, weights=name("q_a"))),
+            ("attention.q_a.norm", ops.rms_norm(tokens, a.q_lora)),
+            ("attention.q_b", ops.gemm(tokens, heads * width, a.q_lora or model.hidden, dtype, weights=name("q_b"))),
+            ("attention.absorb_k", ops.batched_gemm(tokens, heads, a.kv_lora, a.nope_dim, weights=name("absorb_k"))),
+            ("attention.q_rope", ops.copy(tokens * heads * a.rope_dim)),
+            ("attention.kv_a", ops.gemm(tokens, latent, model.hidden, dtype, weights=name("kv_a"))),
+            ("attention.kv_a.norm_rope_cache", ops.passes(2.0 * tokens * latent, 4.0 * tokens * latent)),
+        ]  # fmt: skip
+        parts = parts if a.q_lora else parts[2:]
+        if not self.fused_prolog:
+            return parts
+        return [("attention.prolog", ops.fused("mla_prolog", "gemm", tuple(work for _, work in parts), name("prolog")))]
+
+    def _grouped(self, model: Model, a: Grouped, tokens: int, seen: tuple[tuple[int, int], ...], tp: int) -> Kernels:
+        """Queries, keys and values as one product, norms, rotation and cache in one pass, attention."""
+        heads, kv_heads, dtype = a.heads // tp, max(a.kv_heads // tp, 1), model.precision.attention
+        width = (heads * (1 + a.gated) + 2 * kv_heads) * a.head_dim
+        met = tuple((count, min(keys, a.window) if a.window else keys) for count, keys in seen)
+        core = ops.grouped_attention(met, heads, kv_heads, a.head_dim, a.head_dim, "gqa_attention")
+        size = 2.0 * tokens * heads * a.head_dim
+        return [*_quantise("attention", tokens, model.hidden, dtype),
+                ("attention.qkv", ops.gemm(tokens, width, model.hidden, dtype, weights=self._named("qkv"))),
+                ("attention.norm_rope_cache", ops.copy(tokens * width)),
+                *([("attention.core", core)] if seen else []),
+                *([("attention.gate", ops.passes(2 * size, size))] if a.gated else [])]
+
+    def merge(self, tokens: int, width: int, parts: int) -> Kernels:
+        """Partial results of attention over `parts` of the cached tokens, put together for `width` values per token."""
+        return _cached([("attention.merge_parts", ops.passes(2.0 * parts * tokens * width, 2.0 * tokens * width))])
+
+    def output(self, model: Model, attention: Attention, tokens: int, shards: int) -> Kernels:
+        """What 1/shards of the heads give, back to the hidden size."""
+        width, dtype = attention.heads // shards * value_dim(attention), model.precision.attention
+        product = ops.gemm(tokens, model.hidden, width, dtype, weights=self._named("o"))
+        return _cached([*_quantise("attention.o", tokens, width, dtype), ("attention.o", product)])
+
+    def dense(self, model: Model, dense: Dense, tokens: int, shards: int) -> Kernels:
+        """1/shards of the columns of a dense FFN on quantised tokens."""
+        rows, width = (tokens,), dense.intermediate // shards
+        return self._ffn("dense", rows, width, model.hidden, model.precision.dense, dense.gated)
+
+    def route(self, model: Model, experts: Experts, tokens: int) -> Kernels:
+        """Router in FP32 and top-k."""
+        scores, name = 4.0 * tokens * experts.routed, self._named("router", "gate")
+        return _cached([("gate.router", ops.gemm(tokens, experts.routed, model.hidden, "fp32", "fp32", name)),
+                        ("gate.top_k", ops.passes(2.0 * scores, scores))])
+
+    def shared(self, model: Model, experts: Experts, tokens: int, shards: int) -> Kernels:
+        """1/shards of the shared experts' columns on quantised tokens, if there are any."""
+        width = experts.shared_intermediate // shards
+        return self._ffn("shared", (tokens,), width, model.hidden, model.precision.shared) if width else []
+
+    def experts(self, model: Model, experts: Experts, tokens: int, rows: Sequence[int], shards: int) -> Kernels:
+        """1/shards of the columns of the local experts on the rows of each, out of `tokens` that are here: sorted and
+        selected before, summed up to tokens behind. 0: rows lie in whole fractals as a fused dispatch has put them."""
+        width, dtype, hidden = experts.intermediate // shards, model.precision.experts, model.hidden
+        if not tokens:
+            whole = tuple(-(-count // FRACTAL) * FRACTAL for count in rows)
+            return self._ffn("experts", whole, width, hidden, dtype)
+        sums = 2.0 * tokens * hidden  # of all tokens: larger than what L2 keeps beside weights
+        return [*_cached([("experts.sort", ops.copy(4 * tokens * experts.per_token, 4.0)),  # a radix sort's four passes
+                          ("experts.select", ops.copy(sum(rows) * hidden, self.wire_bytes))]),
+                *self._ffn("experts", tuple(rows), width, hidden, dtype),
+                ("finalize.zero", ops.cached(ops.passes(0.0, sums))),
+                ("finalize.sum", ops.passes(sums / 2.0, sums))]
+
+    def finalize(self, model: Model, experts: Experts, tokens: int) -> Kernels:
+        """The shared expert's results added to the routed ones', if there is one."""
+        size = 2.0 * tokens * model.hidden
+        return _cached([("finalize.add_shared", ops.passes(2.0 * size, size))]) if experts.shared_intermediate else []
+
+    def head(self, model: Model, rows: int, shards: int) -> Kernels:
+        """Logits of these rows for 1/shards of the vocabulary."""
+        return _cached([("head.logits", ops.gemm(rows, -(-model.vocabulary // shards), model.hidden, "bf16"))])
+
+    def best(self, model: Model, rows: int, shards: int) -> Kernels:
+        """The best of a shard's logits, of each row."""
+        return [("head.best", ops.passes(2.0 * rows * -(-model.vocabulary // shards), 8.0 * rows))]
+
+    def sample(self, model: Model, rows: int) -> Kernels:
+        """A token out of each row of logits."""
+        return _cached([("head.sample", ops.passes(4.0 * rows * model.vocabulary, 8.0 * rows))])
+
+    def project(self, model: Model, tokens: int) -> Kernels:
+        """Into a draft layer: norms of the hidden state and of the sampled token's embedding, one product of both."""
+        product = ops.gemm(tokens, model.hidden, 2 * model.hidden, model.precision.drafts)
+        return _cached([("draft.norm", ops.rms_norm(tokens, 2 * model.hidden)), ("draft.project", product)])
+
+    def cores(self, count: int) -> dict[str, int]:
+        """So many cube cores of a stream of its own, each with its vector cores."""
+        return {"cube": count, "vector": VECTOR_PER_CUBE * count}
+
+    def _ffn(self, block: str, rows: tuple[int, ...], width: int, hidden: int, dtype: str,
+             gated: bool = True) -> Kernels:  # fmt: skip
+        """Feed-forwards of `width`, one for each of the rows' counts."""
+        out, total, columns = ("int32" if dtype == "int8" else dtype), sum(rows), (1 + gated) * width
+        first, name = f"{block}.{'gate_up' if gated else 'up'}", self._named
+        inner = ops.swiglu_quantise(total, width)
+        if dtype != "int8" or not gated:
+            inner = ops.passes(2.0 * total * columns, 2.0 * total * width)
+        up = ops.grouped_gemm(rows, columns, hidden, dtype, out, name(first, block))
+        down = ops.grouped_gemm(rows, hidden, width, dtype, weights=name(f"{block}.down", block))
+        return _cached([(first, up), (f"{block}.swiglu", inner), (f"{block}.down", down)])
+
+    def _named(self, weights: str, module: str = "attention") -> str:
+        """The name of these weights, or "" where L2 is not asked for them."""
+        return weights if module in self.in_l2 else ""
+
+
+def _quantise(block: str, tokens: int, width: int, dtype: str) -> Kernels:
+    """The input of an INT8 product, with a scale for each row."""
+    return [(f"{block}.quantise", ops.quantise(tokens, width))] if dtype == "int8" else []
+
+
+def _cached(kernels: Kernels) -> Kernels:
+    """These kernels with activations that stay in L2."""
+    return [(name, ops.cached(work)) for name, work in kernels]
+
+
+STACK = CannDecode()
