@@ -16,7 +16,8 @@ from types import FrameType
 
 from simulator.errors import InputError
 
-_SUFFIX = {"topologies": ".toml", "workloads": ".py", "workloads/models": ".toml", "scenarios": ".py"}
+_SUFFIX = {"topologies": ".toml", "topologies/parts": ".toml", "workloads": ".py", "workloads/models": ".toml",
+           "scenarios": ".py"}
 _PACKAGE = Path(__file__).resolve().parent
 
 
@@ -63,7 +64,7 @@ def folder(kind: str) -> Path:
 
 
 def names(kind: str) -> list[str]:
-    """Sorted names of the library's files of a kind ("topologies", "workloads", "workloads/models", "scenarios")."""
+    """Sorted names of the library's files of a kind ("topologies", "topologies/parts", "workloads", ...)."""
     files = folder(kind).glob(f"*{_SUFFIX[kind]}")
     return sorted(path.stem for path in files if path.is_file() and not path.name.startswith(("_", ".")))
 

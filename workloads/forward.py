@@ -128,12 +128,15 @@ class Forward:
         self.npu.launch_all_by_rank(lambda rank: own(rank // mesh.tensor % groups))
 
     def _merge(self, attention: Attention, tokens: Tokens) -> None:
-        """Each rank has partial results of the same heads over its own keys, and gets the others' of some."""
-        count, heads = tokens.batch.tokens, attention.heads // self.mesh.tp
-        row_bytes = heads * (2.0 * value_dim(attention) + 4.0)  # BF16, and an FP32 sum of exponentials for each head
-        self.npu.group("cp").all_to_all("attention.merge", round(count * row_bytes / self.mesh.cp),
-                                        self.engines.of("all_to_all", count * row_bytes)[0])  # fmt: skip
-        self.launch(self.stack.merge(count, heads // self.mesh.cp * value_dim(attention), self.mesh.cp))
+        """From results of all its heads, partial over own keys in decode and whole for own queries of prompts, to those
+        of fewer heads for all tokens."""
+        cp, heads, width = self.mesh.cp, attention.heads // self.mesh.tp, value_dim(attention)
+        decoding = sum(queries for queries, _ in tokens.batch.decodes)
+        prompts = sum(new for new, _ in tokens.batch.prompts)
+        partial_bytes = decoding * heads * (2.0 * width + 4.0)  # BF16, and an FP32 sum of exponentials for each head
+        size = partial_bytes + prompts / cp * heads * 2.0 * width
+        self.npu.group("cp").all_to_all("attention.merge", round(size / cp), self.engines.engine)
+        self.launch(self.stack.merge(decoding, heads // cp * width, cp))
 
     def _project_back(self, attention: Attention, tokens: Tokens) -> None:
         """The output projection, by the ranks that split it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from math import inf
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
@@ -26,7 +27,7 @@ from simulator.stack.stacks import stack_of
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Part, Workload
 from workloads.forward import Forward, Tokens
-from workloads.schedules import SCHEDULES, one_stream
+from workloads.schedules import SCHEDULES
 
 ROUNDS = 2  # of a pipeline that decodes: the first one fills it, the second is measured
 
@@ -76,8 +77,8 @@ class Knobs(BaseModel):
     )
     engine: str = Field("", description="what drives collectives: an engine of the machine (empty: as the stack does)")
     algorithm: str = Field("", description="of AllGather, ReduceScatter and AllReduce on it (empty: as the stack does)")
-    small_engine: str = Field("", description="what drives AllReduce up to `small_mb` (empty: as the stack)")
-    small_mb: float = Field(8.0, ge=0, description="largest buffer of `small_engine`")
+    reducing_engine: str = Field("", description="what drives AllReduce (empty: as the stack does; none: the same)")
+    reducing_mb: float | None = Field(None, gt=0, description="largest buffer of `reducing_engine` (none: any)")
     exchange_engine: str = Field("", description="what drives dispatch and combine (empty: as the others)")
     graph: Literal["decode", "always", "never"] = Field("decode", description="phases that run as captured graphs")
     programmatic_launch: bool = Field(False, description="a kernel's prologue runs beside its predecessor's end (PDL)")
@@ -121,15 +122,17 @@ def partition(npu: Rank, case: Case) -> None:
 def engines_of(case: Case) -> Engines:
     """What drives collectives: what the knobs say, or of what the stack would take the first that the machine has."""
     knobs, stack = case.knobs, stack_of(case.kernels)
-    large = knobs.engine or _first(stack.engines, case.engines)
-    small = knobs.small_engine or _first(stack.small_engines, case.engines)
-    if not large:
+    engine = knobs.engine or _first(stack.engines, case.engines)
+    if not engine:
         raise InputError(f"knobs.engine: {stack.name} takes {', '.join(stack.engines)}, of which the machine has none; "
                          f"it has {', '.join(case.engines)}")
-    return Engines(large, knobs.algorithm or stack.algorithm, "" if small == "none" else small, knobs.small_mb * 1e6)
+    reducing = knobs.reducing_engine or _first(stack.reducing_engines, case.engines)
+    most_bytes = inf if knobs.reducing_mb is None else knobs.reducing_mb * 1e6
+    return Engines(engine, knobs.algorithm or stack.algorithm, "" if reducing == "none" else reducing,
+                   case.engines.get(reducing, 0), most_bytes)
 
 
-def _first(wanted: Sequence[str], there: Sequence[str]) -> str:
+def _first(wanted: Sequence[str], there: Mapping[str, int]) -> str:
     return next((one for one in wanted if one in there), "")
 
 
@@ -206,8 +209,7 @@ def program(npu: Rank, case: Case) -> None:
         SCHEDULES[knobs.schedule].order(step, *tokens)
         for one in tokens:
             step.head(one)
-        if batch.drafts:
-            draft(npu, case, model, [one.batch for one in tokens], [one.of_groups for one in tokens])
+        draft(npu, case, model, tokens)
 
 
 def forward(npu: Rank, case: Case, numbers: Sequence[int], layers: Sequence[Layer]) -> Forward:
@@ -218,16 +220,16 @@ def forward(npu: Rank, case: Case, numbers: Sequence[int], layers: Sequence[Laye
                    exchanges, knobs.residual == "split", knobs.parts > 1, numbers, layers)
 
 
-def draft(npu: Rank, case: Case, model: Model, batches: Sequence[MicroBatch],
-          of_groups: Sequence[tuple[int, ...]]) -> None:
+def draft(npu: Rank, case: Case, model: Model, verified: Sequence[Tokens]) -> None:
     """One pass of a draft layer for each draft token: the first catches up with all tokens that were verified."""
+    if not case.batch.drafts or not verified[0].batch.decodes:
+        return
     layers = draft_layers(model)
     for depth in range(case.batch.drafts):
         queries = case.batch.queries if depth == 0 else 1
         number = len(model.layers) + depth
         step = forward(npu, case, [number], [layers[min(depth, len(layers) - 1)]])
-        each = [tuple(count // case.batch.queries * queries for count in one) for one in of_groups]
-        tokens = [Tokens(one.drafting(queries), counts) for one, counts in zip(batches, each, strict=True)]
+        tokens = [_drafting(one, case.batch.queries, queries) for one in verified]
         with npu.scope(layer=number):
             for one in tokens:
                 step.project(one)
@@ -235,6 +237,12 @@ def draft(npu: Rank, case: Case, model: Model, batches: Sequence[MicroBatch],
         with npu.scope(layer=number):
             for one in tokens:
                 step.head(one)
+
+
+def _drafting(verified: Tokens, before: int, queries: int) -> Tokens:
+    """The same requests with so many query tokens each instead of those before."""
+    counts = tuple(-(-count // before) * queries for count in verified.of_groups)
+    return Tokens(verified.batch.drafting(queries), counts)
 
 
 def draft_layers(model: Model) -> tuple[Layer, ...]:
@@ -268,45 +276,55 @@ def pipeline(npu: Rank, case: Case, model: Model, groups: Sequence[MicroBatch], 
     assert isinstance(stage, int)
     numbers = stages_of(model, case.layout)[stage]
     step = forward(npu, case, numbers, [model.layers[number] for number in numbers])
-    order = SCHEDULES[case.knobs.schedule].order if case.knobs.parts == 1 else one_stream
     rounds = ROUNDS if case.batch.phase == "decode" else 1
     for turn in range(rounds):
-        for tokens in tokens_of(case, groups, group, _in_flight(groups, pp)):
-            rows = tokens.batch.sampled
+        for together in _in_flight(case, groups, group):
             if stage:
-                _receive(npu, case, step, tokens, stage - 1)
+                _receive(npu, case, step, together, stage - 1)
             else:
                 if turn:
-                    _message(npu, case, "pipeline.sampled", pp - 1, 8 * rows, sends=False)
-                step.embed(tokens)
-            order(step, tokens)
+                    _message(npu, case, "pipeline.sampled", pp - 1, _sampled_bytes(together), sends=False)
+                for one in together:
+                    step.embed(one)
+            SCHEDULES[case.knobs.schedule].order(step, *together)
             if stage < pp - 1:
-                step.finalize(tokens)
-                _message(npu, case, "pipeline.hidden", stage + 1, _share_bytes(case, model, tokens), sends=True)
-            else:
-                step.head(tokens)
-                if turn < rounds - 1:
-                    _message(npu, case, "pipeline.sampled", 0, 8 * rows, sends=True)
+                for one in together:
+                    step.finalize(one)
+                _message(npu, case, "pipeline.hidden", stage + 1, _share_bytes(case, model, together), sends=True)
+                continue
+            for one in together:
+                step.head(one)
+            draft(npu, case, model, together)
+            if turn < rounds - 1:
+                _message(npu, case, "pipeline.sampled", 0, _sampled_bytes(together), sends=True)
 
 
-def _in_flight(groups: Sequence[MicroBatch], pp: int) -> int:
-    """Micro-batches of a pipeline: one a stage, if every group has as many requests, or prompt tokens."""
+def _in_flight(case: Case, groups: Sequence[MicroBatch], group: int) -> list[list[Tokens]]:
+    """What is on its way through a pipeline: one a stage, each in the micro-batches of the schedule, as far as every
+    group has requests, or prompt tokens, for them."""
+    parts, pp = case.knobs.parts, case.layout.pp
     least = min(len(one.decodes) or sum(new for new, _ in one.prompts) for one in groups)
-    return max(min(pp, least), 1)
+    cut = tokens_of(case, groups, group, parts * max(min(pp, least // parts), 1))
+    return [cut[first : first + parts] for first in range(0, len(cut), parts)]
 
 
-def _receive(npu: Rank, case: Case, step: Forward, tokens: Tokens, stage: int) -> None:
+def _receive(npu: Rank, case: Case, step: Forward, together: Sequence[Tokens], stage: int) -> None:
     """This rank's share of the hidden states from its counterpart, then those of its tensor-parallel group."""
-    _message(npu, case, "pipeline.hidden", stage, _share_bytes(case, step.model, tokens), sends=False)
+    _message(npu, case, "pipeline.hidden", stage, _share_bytes(case, step.model, together), sends=False)
     if case.knobs.residual == "split":
-        tokens.form = "own"
+        for one in together:
+            one.form = "own"
         return
-    count = tokens.batch.tokens
-    cross(npu.group("tensor"), "pipeline.gather", "own", "all", count, 2.0 * step.model.hidden, engines_of(case))
+    count, row_bytes = sum(one.batch.tokens for one in together), 2.0 * step.model.hidden
+    cross(npu.group("tensor"), "pipeline.gather", "own", "all", count, row_bytes, engines_of(case))
 
 
-def _share_bytes(case: Case, model: Model, tokens: Tokens) -> int:
-    return 2 * model.hidden * -(-tokens.batch.tokens // case.layout.tensor)
+def _share_bytes(case: Case, model: Model, together: Sequence[Tokens]) -> int:
+    return sum(2 * model.hidden * -(-one.batch.tokens // case.layout.tensor) for one in together)
+
+
+def _sampled_bytes(together: Sequence[Tokens]) -> int:
+    return 8 * sum(one.batch.sampled for one in together)
 
 
 def _message(npu: Rank, case: Case, name: str, peer: int, size_bytes: int, sends: bool) -> None:
@@ -315,7 +333,7 @@ def _message(npu: Rank, case: Case, name: str, peer: int, size_bytes: int, sends
     with npu.stream("send" if sends else "receive"):
         if sends:
             npu.wait(before)
-        moved = (pipe.send if sends else pipe.recv)(name, peer, size_bytes, engines_of(case).large)
+        moved = (pipe.send if sends else pipe.recv)(name, peer, size_bytes, engines_of(case).engine)
     if not sends:
         npu.wait(moved)
 

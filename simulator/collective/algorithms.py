@@ -1,6 +1,7 @@
 """The table of collectives: what each kind is called, how it may go about it, and how many bytes that moves.
 
-AllReduce is made of others: a ReduceScatter and an AllGather of shards, or in one shot every buffer to every rank.
+AllReduce is made of others: a ReduceScatter and an AllGather of shards, or in one shot every buffer to every rank; or
+the switch sums (`nvls`). With "auto" it goes as its library would (`protocols`).
 
 Worked example: 8 ranks sum 1 MB. In shards of 128 kB each rank sends 2 x 7 x 128 kB = 1.8 MB and pays two start-ups; in
 one shot it sends 7 MB and pays one, which is shorter for small buffers.
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from simulator.collective import direct, hierarchical, one_sided, pairwise
+from simulator.collective import direct, hierarchical, nvls, one_sided, pairwise, protocols
 from simulator.collective.messages import CollectiveCall
 from simulator.collective.ring import ring
 from simulator.collective.transfer import Phase, memory_per_byte
@@ -20,6 +21,7 @@ from simulator.errors import NoSuchName
 from simulator.paths import did_you_mean
 from simulator.program.task import ALGORITHMS, Collective
 from simulator.spec.machine import CollectiveSpec
+from simulator.spec.protocols import ALGORITHMS_OF
 
 Amounts = tuple[float, float]
 
@@ -79,6 +81,30 @@ def _through(ends: Callable[[Collective], tuple[float, float]]) -> Callable[[Col
     return amounts
 
 
+def _as_protocol(collective: Collective, n: int, engine: CollectiveSpec) -> Amounts:
+    """Those of the protocol that its library takes in one node."""
+    chosen, own = protocols.chosen(collective, n, engine)
+    return algorithm_of(chosen).amounts(chosen, n, own)
+
+
+def automatic(call: CollectiveCall) -> tuple[Phase, ...]:
+    """As its library goes about it: by the fastest of the protocols that reach all members."""
+    one_switch = nvls.ports(call.messages.fabric, call.members) is not None
+    chosen, engine = protocols.chosen(call.collective, len(call.members), call.engine, one_switch)
+
+    def lowered(part: Collective, curve: str) -> tuple[Phase, ...]:
+        inner = replace(call, engine=engine, collective=part, curve=curve or part.kind, lower=lowered)
+        return algorithm_of(part).lower(inner)
+
+    return lowered(chosen, "")
+
+
+def _summed_by_switch(collective: Collective, n: int, engine: CollectiveSpec) -> Amounts:
+    """Of `nvls`."""
+    size = collective.bytes_per_pair
+    return nvls.sent_bytes(size, n), size * (engine.transfer_bytes.si + engine.copy_bytes.si)
+
+
 _NONE = _through(lambda one: (0.0, 0.0))
 TABLE = {
     ("all_to_all", "direct"): Algorithm(direct.all_to_all, _TO_PEERS),
@@ -90,6 +116,8 @@ TABLE = {
     ("reduce_scatter", "hierarchical"): Algorithm(hierarchical.reduce_scatter, _SHARDS),
     ("reduce_scatter", "ring"): Algorithm(ring, _SHARDS),
     **{("all_reduce", way): Algorithm(all_reduce, _reduced) for way in ("direct", "hierarchical", "ring", "one_shot")},
+    ("all_reduce", "nvls"): Algorithm(nvls.all_reduce, _summed_by_switch),
+    **{(kind, "auto"): Algorithm(automatic, _as_protocol) for kind in ALGORITHMS_OF},
     ("barrier", "direct"): Algorithm(CollectiveCall.waited, _NONE),
     ("send", "direct"): Algorithm(direct.message, _through(lambda one: (float(one.bytes_per_pair), 0.0))),
     ("recv", "direct"): Algorithm(direct.message, _through(lambda one: (0.0, float(one.bytes_per_pair)))),

@@ -1,13 +1,19 @@
-"""`braid list` and `braid show`: what there is, and what a scenario consists of, without simulating."""
+"""`braid list`, `models`, `machines`, `show`: what there is, and what it consists of, without simulating."""
 
 from __future__ import annotations
 
 import sys
 from contextlib import redirect_stdout
+from typing import TYPE_CHECKING
 
 import rich_click as click
 
 from simulator.commands import options
+
+if TYPE_CHECKING:
+    from simulator.model.transformer import Model
+
+_MODEL_HEAD = ("model", "parameters", "active", "layers", "attention", "KV bytes/token")
 
 
 @click.command("list")
@@ -24,6 +30,86 @@ def list_scenarios() -> None:
     width = max((len(name) for name, _ in rows), default=0)
     for name, title in rows:
         click.echo(f"{name:<{width}}  {title}")
+
+
+@click.command()
+@click.argument("models", nargs=-1, metavar="[MODEL]...")
+def models(models: tuple[str, ...]) -> None:
+    """List models, of the library or each MODEL: a name, a .toml file, a config.json of Hugging Face or its folder.
+
+    Parameters are without MTP layers, active ones with the head and without the embedding. KV bytes are those of all
+    layers, as if none had a window, in the precision of the checkpoint's cache.
+
+    \b
+    Examples:
+      braid models
+      braid models qwen3_32b my_model/config.json
+    """
+    from simulator import paths
+    from simulator.model.library import load_transformer
+
+    names = models or paths.names("workloads/models")
+    rows = [_MODEL_HEAD, *(_model_row(name, load_transformer(name)) for name in names)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [text.rjust(width) if column in (1, 2, 3, 5) else text.ljust(width)
+                 for column, (text, width) in enumerate(zip(row, widths, strict=True))]
+        click.echo("  ".join(cells).rstrip())
+
+
+def _model_row(name: str, model: Model) -> tuple[str, ...]:
+    """The cells of one model, as in _MODEL_HEAD."""
+    from simulator.model.transformer import active_parameters, kv_bytes_per_token, parameters
+
+    return (name, _billions(parameters(model)), _billions(active_parameters(model)), str(len(model.layers)),
+            _attention(model), f"{kv_bytes_per_token(model):,}")
+
+
+def _billions(number: int) -> str:
+    return f"{number / 1e9:.1f}B"
+
+
+def _attention(model: Model) -> str:
+    """The kind of attention, heads of queries and of keys and values, and in how many layers there is a window."""
+    from simulator.model.transformer import Latent
+
+    first = model.layers[0].attention
+    if isinstance(first, Latent):
+        return f"MLA {first.heads}"
+    kind = "MHA" if first.heads == first.kv_heads else "GQA"
+    windows = [layer.attention.window for layer in model.layers
+               if not isinstance(layer.attention, Latent) and layer.attention.window]
+    within = f", window {windows[0]:,} in {len(windows)} of {len(model.layers)}" if windows else ""
+    return f"{kind} {first.heads}/{first.kv_heads}{within}"
+
+
+@click.command()
+@options.as_json
+def machines(as_json: bool) -> None:
+    """List the machines of the library, each with its ranks, its title, and the parts that it is put together from.
+
+    \b
+    Examples:
+      braid machines
+      braid machines --json
+    """
+    from simulator import paths
+    from simulator.commands.output import to_json
+    from simulator.spec.load import load_machine
+    from simulator.spec.parts import part_names
+
+    rows = []
+    for name in paths.names("topologies"):
+        spec, parts = load_machine(name), part_names(paths.find("topologies", name))
+        rows.append({"name": name, "title": spec.title, "ranks": spec.dies, "extends": parts,
+                     "engines": list(spec.collectives), "generations": [*spec.kernels, *spec.generations]})
+    if as_json:
+        click.echo(to_json(rows))
+        return
+    width = max(len(row["name"]) for row in rows)
+    for row in rows:
+        of = f"  ({', '.join(row['extends'])})" if row["extends"] else ""
+        click.echo(f"{row['name']:<{width}}  {row['ranks']:>5} ranks  {row['title']}{of}")
 
 
 @click.command()

@@ -59,6 +59,11 @@ def validate(ctx: click.Context, pattern: str | None, jobs: int, points: Path | 
     A value with role "fit" had a parameter fitted on it and proves nothing; "predict" values were never fitted on.
     A miss is reported, with its reason; it is no failure. A value that cannot be simulated is (exit code 1).
 
+    A point is a line {"id": "a", "model": "llama_3_1_70b", "gpu_key": "H200", "n_gpus": 8, "fw_key": "vllm",
+    "layout": {"tp": 8, "pp": 1, "ep": 1}, "gemm_quant": "fp8", "isl": 1024, "osl": 1024, "concurrency": 16,
+    "tpot_ms": {"mean": 9.8}, "ttft_ms": {"mean": 120}, "output_tok_s_per_gpu": 190}: a closed loop of so many
+    requests on n_gpus, means or p50 of what was measured, any of the three. `family` may stand for the model.
+
     \b
     Examples:
       # the whole library; writes results/validation.md
@@ -68,11 +73,6 @@ def validate(ctx: click.Context, pattern: str | None, jobs: int, points: Path | 
       braid validate 'a3.prefill.*' --json
       # measured TPOT, TTFT and throughput of a service
       braid validate --points mine.jsonl --where gpu_key=H200,concurrency=1..16
-
-    A point is a line {"id": "a", "model": "llama_3_1_70b", "gpu_key": "H200", "n_gpus": 8, "fw_key": "vllm",
-    "layout": {"tp": 8, "pp": 1, "ep": 1}, "gemm_quant": "fp8", "isl": 1024, "osl": 1024, "concurrency": 16,
-    "tpot_ms": {"mean": 9.8}, "ttft_ms": {"mean": 120}, "output_tok_s_per_gpu": 190}: a closed loop of so many
-    requests on n_gpus, means or p50 of what was measured, any of the three. `family` may stand for the model.
     """
     if points is not None:
         _compare_points(points, where, as_json)

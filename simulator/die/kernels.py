@@ -20,11 +20,21 @@ Worked example: INT8, M = N = K = 8192, tile 128 x 256: 2*8192**3 = 1.10 TFLOP a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, inf
 
+from simulator import np
+from simulator.die import tiles as laws
 from simulator.die.key_plan import plan
-from simulator.spec.kernels import AttentionKernel, FusedKernel, GemmKernel, KernelSpec, VectorKernel
+from simulator.spec.kernels import (
+    AttentionKernel,
+    FusedKernel,
+    GemmKernel,
+    KernelSpec,
+    SplitAttentionKernel,
+    StreamGemmKernel,
+    VectorKernel,
+)
 from simulator.spec.machine import ChipSpec
 
 ELEMENT_BYTES = {"int8": 1.0, "fp8": 1.0, "fp16": 2.0, "bf16": 2.0, "fp32": 4.0, "int32": 4.0, "fp4": 0.5,
@@ -44,7 +54,8 @@ class Work:
     streamed_bytes: read once from HBM without staying in L2 (a KV cache). cached_bytes: activations that an earlier
     kernel left in L2, or that stay there.
     weight_bytes: weights read from HBM unless they lie in L2 under the name `weights`.
-    vector_flops: arithmetic of the vector part. parts: kernels that this one fuses, with one launch and one floor.
+    window: keys that a query sees at most (0: all). stored_bytes: of one weight, or of one element of a cache (0: as
+    dtype has it). vector_flops: arithmetic of the vector part. parts: kernels that this one fuses, with one launch and one floor.
     """
 
     family: str
@@ -68,12 +79,15 @@ class Work:
     weights: str = ""
     vector_flops: float = 0.0
     parts: tuple[Work, ...] = ()
+    window: int = 0
+    stored_bytes: float = 0.0
 
     @property
     def flops(self) -> float:
         """Useful operations (no padding), cube and vector together."""
         gemm = 2.0 * sum(self.rows) * self.n * self.k
-        attention = 2.0 * self.heads * (self.qk_dim + self.v_dim) * sum(map(score_elements, self.scores))
+        seen = sum(score_elements(one, window=self.window) for one in self.scores)
+        attention = 2.0 * self.heads * (self.qk_dim + self.v_dim) * seen
         return gemm + attention + self.vector_flops + sum(part.flops for part in self.parts)
 
     @property
@@ -83,12 +97,16 @@ class Work:
         return own + sum(part.hbm_bytes for part in self.parts)
 
 
-def score_elements(sequence: tuple[int, int, bool], tile: int = 1) -> float:
-    """Score elements of one head: queries x keys, or the causal part of it in steps of `tile` query rows."""
+def score_elements(sequence: tuple[int, int, bool], tile: int = 1, window: int = 0) -> float:
+    """Score elements of one head: queries x keys, or the causal part of it in steps of `tile` query rows; window: keys
+    that a query sees at most (0: all)."""
     queries, keys, causal = sequence
     if not causal:
-        return float(queries) * keys
+        return float(queries) * (min(keys, window) if window else keys)
     before = keys - queries  # keys that every query sees (a prefix)
+    if window and keys > window:
+        free = max(window - before, 0)  # queries that see all keys before them
+        return free * before + free * (free + 1) / 2.0 + (queries - free) * float(window)
     return float(queries) * before + queries * (queries + min(tile, queries)) / 2.0
 
 
@@ -144,6 +162,10 @@ def cost_of(work: Work, chip: ChipSpec, kernels: dict[str, KernelSpec]) -> Cost:
         return _gemm(work, chip, kernel)
     if kernel.law == "attention":
         return _attention(work, chip, kernel)
+    if kernel.law == "stream_gemm":
+        return _stream_gemm(work, chip, kernel)
+    if kernel.law == "split_attention":
+        return _split_attention(work, chip, kernel)
     if kernel.law == "fused":
         return _fused(work, chip, kernel, [cost_of(part, chip, kernels) for part in work.parts])
     return _vector(work, chip, kernel)
@@ -218,6 +240,37 @@ def _attention(work: Work, chip: ChipSpec, kernel: AttentionKernel) -> Cost:
     return _cost(work, chip, kernel, kernel.floor.si, tiles, tile_s, onchip)
 
 
+def _stream_gemm(work: Work, chip: ChipSpec, kernel: StreamGemmKernel) -> Cost:
+    v, units = laws.numbers_of(kernel), units_of(chip, kernel)
+    rows = laws.Rows(*(float(each.sum()) for each in laws.rows_of(np.array(work.rows or (0.0,), dtype=float), v)))
+    element = ELEMENT_BYTES[work.dtype]
+    each = (element, work.stored_bytes or element, ELEMENT_BYTES[work.out_dtype])
+    tiled = laws.product(rows, work.n, work.k, each, _raw_peak(chip, kernel, work.dtype) / units, v)
+    return _tiled_cost(work, chip, kernel, tiled)
+
+
+def _split_attention(work: Work, chip: ChipSpec, kernel: SplitAttentionKernel) -> Cost:
+    v, units = laws.numbers_of(kernel), units_of(chip, kernel)
+    queries, keys, causal = np.array(work.scores, dtype=float).reshape(-1, 3).T
+    sharing = min(work.heads / work.kv_heads, v.get("sharing", inf))
+    parts = laws.sequences(queries, keys, causal, work.window, sharing, work.heads / sharing, v)
+    whole = laws.Sequences(*(float(each.sum()) for each in parts))
+    moved = work.read_bytes + work.write_bytes
+    widths = (work.qk_dim + work.v_dim, work.kv_dim, whole.queries)
+    stored = work.stored_bytes or ELEMENT_BYTES[work.dtype]
+    mean_keys = whole.strip_keys / max(whole.strips, 1.0)
+    cores = (units, _raw_peak(chip, kernel, work.dtype) / units)
+    return _tiled_cost(work, chip, kernel, laws.attention(whole, mean_keys, widths, stored, moved, cores, v))
+
+
+def _tiled_cost(work: Work, chip: ChipSpec, kernel: StreamGemmKernel | SplitAttentionKernel, tiled: laws.Tiled) -> Cost:
+    """With what all families have in common; `unoverlapped` is that of the whole kernel."""
+    pieces = max(ceil(float(tiled.pieces)), 1)
+    cost = _cost(work, chip, kernel, float(tiled.latency_s), pieces, float(tiled.piece_s), float(tiled.onchip_bytes), 1)
+    share = kernel.port_share.si if kernel.port_share else 1.0
+    return replace(cost, unit_rate_bytes_per_s=cost.unit_rate_bytes_per_s * share)
+
+
 def _vector(work: Work, chip: ChipSpec, kernel: VectorKernel) -> Cost:
     units = units_of(chip, kernel)
     compute_s = work.vector_flops / _peak(chip, kernel, "fp32") if work.vector_flops else 0.0
@@ -255,5 +308,9 @@ def _cost(work: Work, chip: ChipSpec, kernel: KernelSpec, latency_s: float, tile
 
 def _peak(chip: ChipSpec, kernel: KernelSpec, dtype: str) -> float:
     """What its inner loop reaches of the peak of the engine that it computes on, in FLOP/s."""
-    engine = next(iter(kernel.cores))
-    return chip.peak[engine][dtype].si * (kernel.compute_share.si if kernel.compute_share else 1.0)
+    return _raw_peak(chip, kernel, dtype) * (kernel.compute_share.si if kernel.compute_share else 1.0)
+
+
+def _raw_peak(chip: ChipSpec, kernel: KernelSpec, dtype: str) -> float:
+    """The peak of the engine that it computes on, in FLOP/s."""
+    return chip.peak[next(iter(kernel.cores))][dtype].si

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias, get_args
 
 from simulator.errors import InputError
 from simulator.paths import did_you_mean
-from simulator.spec.model import CacheDtype, WeightDtype
+from simulator.spec.model_tables import CacheDtype, WeightDtype
 
 Shard: TypeAlias = Literal["columns", "rows", "kv_heads", "experts", "vocabulary", ""]
 

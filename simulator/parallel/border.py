@@ -19,6 +19,7 @@ All others are none (the form stays) or not needed. Groups of one rank need none
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 from simulator.program.rank import Event, Group
@@ -38,24 +39,25 @@ FREE: set[tuple[Form, Form]] = {("all", "own"), ("all", "heads")}
 
 @dataclass(frozen=True)
 class Engines:
-    """What drives collectives: `small` up to `small_bytes` of an AllReduce's buffer, `large` beyond and for the rest.
+    """What drives collectives, and how (`collective.algorithms`).
 
-    algorithm, small_algorithm: how they go about it (`collective.algorithms`).
+    reducing: for an AllReduce of up to `reducing_ranks` members and `reducing_bytes` of buffer, where there is such.
     """
 
-    large: str
-    algorithm: str = "direct"
-    small: str = ""
-    small_bytes: float = 0.0
-    small_algorithm: str = "direct"
+    engine: str
+    algorithm: str = "auto"
+    reducing: str = ""
+    reducing_ranks: int = 0
+    reducing_bytes: float = inf
 
-    def of(self, kind: str, size_bytes: float) -> tuple[str, str]:
-        """Engine and algorithm of a collective: an AllReduce's `size_bytes` are its buffer's."""
-        if self.small and kind == "all_reduce" and size_bytes <= self.small_bytes:
-            return self.small, self.small_algorithm
+    def of(self, kind: str, size_bytes: float, ranks: int) -> tuple[str, str]:
+        """Engine and algorithm of a collective of so many members; `size_bytes` are an AllReduce's buffer."""
+        near = ranks <= self.reducing_ranks and size_bytes <= self.reducing_bytes
+        if self.reducing and kind == "all_reduce" and near:
+            return self.reducing, "auto"
         if kind == "all_to_all":
-            return self.large, "direct"
-        return self.large, self.algorithm
+            return self.engine, "direct" if self.algorithm == "ring" else self.algorithm
+        return self.engine, self.algorithm
 
 
 def cross(group: Group, name: str, gives: Form, needs: Form, tokens: int, row_bytes: float,
@@ -71,7 +73,7 @@ def cross(group: Group, name: str, gives: Form, needs: Form, tokens: int, row_by
         raise ValueError(f"{name}: no collective turns '{gives}' into '{needs}'")
     whole = round(tokens * row_bytes)
     share = -(-tokens // group.size) * row_bytes
-    via, algorithm = engines.of(kind, whole)
+    via, algorithm = engines.of(kind, whole, group.size)
     if kind == "all_reduce":
         return group.all_reduce(name, whole, via, algorithm)
     if kind == "reduce_scatter":

@@ -32,7 +32,8 @@ class Collective:
     whose pairs differ. via: the driving engine, by its name in the machine file. peer: index in the group (send, recv).
     algorithm: direct, or hierarchical (all_gather, reduce_scatter, all_reduce): pipelined over nodes; or ring (the same
     three): from each rank to the next; or pairwise (all_to_all): between nodes one peer after the other; or one_shot
-    (all_reduce): each member sends the whole buffer to all and sums what comes.
+    (all_reduce): each member sends the whole buffer to all and sums what comes; or nvls (all_reduce): the switch sums;
+    or auto (all of these): the fastest of the protocols of its engine, direct where it has none.
     sent_bytes, received_bytes: of this rank, over all peers (put); other members have their own.
     """
 

@@ -18,7 +18,9 @@ from simulator.spec.typed_toml import TomlTable
 from simulator.units import Bytes, PositiveCount, Quantity, Ratio, Seconds, Share
 
 Kernel = TypeVar("Kernel", bound=TomlTable)
-LATENCIES = ("floor", "serial_per_k", "per_row", "per_group", "per_slot", "startup")
+_RANGES = r"[a-z_]+ [0-9]+\.\.[0-9]+(, [a-z_]+ [0-9]+\.\.[0-9]+)*"
+Covers: TypeAlias = Annotated[str, Field(pattern=rf"^{_RANGES}$")]
+LATENCIES = ("floor", "serial_per_k", "per_row", "per_group", "per_slot", "startup", "tile_latency", "combine", "per_query")
 
 
 class _Kernel(TomlTable):
@@ -28,6 +30,7 @@ class _Kernel(TomlTable):
     that a kernel of one wave of tiles does not overlap (0 is the ideal roofline; more waves share it). compute_share,
     hbm_share: how much of the peaks of its engine and of HBM such a kernel can ask for at most, with all cores (left
     out: all of it). prologue: the part of its floor that needs nothing from the kernel before it (left out: none).
+    covers: sizes of the table that it was fitted on, as "m 1..32768, n 128..65536" (see `die.coverage`).
     """
 
     cores: dict[str, PositiveCount] = Field(min_length=1)
@@ -36,6 +39,7 @@ class _Kernel(TomlTable):
     compute_share: Share | None = None
     hbm_share: Share | None = None
     prologue: Seconds | None = None
+    covers: Covers | None = None
 
 
 class GemmKernel(_Kernel):
@@ -77,6 +81,47 @@ class AttentionKernel(_Kernel):
     plan_keys: PositiveCount | None = None
 
 
+class StreamGemmKernel(_Kernel):
+    """(Grouped) products whose output tiles any number of cores share; `die.tiles` has the law and its numbers.
+
+    port_share: of what its cores can read from L2. input_rate: input elements a second that a pass before the product
+    quantises (left out: none). stream_k, tile_ramp, split_k: elements of K (left out: whole loops, none, all).
+    """
+
+    law: Literal["stream_gemm"]
+    tile_m: PositiveCount
+    tile_n: PositiveCount
+    granule: PositiveCount
+    stream_k: PositiveCount | None = None
+    tile_ramp: Ratio | None = None
+    serial_per_k: Seconds | None = None
+    split_k: PositiveCount | None = None
+    input_rate: Ratio | None = None
+    port_share: Ratio | None = None
+
+
+class SplitAttentionKernel(_Kernel):
+    """Attention in strips of tile_m rows whose keys are split over cores; `die.tiles` has the law and its numbers.
+
+    sharing: query heads of one key head that one strip holds at most (left out: all). tile_keys: keys are read in
+    multiples of it. split_keys: a piece has so many keys or more (left out: keys are not split). combine: latency where
+    they are. tile_latency: of a piece. softmax_dims: elements of the head size that softmax takes as long as. per_query:
+    latency of a query token.
+    """
+
+    law: Literal["split_attention"]
+    tile_m: PositiveCount
+    granule: PositiveCount
+    sharing: PositiveCount | None = None
+    tile_keys: PositiveCount | None = None
+    split_keys: PositiveCount | None = None
+    combine: Seconds | None = None
+    tile_latency: Seconds | None = None
+    softmax_dims: Ratio | None = None
+    per_query: Seconds | None = None
+    port_share: Ratio | None = None
+
+
 class VectorKernel(_Kernel):
     """Element-wise work, norms, sorting: bytes, and arithmetic of the vector cores, in pieces of `tile_bytes`.
 
@@ -96,7 +141,9 @@ class FusedKernel(_Kernel):
     law: Literal["fused"]
 
 
-KernelSpec: TypeAlias = Annotated[GemmKernel | AttentionKernel | VectorKernel | FusedKernel, Field(discriminator="law")]
+KernelSpec: TypeAlias = Annotated[
+    GemmKernel | AttentionKernel | StreamGemmKernel | SplitAttentionKernel | VectorKernel | FusedKernel,
+    Field(discriminator="law")]  # fmt: skip
 
 
 class DerivedGeneration(TomlTable):

@@ -13,8 +13,10 @@ from typing import Any
 from simulator import paths
 from simulator.paths import did_you_mean
 from simulator.spec.levels import LINK_SETTINGS, cut_links, disagreeing_levels, slow_links
-from simulator.spec.machine import MachineSpec
-from simulator.spec.typed_toml import SpecError, line, overridden, read, validate
+from simulator.spec.machine import CollectiveSpec, MachineSpec
+from simulator.spec.parts import whole_tables
+from simulator.spec.protocols import ALGORITHMS_OF
+from simulator.spec.typed_toml import overridden, validate
 from simulator.units import Quantity
 
 
@@ -24,33 +26,7 @@ def load_machine(name: str | Path) -> MachineSpec:
     NotFound lists the names that there are; SpecError says everything that is wrong with the file.
     """
     path = paths.find("topologies", name)
-    return _checked(_tables(path), str(path))
-
-
-def _tables(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """A file's tables over those of the machine that it `extends`; tables of quantities are replaced whole."""
-    tables = read(path)
-    if "extends" not in tables:
-        return tables
-    base, here = tables.pop("extends"), (*above, path.resolve())
-    if not isinstance(base, str):
-        raise SpecError([line(str(path), "extends", base, "the name of a machine, or the path of a .toml file")])
-    neighbour = path.parent / base
-    try:
-        found = neighbour if neighbour.is_file() else paths.find("topologies", base)
-    except paths.NotFound as error:
-        raise SpecError([f"{path}: extends: {error}"]) from None
-    if found.resolve() in here:
-        raise SpecError([f"{path}: extends: leads back to {found}"])
-    return _merged(_tables(found, here), tables)
-
-
-def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    both = dict(base)
-    for key, value in over.items():
-        inner = isinstance(value, dict) and isinstance(both.get(key), dict) and "unit" not in value
-        both[key] = _merged(both[key], value) if inner else value
-    return both
+    return _checked(whole_tables(path), str(path))
 
 
 def override(spec: MachineSpec, changes: Mapping[str, str | Quantity]) -> MachineSpec:
@@ -86,12 +62,22 @@ def disagreements(spec: MachineSpec) -> Iterator[tuple[str, Any, str]]:
             sizes = [point.bytes_per_peer for point in points or []]
             if any(lower.si >= upper.si for lower, upper in pairwise(sizes)):
                 yield f"collectives.{name}.ladder.{kind}", sizes, "bytes_per_peer must rise from rung to rung"
+        yield from _protocols(name, collective)
     yield from disagreeing_levels(spec.fabric)
     for key, text, parsed in (("cut", spec.cut, cut_links), ("slow", spec.slow, slow_links)):
         try:
             parsed(text)
         except ValueError as error:
             yield f"fabric.{key}", text, str(error)
+
+
+def _protocols(name: str, engine: CollectiveSpec) -> Iterator[tuple[str, Any, str]]:
+    """Protocols of an algorithm that their kind does not have."""
+    for own, protocol in engine.protocols.items():
+        right = ALGORITHMS_OF[protocol.kind]
+        if protocol.algorithm not in right:
+            key = f"collectives.{name}.protocols.{own}.algorithm"
+            yield key, protocol.algorithm, f"algorithms of {protocol.kind} are {', '.join(right)}"
 
 
 def _generations(spec: MachineSpec) -> Iterator[tuple[str, Any, str]]:

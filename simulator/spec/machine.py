@@ -1,7 +1,7 @@
 """The typed file of a machine: chip, host, fabric, collectives and kernel generations, every number with its source.
 
 Levels of the fabric are listed inside out. Sizes multiply: 2 dies x 8 packages x 48 nodes are 768 ranks. A file that
-begins with `extends = "NAME"`, or the path of a file from its own folder, only has what differs from that machine.
+begins with `extends` only has what differs from another machine, or what its parts lack (`parts`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from simulator.paths import did_you_mean
 from simulator.spec.kernels import DerivedGeneration, KernelSpec, engines_of, families_of
 from simulator.spec.levels import LevelSpec
 from simulator.spec.nic import NicSpec, ProxySpec
+from simulator.spec.protocols import ProtocolSpec
 from simulator.spec.typed_toml import TomlTable
 from simulator.units import Bytes, BytesPerSecond, FlopsPerSecond, Hertz, PositiveCount, Ratio, Seconds, Share
 
@@ -40,7 +41,7 @@ class L2Spec(TomlTable):
 
 
 class ChipSpec(TomlTable):
-    """One die. `cores` and `peak` are by pool ("cube", "vector", "sdma"; a GPU: "tensor"); peaks by data type."""
+    """One die. `cores` and `peak` are by pool ("cube", "vector", "sdma"; a GPU: "sm"); peaks by data type."""
 
     name: str
     clock: Hertz
@@ -89,6 +90,7 @@ class CollectiveSpec(TomlTable):
     rate_per_core: what one of its cores drives on the wire (left out: the curve alone decides). within: the level of
     the fabric that it does not leave (left out: it goes everywhere).
     step_latencies: how many one-way latencies a step of a pairwise All2All begins with (left out: 1).
+    protocols: by name, the ways of its own that collectives of algorithm "auto" take the fastest of.
     """
 
     cores: dict[str, PositiveCount]
@@ -101,6 +103,7 @@ class CollectiveSpec(TomlTable):
     rate_per_core: BytesPerSecond | None = None
     within: str | None = None
     step_latencies: PositiveCount | None = None
+    protocols: dict[str, ProtocolSpec] = Field(default_factory=dict)
 
     def rate_bytes_per_s(self, kind: str, bytes_per_peer: float) -> float:
         """Rate on the wire, one way per rank, of a kind in `ladder`: as its curve says, and its cores can drive."""
@@ -127,7 +130,10 @@ class CollectiveSpec(TomlTable):
 
 
 class MachineSpec(TomlTable):
-    """One machine; see the module's text. cut, slow: links that are missing or slower, as `levels` has them."""
+    """One machine; see the module's text. kernels: by software generation; without any it runs collectives alone.
+
+    cut, slow: links that are missing or slower, as `levels` has them.
+    """
 
     name: str
     title: str
@@ -137,7 +143,7 @@ class MachineSpec(TomlTable):
     host: HostSpec
     fabric: list[LevelSpec] = Field(min_length=1)
     collectives: dict[str, CollectiveSpec]
-    kernels: dict[str, dict[str, KernelSpec]]
+    kernels: dict[str, dict[str, KernelSpec]] = Field(default_factory=dict)
     generations: dict[str, DerivedGeneration] = Field(default_factory=dict)
     nic: NicSpec | None = None
     proxy: ProxySpec | None = None
@@ -151,7 +157,7 @@ class MachineSpec(TomlTable):
     def kernels_of(self, generation: str) -> dict[str, KernelSpec]:
         """Kernel families of a software generation, the machine's own or derived; NoSuchName says which there are."""
         if generation not in self._families:
-            known, hint = ", ".join(sorted(self._families)), did_you_mean(generation, self._families)
+            known, hint = ", ".join(sorted(self._families)) or "none", did_you_mean(generation, self._families)
             raise NoSuchName(generation, f"{self.name} has no kernel generation '{generation}'{hint}: it has {known}")
         return self._families[generation]
 
@@ -161,6 +167,13 @@ class MachineSpec(TomlTable):
         if older is None or not older.collectives:
             return self
         return self.model_copy(update={"collectives": engines_of(self.collectives, older)})
+
+    def reach(self, engine: str) -> int:
+        """How many neighbouring dies an engine of collectives goes between: those of its level, or all."""
+        within = self.collectives[engine].within
+        names = [level.name for level in self.fabric]
+        inside = self.fabric[: names.index(within) + 1] if within in names else self.fabric
+        return prod(level.size.count for level in inside)
 
     @property
     def dies(self) -> int:

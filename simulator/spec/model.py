@@ -1,65 +1,25 @@
-"""The shapes of a model, read from its typed file, and how many parameters and cached values follow from them."""
+"""The shapes of a model, from its typed file or its config.json, and what follows: parameters and cached values."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
 
 from simulator import paths
 from simulator.errors import InputError
-from simulator.spec.typed_toml import TomlTable, overridden, read, validate
-from simulator.units import Count, PositiveCount, Quantity
+from simulator.spec.config import config_file, config_tables, in_words_of_config
+from simulator.spec.model_tables import ModelShapesSpec, ModelSpec, checked
+from simulator.spec.typed_toml import SpecError, overridden, read
+from simulator.units import Quantity
 
-WeightDtype: TypeAlias = Literal["bf16", "fp8", "fp8_block", "int8", "int4", "mxfp4", "nvfp4"]
-CacheDtype: TypeAlias = Literal["bf16", "fp8", "int8"]
-
-LATENT = ("q_lora", "kv_lora", "rope_dim", "nope_dim", "v_dim")
-GROUPED = ("kv_heads", "head_dim")
+BEYOND_SHAPES = ("moe_every", "shared_intermediate", "shared_gate", "window", "sinks")
 FIELDS_OF = {"head_dim": ("nope_dim", "v_dim")}  # of `ModelShapes`, where a number of the file has another name
-
-
-class ModelShapesSpec(TomlTable):
-    """The numbers of a model's file, each with its source; `ModelShapes` says what they mean.
-
-    A model has those of multi-head latent attention (LATENT) or those of grouped-query attention (GROUPED).
-    """
-
-    layers: PositiveCount
-    dense_layers: Count
-    mtp_layers: Count
-    hidden: PositiveCount
-    heads: PositiveCount
-    q_lora: PositiveCount | None = None
-    kv_lora: PositiveCount | None = None
-    rope_dim: PositiveCount | None = None
-    nope_dim: PositiveCount | None = None
-    v_dim: PositiveCount | None = None
-    kv_heads: PositiveCount | None = None
-    head_dim: PositiveCount | None = None
-    routed_experts: PositiveCount
-    experts_per_token: PositiveCount
-    expert_groups: PositiveCount | None = None
-    groups_per_token: PositiveCount | None = None
-    shared_experts: Count
-    expert_intermediate: PositiveCount
-    dense_intermediate: PositiveCount
-    vocabulary: PositiveCount
-
-
-class ModelSpec(TomlTable):
-    """The typed file of a model with a mixture of experts, and latent or grouped-query attention."""
-
-    name: str
-    title: str
-    doc: str
-    shapes: ModelShapesSpec
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShapes:
-    """The sizes of a model as plain numbers. Parameter counts leave out norms and biases (below 0.01%).
+    """The sizes of a model with experts as plain numbers. Parameter counts leave out norms and biases (below 0.01%).
 
     layers: all but the MTP layers; the first `dense_layers` of them have a dense feed-forward, the others experts.
     q_lora, kv_lora: ranks of the query and key-value down projections; rope_dim, nope_dim: parts of a query or key head
@@ -181,54 +141,52 @@ class ModelShapes:
 
 
 def load_model(name: str | Path) -> ModelSpec:
-    """A model of the library by name ("deepseek_r1"), or a user's own file by path; raises as `load_machine` does."""
+    """A model of the library by name ("deepseek_r1"), or a user's own by path: a .toml file, a config.json of Hugging
+    Face or the folder that has one. Raises as `load_machine` does."""
+    own = Path(name).expanduser()
+    if own.suffix == ".json" or (own.is_dir() and str(name) not in paths.names("workloads/models")):
+        return read_config(own)
     path = paths.find("workloads/models", name)
-    return _checked(read(path), str(path))
+    return checked(read(path), str(path))
+
+
+def read_config(path: str | Path) -> ModelSpec:
+    """The model that a Hugging Face config.json describes (or the one in a folder), each number with its key as source.
+
+    SpecError names file, key and value of all that is missing or wrong, and of what cannot be expressed: linear
+    attention, encoders, unknown kinds of models and of quantisation.
+    """
+    file = config_file(Path(path).expanduser())
+    tables = config_tables(file)
+    try:
+        return checked(tables, str(file))
+    except SpecError as error:
+        raise SpecError([in_words_of_config(one, tables) for one in error.lines]) from None
 
 
 def override_model(spec: ModelSpec, changes: Mapping[str, str | Quantity]) -> ModelSpec:
     """The model with some numbers replaced: {"shapes.layers": "4"}; SpecError as `override` of a machine."""
-    return overridden(spec, changes, _checked) if changes else spec
+    return overridden(spec, changes, checked) if changes else spec
 
 
 def shapes_of(spec: ModelSpec) -> ModelShapes:
-    """The plain numbers of a model's file."""
+    """The plain numbers of a model's file; InputError where `ModelShapes` cannot express it."""
     given = {name: getattr(spec.shapes, name) for name in ModelShapesSpec.model_fields}
+    if given["routed_experts"] is None:
+        raise InputError(f"{spec.name} has no routed experts (shapes.routed_experts), and this program is for a "
+                         "mixture of experts")
     counts = {name: number.count if number is not None else 0 for name, number in given.items()}
-    head = counts.pop("head_dim")
-    if head:
-        counts |= dict.fromkeys(FIELDS_OF["head_dim"], head)
-    return ModelShapes(spec.name, **counts)
+    beyond = [name for name in BEYOND_SHAPES if counts[name] > (name == "moe_every")]
+    if counts["kv_lora"] and not counts["q_lora"]:
+        beyond.append("q_lora (not given)")
+    if beyond:
+        raise InputError(f"{spec.name} has shapes that this program does not know: {', '.join(beyond)}")
+    if counts["head_dim"]:
+        counts |= dict.fromkeys(FIELDS_OF["head_dim"], counts["head_dim"])
+    plain = {field.name for field in fields(ModelShapes)}
+    return ModelShapes(spec.name, **{name: number for name, number in counts.items() if name in plain})
 
 
 def load_shapes(name: str | Path) -> ModelShapes:
-    """The plain numbers of a model, by name or path; raises as `load_model` does."""
+    """The plain numbers of a model, by name or path; raises as `load_model` and `shapes_of` do."""
     return shapes_of(load_model(name))
-
-
-def _checked(tables: dict[str, Any], label: str) -> ModelSpec:
-    """A model whose numbers also agree with each other."""
-    return validate(ModelSpec, tables, label, _disagreements)
-
-
-def _disagreements(spec: ModelSpec) -> Iterator[tuple[str, Any, str]]:
-    """(key, what is there, what is right) wherever two numbers contradict each other."""
-    shapes = spec.shapes
-    for part, whole in (("dense_layers", "layers"), ("experts_per_token", "routed_experts"),
-                        ("groups_per_token", "expert_groups")):  # fmt: skip
-        small, large = getattr(shapes, part), getattr(shapes, whole)
-        if small is not None and (large is None or small.si > large.si):
-            yield f"shapes.{part}", small, f"at most {whole}, which is {large or 'not given'}"
-    if shapes.expert_groups and shapes.routed_experts.si % shapes.expert_groups.si > 0:
-        yield "shapes.expert_groups", shapes.expert_groups, f"a divisor of routed_experts, {shapes.routed_experts}"
-    elif shapes.expert_groups:
-        kept = shapes.groups_per_token.si if shapes.groups_per_token else 0
-        if kept * shapes.routed_experts.si < shapes.experts_per_token.si * shapes.expert_groups.si:
-            right = f"so many groups that they hold the {shapes.experts_per_token} experts of a token"
-            yield "shapes.groups_per_token", shapes.groups_per_token or "nothing", right
-    given = [{name for name in names if getattr(shapes, name) is not None} for names in (LATENT, GROUPED)]
-    if given not in ([set(LATENT), set()], [set(), set(GROUPED)]):
-        right = f"either {', '.join(LATENT)} or {', '.join(GROUPED)}"
-        yield "shapes", ", ".join(sorted(given[0] | given[1])) or "neither", right
-    elif shapes.kv_heads and shapes.heads.si % shapes.kv_heads.si > 0:
-        yield "shapes.kv_heads", shapes.kv_heads, f"a divisor of heads, which is {shapes.heads}"

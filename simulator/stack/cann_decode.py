@@ -41,7 +41,7 @@ class CannDecode:
     wire_bytes: float = 1.0  # of a value that is gathered or dispatched: INT8
     norm_in_all_reduce: bool = False
     engines: tuple[str, ...] = ("aiv_small", "sdma")
-    small_engines: tuple[str, ...] = ()
+    reducing_engines: tuple[str, ...] = ()
     algorithm: str = "direct"
 
     def embed(self, model: Model, tokens: int, shards: int) -> Kernels:

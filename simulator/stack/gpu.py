@@ -36,8 +36,12 @@ class GpuStack:
     rope: tuple[str, ...]
     wire_bytes: float = 2.0  # of an activation that is gathered or dispatched: BF16
     engines: tuple[str, ...] = ("nccl",)  # what drives collectives, by preference
-    small_engines: tuple[str, ...] = ("custom_all_reduce", "one_shot")  # small AllReduces
-    algorithm: str = "ring"
+    algorithm: str = "auto"
+
+    @property
+    def reducing_engines(self) -> tuple[str, ...]:
+        """What drives AllReduce inside a node, by preference."""
+        return f"custom_all_reduce_{self.name}", "custom_all_reduce", "one_shot"
 
     def embed(self, model: Model, tokens: int, shards: int) -> Kernels:
         """Rows of the embedding; a shard of it gives zeros for tokens that are not its own."""
@@ -65,7 +69,7 @@ class GpuStack:
             kernels.append(("attention.core", ops.grouped_attention(seen, heads, kv_heads, a.head_dim, a.head_dim,
                                                                     "generation_attention", kv)))  # fmt: skip
         if batch.prompts:
-            core = ops.flash_attention(_windowed(batch.prompts, a.window), heads, a.head_dim, a.head_dim,
+            core = ops.flash_attention(_windowed(_own(batch.prompts, cp), a.window), heads, a.head_dim, a.head_dim,
                                        "context_attention", kv, kv_heads)
             kernels.append(("attention.prompts", core))
         if a.gated:
@@ -94,7 +98,7 @@ class GpuStack:
             kernels += [
                 linear("attention.kv_b", keys, heads * (a.nope_dim + a.v_dim), a.kv_lora, dtype),
                 ("attention.prompt_rope_cache", ops.copy(new * (heads * (a.rope_dim + qk_dim) + latent))),
-                ("attention.prompts", ops.flash_attention(_windowed(batch.prompts, 0), heads, qk_dim, a.v_dim,
+                ("attention.prompts", ops.flash_attention(_windowed(_own(batch.prompts, cp), 0), heads, qk_dim, a.v_dim,
                                                           "context_mla")),
             ]  # fmt: skip
         return kernels
@@ -106,6 +110,8 @@ class GpuStack:
 
     def merge(self, tokens: int, width: int, parts: int) -> Kernels:
         """Partial results of attention over `parts` of the cached tokens, put together for `width` values per token."""
+        if not tokens:
+            return []
         return known([("attention.merge_parts", ops.passes(2.0 * parts * tokens * width, 2.0 * tokens * width))])
 
     def cores(self, count: int) -> dict[str, int]:
@@ -196,6 +202,15 @@ def known(kernels: Kernels) -> Kernels:
 def _seen(attention: Grouped, keys: int) -> int:
     """Cached tokens that a query meets."""
     return min(keys, attention.window) if attention.window else keys
+
+
+def _own(prompts: Sequence[tuple[int, int]], cp: int) -> list[tuple[int, int]]:
+    """(new tokens, tokens before) of a rank's queries: with cp ranks each has a piece of the front of every prompt and
+    one of its end, so that all have as much to do; these are the first rank's."""
+    if cp == 1:
+        return list(prompts)
+    pieces = [(-(-new // (2 * cp)), new, before) for new, before in prompts]
+    return [piece for size, new, before in pieces for piece in ((size, before), (size, before + new - size))]
 
 
 def _windowed(prompts: Sequence[tuple[int, int]], window: int) -> tuple[tuple[int, int, bool], ...]:

@@ -4,6 +4,6 @@ Source: sgl-project/sglang, `srt/layers/communicator.py` (fused AllReduce and no
 (rotation that saves to the cache).
 """
 
-from simulator.stack.gpu import GpuStack
+from simulator.stack.library import LibraryStack
 
-STACK = GpuStack("sglang", norm_in_all_reduce=True, rope=("rope_cache",))
+STACK = LibraryStack("sglang", norm_in_all_reduce=True, rope=("rope_cache",))

@@ -21,8 +21,8 @@ class Stack(Protocol):
     Where a kernel names its weights (`Work.weights`), a later micro-batch may find them in L2, or a prefetch.
 
     wire_bytes: of a value that is gathered or dispatched. norm_in_all_reduce: residual add and norm are part of the
-    AllReduce before them. engines, small_engines: what drives collectives, and small AllReduces, by preference;
-    algorithm: of the first.
+    AllReduce before them. engines, reducing_engines: what drives collectives, and AllReduce, by preference; algorithm:
+    of the first.
     """
 
     @property
@@ -34,7 +34,7 @@ class Stack(Protocol):
     @property
     def engines(self) -> tuple[str, ...]: ...
     @property
-    def small_engines(self) -> tuple[str, ...]: ...
+    def reducing_engines(self) -> tuple[str, ...]: ...
     @property
     def algorithm(self) -> str: ...
     def embed(self, model: Model, tokens: int, shards: int) -> Kernels: ...

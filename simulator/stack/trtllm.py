@@ -4,6 +4,6 @@ Source: NVIDIA/TensorRT-LLM, `_torch/models/modeling_llama.py` (AllReduceFusionO
 attention_backend/trtllm.py` (rotation inside the attention operator).
 """
 
-from simulator.stack.gpu import GpuStack
+from simulator.stack.library import LibraryStack
 
-STACK = GpuStack("trtllm", norm_in_all_reduce=True, rope=())
+STACK = LibraryStack("trtllm", norm_in_all_reduce=True, rope=())

@@ -4,6 +4,6 @@ Source: vllm-project/vllm, `model_executor/models/llama.py` (order of a layer), 
 (`reshape_and_cache_flash` before attention).
 """
 
-from simulator.stack.gpu import GpuStack
+from simulator.stack.library import LibraryStack
 
-STACK = GpuStack("vllm", norm_in_all_reduce=False, rope=("rope", "cache"))
+STACK = LibraryStack("vllm", norm_in_all_reduce=False, rope=("rope", "cache"))

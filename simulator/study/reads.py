@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
+from simulator.model.transformer import Model
 from simulator.spec.levels import LINK_SETTINGS
 from simulator.spec.machine import MachineSpec
 from simulator.spec.model import FIELDS_OF, ModelShapes
@@ -56,6 +57,11 @@ class Reads:
             if key.startswith("machine."):
                 spec = with_number(spec, key.partition(".")[2], partial(self._number, key))
         return spec
+
+    def model(self, model: Model) -> Model:
+        """The model's layers, which follow from all its numbers."""
+        self._read.update(key for key in self._keys if key.startswith("model."))
+        return model
 
     def shapes(self, shapes: ModelShapes) -> ModelShapes:
         """The model's numbers."""

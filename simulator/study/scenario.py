@@ -12,15 +12,16 @@ Every leaf is a setting that the command line can change ("batch.requests=128"),
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from math import inf
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, SerializeAsAny, model_validator
 
 from simulator.errors import InputError
-from simulator.model.config import transformer_of
 from simulator.model.layout import deal
+from simulator.model.library import transformer_of
 from simulator.model.transformer import Model
 from simulator.program.rank import Rank
 from simulator.program.world import Groups
@@ -167,13 +168,13 @@ KnobsT = TypeVar("KnobsT", bound=BaseModel, covariant=True)
 
 @dataclass(frozen=True)
 class Case(Generic[BatchT, LayoutT, KnobsT]):
-    """What a rank program may read: shapes and modules of the model, ranks, batch, layout, routing, knobs, the seed of
-    all draws, how much memory of a rank can be used, the software generation of its kernels, what drives collectives
-    on this machine. A workload says which of these it reads: `Case[Prompts, Layout, Knobs]`.
+    """What a rank program may read: the model, ranks, batch, layout, routing, knobs, the seed of all draws, how much
+    memory of a rank can be used, the software generation of its kernels, and what drives collectives between how many
+    neighbours. A workload says which of these it reads: `Case[Prompts, Layout, Knobs]`.
     """
 
-    shapes: ModelShapes
-    model: Model
+    read_model: Callable[[], Model]
+    read_shapes: Callable[[], ModelShapes]
     cards: int
     ranks: int
     batch: BatchT
@@ -183,7 +184,17 @@ class Case(Generic[BatchT, LayoutT, KnobsT]):
     seed: int
     usable_bytes: float = inf
     kernels: str = ""
-    engines: tuple[str, ...] = ()
+    engines: Mapping[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def model(self) -> Model:
+        """The model as layers of modules."""
+        return self.read_model()
+
+    @cached_property
+    def shapes(self) -> ModelShapes:
+        """The sizes of a model that are the same in all its layers; InputError for one whose layers differ."""
+        return self.read_shapes()
 
     def micro_batch_lengths(self: Case[Prompts, Any, Any], number: int, parts: int) -> tuple[int, ...]:
         """The prompts of one of `parts` micro-batches of the whole batch."""
@@ -219,7 +230,7 @@ class Scenario(Part):
     name: str = ""
     title: str
     machine: str = Field(description="name in topologies/, or path of a .toml file")
-    model: str = Field(description="name in workloads/models/, or path of a .toml file")
+    model: str = Field(description="name in workloads/models/, or path of a .toml file or a config.json")
     kernels: str = Field(description="software generation of the kernels, one of the machine's")
     cards: PositiveInt = Field(description="what is bought; a card may carry several dies, each of them a rank")
     batch: SerializeAsAny[Part]
@@ -262,7 +273,7 @@ class Scenario(Part):
             changed = replaced(changed, own, changed.numbers)
         except InputError as error:
             mistakes.append(str(error))
-        for check in (changed.machine_spec, changed.shapes):  # everything is refused here, before anything runs
+        for check in (changed.machine_spec, changed.transformer):  # everything is refused here, before anything runs
             try:
                 check()
             except InputError as error:
@@ -285,6 +296,10 @@ class Scenario(Part):
         spec = override(load_machine(self.machine), self.machine_changes)
         return (reads.machine(spec) if reads else spec).of_generation(self.kernels)
 
+    def transformer(self) -> Model:
+        """The model's layers with the changes of this scenario."""
+        return transformer_of(override_model(load_model(self.model), self.model_changes))
+
     def shapes(self) -> ModelShapes:
         """The model's sizes with the changes of this scenario."""
         return shapes_of(override_model(load_model(self.model), self.model_changes))
@@ -295,6 +310,6 @@ class Scenario(Part):
         ranks = self.cards * machine.dies_per_card.count
         usable_bytes = machine.chip.hbm.capacity.si * machine.chip.hbm.usable.si
         parts = {name: reads.part(name, getattr(self, name)) for name in ("batch", "layout", "routing", "knobs")}
-        model = transformer_of(override_model(load_model(self.model), self.model_changes))
-        return Case(reads.shapes(self.shapes()), model, self.cards, ranks, **parts, seed=seed,
-                    usable_bytes=usable_bytes, kernels=self.kernels, engines=tuple(machine.collectives))
+        return Case(lambda: reads.model(self.transformer()), lambda: reads.shapes(self.shapes()), self.cards, ranks,
+                    **parts, seed=seed, usable_bytes=usable_bytes, kernels=self.kernels,
+                    engines={name: machine.reach(name) for name in machine.collectives})

@@ -159,7 +159,7 @@ def simulate(scenario: Scenario, *, ranks: str = "roles", seed: int = 0, exchang
     makespan_ps = replay.run()
     if progress is not None:
         progress(1.0)
-    header = {"machine": ready.machine.title, "model": ready.case.shapes.name, "cards": scenario.cards,
+    header = {"machine": ready.machine.title, "model": scenario.transformer().name, "cards": scenario.cards,
               "ranks": ready.case.ranks, "mode": ranks, "classes": len(roles.leaders), "seed": seed,
               "changed": dict(scenario.changes)}
     result = Result(scenario, ready.machine, header, {}, timeline, ready.ledger, makespan_ps, ready.world,

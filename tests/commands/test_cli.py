@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.commands.processes import environment
-from tests.conftest import Outcome
+from tests.conftest import ROOT, Outcome
 
 Braid = Callable[..., Outcome]
-COMMANDS = ("list", "show", "run", "compare", "view", "sweep", "ladder", "validate", "bench", "calibrate")
+COMMANDS = ("list", "models", "show", "run", "compare", "view", "sweep", "ladder", "validate", "bench", "calibrate")
 DP, MICROBATCH = "a3_prefill:dp", "a3_prefill:microbatch"
 SMALL = ("--set", "model.shapes.layers=5", "--set", "batch.requests=32")
 EXPECTED = {"id", "metric", "value", "simulated", "error", "role"}
@@ -53,6 +53,17 @@ def test_the_module_is_the_command(tmp_path: Path) -> None:
 
 
 # --- what the commands print ------------------------------------------------------------------------------------------
+
+
+def test_models_are_listed_with_their_sizes(braid: Braid) -> None:
+    head, *rows = braid("models").out.splitlines()
+    assert head.split()[:4] == ["model", "parameters", "active", "layers"]
+    assert len(rows) >= 18
+    own = braid("models", "deepseek_r1", str(ROOT / "tests" / "data" / "configs" / "gpt_oss_20b.json")).out.splitlines()
+    assert own[1].split() == ["deepseek_r1", "671.0B", "36.6B", "61", "MLA", "128", "70,272"]
+    assert own[2].endswith("GQA 64/8, window 128 in 12 of 24          49,152")
+    wrong = braid("models", "qwen4_8b")
+    assert (wrong.code, "did you mean 'qwen3_8b'?" in wrong.err) == (2, True)
 
 
 def test_list_names_scenarios_with_a_line_each(braid: Braid) -> None:

@@ -29,10 +29,44 @@ def test_kimi_k2_against_its_published_counts() -> None:
 
 @pytest.mark.parametrize("name", paths.names("workloads/models"))
 def test_every_number_has_a_source(name: str) -> None:
-    numbers = dict(quantities(load_model(name)))
-    grouped = 2 * ("shapes.expert_groups" in numbers)
-    assert len(numbers) == (13 if "shapes.kv_heads" in numbers else 16) + grouped
-    assert all("config.json" in number.source for number in numbers.values())
+    spec = load_model(name)
+    numbers = dict(quantities(spec))
+    shapes = [number for key, number in numbers.items() if key.startswith("shapes.")]
+    assert len(shapes) >= 7
+    assert all("config.json on the model card" in number.source for number in shapes)
+    assert any(key.startswith("published.") for key in numbers)
+    assert spec.name == name
+
+
+@pytest.mark.parametrize(("name", "changes", "says"), [
+    ("qwen3_8b", {"shapes.qk_norm": "2"}, "shapes.qk_norm: got 2: 0 or 1"),
+    ("gpt_oss_20b", {"shapes.kv_heads": "7"}, "shapes.kv_heads: got 7: a divisor of heads, which is 64"),
+])
+def test_what_an_override_of_other_shapes_refuses(name: str, changes: dict[str, str], says: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        override_model(load_model(name), changes)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "was", "now", "says"), [
+    ("qwen3_235b", "shared_experts = {", "moe_every = {",
+     "shapes.shared_experts: got 'nothing': given with dense_layers, routed_experts"),
+    ("qwen3_8b", "qk_norm = {", "expert_bias = {", "shapes.expert_bias: got 1: given with dense_layers"),
+    ("qwen3_8b", "dense_intermediate = {", "window = {", "shapes.dense_intermediate: got 'nothing': given, since"),
+    ("qwen3_8b", "qk_norm = {", "window_every = {", "shapes.window_every: got 1: given with window only"),
+    ("qwen3_8b", "qk_norm = {", "q_lora = {", "shapes.q_lora: got 1: given with latent attention only"),
+    ("deepseek_v2", "q_lora = {", "window = {", "shapes.window: got 1536: given with grouped-query attention only"),
+    ("deepseek_r1", 'attention = "fp8_block"', 'attention = "fp6"',
+     "precision.attention: got 'fp6': must be one of bf16"),
+])
+def test_numbers_that_do_not_fit_together(name: str, was: str, now: str, says: str, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    text = paths.find("workloads/models", name).read_text(encoding="utf-8")
+    assert f"\n{was}" in text
+    mine.write_text(text.replace(f"\n{was}", f"\n{now}", 1), encoding="utf-8")
+    with pytest.raises(SpecError) as caught:
+        load_model(mine)
+    assert says in str(caught.value)
 
 
 def test_a_smaller_model_by_override() -> None:
@@ -85,4 +119,4 @@ def test_a_users_own_model_with_mistakes(tmp_path: Path) -> None:
 
 def test_an_unknown_model_lists_the_known_ones() -> None:
     with pytest.raises(paths.NotFound, match=r"did you mean 'deepseek_r1'\?.*kimi_k2"):
-        load_model("deepseek_r2")
+        load_model("deepsek_r1")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Literal, Protocol
 
@@ -58,14 +58,14 @@ class ExpertTask:
     @property
     def via(self) -> str:
         """What drives dispatch and combine."""
-        return self.settings.engine or self.engines.large
+        return self.settings.engine or self.engines.engine
 
     @property
     def moving(self) -> Engines:
         """The same with how it goes about it, for collectives of all tokens."""
         if not self.settings.engine and not self.settings.algorithm:
             return self.engines
-        return Engines(self.via, self.settings.algorithm or self.engines.algorithm)
+        return replace(self.engines, engine=self.via, algorithm=self.settings.algorithm or self.engines.algorithm)
 
     @property
     def own(self) -> tuple[int, ...]:

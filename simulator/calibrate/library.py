@@ -1,0 +1,142 @@
+"""Fits all kernel families of a library on one chip, says how far each is, and writes them as a part of a machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from simulator import np, paths
+from simulator.calibrate.kernel_tables import TableMissing
+from simulator.calibrate.library_families import families, mla_families
+from simulator.calibrate.library_fit import Family, Found, fit
+from simulator.calibrate.library_tables import Columns, Library, products
+from simulator.calibrate.library_toml import Table, tables_of, text_of
+from simulator.errors import InputError, NoSuchName
+from simulator.paths import did_you_mean
+from simulator.spec.machine import ChipSpec
+from simulator.spec.parts import PARTS, whole_tables
+from simulator.spec.typed_toml import validate
+
+FRAMEWORKS = ("trtllm", "vllm", "sglang")
+HOST_BOUND_S = 30e-6  # a table whose shortest kernels take longer was launched by the host, kernel by kernel
+VECTOR_SHARE = 0.75  # of HBM, by copies
+Make = Callable[[], Family | None]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the report: a family with what was found, or why nothing was; `table` is what is written of it."""
+
+    family: str
+    found: Found | None = None
+    why: str = ""
+    table: Table | None = None
+
+    def __str__(self) -> str:
+        if self.found is None:
+            return f"{self.family:26s} {self.why}"
+        held = ", ".join(f"without the {name} {error:.1%}" for name, error in self.found.held_back.items())
+        shown = "; ".join(f"{name} {error}" for name, error in self.found.errors.items())
+        return f"{self.family:26s} {shown}; held back: {held}{'; ' + self.why if self.why else ''}"
+
+
+def chip_of(name: str) -> ChipSpec:
+    """A chip that is a part of machines; NoSuchName says which there are."""
+    if name not in (known := [part for part in paths.names(PARTS) if "." not in part]):
+        raise NoSuchName(name, f"no chip '{name}'{did_you_mean(name, known)}: there are {', '.join(known)}")
+    path = paths.find(PARTS, name)
+    return validate(ChipSpec, whole_tables(path)["chip"], str(path))
+
+
+def calibrate(library: Library, tell: Callable[[float], None] | None = None) -> Iterator[Line]:
+    """Every family of a library, one after the other. InputError if the folder has none of its tables."""
+    if library.framework not in FRAMEWORKS:
+        hint = did_you_mean(library.framework, FRAMEWORKS)
+        raise InputError(f"no framework '{library.framework}'{hint}: there are {', '.join(FRAMEWORKS)}")
+    chip = chip_of(library.chip)
+    yield _vector(library)
+    own = list(families(library, chip))
+    mla = list(mla_families(library, chip))
+    for done, (name, source, make) in enumerate([*own, *mla], 1):
+        yield _line(library, chip, name, source, make, assumed=done > len(own) and library.framework != "trtllm")
+        if tell is not None:
+            tell(done / (len(own) + len(mla)))
+
+
+def written(library: Library, lines: list[Line]) -> str:
+    """The part's file."""
+    errors = "\n".join(f"  {line}" for line in lines if line.found is not None)
+    head = (f"Kernels of {library.framework} on {library.chip}, as `braid calibrate kernels FOLDER --chip {library.chip} "
+            f"--framework {library.framework}` fits them\non the tables of ai-dynamo/aiconfigurator at 095f58a "
+            f"(Apache-2.0). What each family launches: simulator/model/library_kernels.py.\nErrors, and the median error "
+            f"on rows held back from the search (the largest or smallest fifth of sizes):\n{errors}")  # fmt: skip
+    tables = [part for line in lines if line.table is not None for part in tables_of(line.table)]
+    return text_of(library.framework, head, tables)
+
+
+def _vector(library: Library) -> Line:
+    """Element-wise kernels are in no table: the smallest product says what a launch takes."""
+    try:
+        shortest_s = float(np.quantile(products(library, "bfloat16")["seconds"], 0.01))
+    except TableMissing as error:
+        return Line("vector", why=f"left out: {error}")
+    numbers = {"floor": shortest_s, "hbm_share": VECTOR_SHARE, "unoverlapped": 0.0}
+    source = library.source("gemm", "gemm_perf")
+    return Line("vector", why="assumed: the floor of the smallest product, and copies at 0.75 of HBM", table=Table(
+        "vector", "vector", numbers, source, "", assumed="the smallest product's time; copies reach about 0.75 of HBM"))
+
+
+def _line(library: Library, chip: ChipSpec, name: str, source: str, make: Make, assumed: bool) -> Line:
+    try:
+        family = make()
+    except TableMissing as error:
+        return Line(name, why=f"left out: {error}")
+    if family is None:
+        return Line(name, why="left out: not in the table, or the chip has no such arithmetic")
+    if name.startswith("gemm_") and _shortest_s(family) > HOST_BOUND_S:
+        return _borrowed(library, chip, name, family)
+    return _fitted(name, source, family, "measured with TensorRT-LLM" if assumed else "")
+
+
+def _fitted(name: str, source: str, family: Family, assumed: str, why: str = "") -> Line:
+    found = fit(family)
+    law = "split_attention" if "causal" in family.columns else "stream_gemm"
+    rows = sum(error.rows for error in found.errors.values())
+    fitted_on = f"{rows} rows, decode and prefill together"
+    return Line(name, found, why, Table(name, law, found.numbers, source, fitted_on, covered(family.columns), str(
+        "; ".join(f"{key} {error.median:.1%}, 90% within {error.ninth_decile:.1%}"
+                  for key, error in found.errors.items())), assumed))  # fmt: skip
+
+
+def _borrowed(library: Library, chip: ChipSpec, name: str, own: Family) -> Line:
+    """Numbers of the framework whose kernels of that name are shortest, as the host's launches hide them here."""
+    others = []
+    for framework in FRAMEWORKS:
+        other = Library(library.folder, library.chip, framework)
+        for same, source, make in families(other, chip):
+            if same == name and framework != library.framework and (family := make()) is not None:
+                others.append((_shortest_s(family), source, family))
+    usable = [one for one in others if one[0] <= HOST_BOUND_S]
+    if not usable:
+        return Line(name, why=f"left out: launched by the host, {1e6 * _shortest_s(own):.0f} us each")
+    _, source, family = min(usable, key=lambda one: one[0])
+    why = f"the table's own rows are launched by the host, {1e6 * _shortest_s(own):.0f} us each"
+    return _fitted(name, source, family, why, why)
+
+
+def _shortest_s(family: Family) -> float:
+    return float(np.quantile(family.columns["seconds"], 0.01))
+
+
+def covered(columns: Columns) -> str:
+    """Sizes of a table as `covers` has them (see `die.coverage`)."""
+    if "causal" in columns:
+        names = {"sequences": "batch", "queries": "queries", "keys": "keys", "heads": "heads", "kv_heads": "kv_heads",
+                 "head_dim": "head_dim", "window": "window"}  # fmt: skip
+    elif "local" in columns:
+        names = {"m": "rows", "groups": "groups"}
+    else:
+        names = {"m": "m", "n": "n", "k": "k"}
+    return ", ".join(f"{name} {int(columns[key].min())}..{int(columns[key].max())}"
+                     for name, key in names.items() if key in columns)  # fmt: skip

@@ -1,0 +1,29 @@
+"""The ways in which a library of collectives goes about one kind of them, of which it takes the fastest for each size."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from simulator.spec.typed_toml import TomlTable
+from simulator.units import Bytes, BytesPerSecond, Seconds
+
+ALGORITHMS_OF = {"all_reduce": ("one_shot", "direct", "ring", "nvls"), "all_gather": ("direct", "ring"),
+                 "reduce_scatter": ("direct", "ring"), "all_to_all": ("direct", "pairwise")}
+"""Which algorithms a protocol can have, by kind."""
+
+
+class ProtocolSpec(TomlTable):
+    """An algorithm with latencies and a rate of its own: NCCL's LL or Simple, a kernel that sums in one shot or two.
+
+    kind, algorithm: as those of a collective. startup + startup_per_peer x peers is the latency of each of its parts
+    (an AllReduce of shards has two). rate: on the wire, one way per rank. up_to: the largest buffer that the library
+    sends this way (left out: any), in bytes of a whole AllReduce, of what a rank has after an AllGather or before a
+    ReduceScatter, or of what it sends in an All2All, its own part included.
+    """
+
+    kind: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
+    algorithm: Literal["one_shot", "direct", "ring", "nvls", "pairwise"]
+    startup: Seconds
+    startup_per_peer: Seconds
+    rate: BytesPerSecond
+    up_to: Bytes | None = None

@@ -1,0 +1,60 @@
+"""Which collective stands between two placements, and how many bytes it moves."""
+
+from __future__ import annotations
+
+import pytest
+
+import simulator.collective.algorithms  # noqa: F401 - enters its names
+from simulator.parallel.border import COLLECTIVES, FREE, Engines, Form, cross
+from simulator.program.rank import Rank
+from simulator.program.task import Collective
+
+TOKENS, ROW_BYTES = 12, 80.0
+SMALL = Engines("large", "ring", "small", 8, TOKENS * ROW_BYTES)
+
+
+def launched(gives: Form, needs: Form, size: int = 4, engines: Engines = SMALL) -> list[Collective]:
+    npu = Rank({"rank": 0}, {"g": size})
+    cross(npu.group("g"), "border", gives, needs, TOKENS, ROW_BYTES, engines)
+    works = [work for _, work in npu.program.works()]
+    assert all(isinstance(work, Collective) for work in works)
+    return works  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(("gives", "needs", "kind", "size_bytes"), [
+    ("own", "all", "all_gather", 240),  # a share of 3 tokens
+    ("partial", "all", "all_reduce", 960),  # the whole buffer
+    ("partial", "own", "reduce_scatter", 240),
+    ("heads", "own", "all_to_all", 60),  # a quarter of 3 tokens for each peer
+    ("own", "heads", "all_to_all", 60),
+    ("heads", "all", "all_gather", 240),  # a quarter of every token's values
+])  # fmt: skip
+def test_bytes_of_every_border(gives: Form, needs: Form, kind: str, size_bytes: int) -> None:
+    (work,) = launched(gives, needs)
+    assert (work.kind, work.bytes_per_pair) == (kind, size_bytes)
+
+
+def test_all_borders_are_tested() -> None:
+    assert len(COLLECTIVES) == 6
+
+
+@pytest.mark.parametrize(("gives", "needs"), sorted(FREE))
+def test_what_a_rank_has_it_need_not_be_sent(gives: Form, needs: Form) -> None:
+    assert launched(gives, needs) == []
+
+
+@pytest.mark.parametrize(("gives", "needs"), sorted(COLLECTIVES))
+def test_a_group_of_one_sends_nothing(gives: Form, needs: Form) -> None:
+    assert launched(gives, needs, size=1) == []
+
+
+def test_small_all_reduces_have_an_engine_of_their_own() -> None:
+    (small,) = launched("partial", "all")
+    (large,) = launched("partial", "all", engines=Engines("large", "ring", "small", 8, TOKENS * ROW_BYTES - 1))
+    (far,) = launched("partial", "all", 16)
+    assert [(one.via, one.algorithm) for one in (small, large, far)] == [("small", "auto"), *[("large", "ring")] * 2]
+
+
+def test_what_is_in_no_table_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no collective turns 'heads' into 'partial'"):
+        launched("heads", "partial")
