@@ -1,41 +1,48 @@
-"""Decode of DeepSeek-R1 on CloudMatrix384: one iteration of a die, in launch order.
+"""Decode of DeepSeek-R1 on CloudMatrix384: one iteration of a die.
 
 Every die computes MLA for its own requests (absorbed weights, o_proj over the two dies of the package) and holds expert
 slots in one of two roles: routed experts, or the shared expert, which is a ninth expert that every token chooses. Fused
 dispatch and combine exchange token copies one-sidedly: a die writes when it is ready and collects when all have.
 
-Two micro-batches run on two streams with cores of their own: the attention stream computes MLA of one micro-batch while
-the MoE stream gates, dispatches, computes and combines the other; the second one finds the first one's weights in L2.
-An iteration verifies the drafts of the one before, samples, runs the MTP layer once per draft token, and pays the
-bubble until the next iteration.
+Two micro-batches run on two streams with cores of their own (`schedules.side_by_side`): the attention stream computes
+MLA of one micro-batch while the MoE stream gates, dispatches, computes and combines the other; the second one finds the
+first one's weights in L2. Between two iterations is a bubble.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
-from functools import cache, lru_cache, partial
+from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
-from simulator.die.kernels import Work
-from simulator.model import decode, ops
-from simulator.model.expert_load import ExpertLoad
-from simulator.model.layout import cached_lengths, on_ranks, shard_size
-from simulator.model.mla import Kernels
-from simulator.program.rank import Event, Rank
-from simulator.program.task import Collective
+from simulator.model import ops
+from simulator.model.layout import blocks, shard_size
+from simulator.model.transformer import Attention, Layer
+from simulator.parallel.border import Engines, cross
+from simulator.parallel.exchange.task import ExchangeSettings
+from simulator.parallel.mesh import Mesh, coordinates_of
+from simulator.program.rank import Rank
+from simulator.stack.cann_decode import CannDecode
 from simulator.study import scenario
-from simulator.study.scenario import Layout
+from simulator.study.scenario import Layout, MemoryItem, Workload, decode_measures
+from workloads import ascend_decode
+from workloads.ascend_decode import (
+    AscendDecode,
+    Lengths,
+    cache_values,
+    check_drafts,
+    experts_of,
+    model_of,
+    passes,
+    weight_items,
+)
+from workloads.forward import Tokens
+from workloads.schedules import one_stream, side_by_side
 
 ATTENTION, MOE = "attention", "moe"
-VECTOR_PER_CUBE = 2
-DISPATCH_BYTES = 7168 + 512  # of a token copy: INT8, and a slot with its scale
-FRACTAL = 16  # rows that a cube core multiplies at once
-
-Launches = Callable[[int], Sequence[tuple[str, Work | Collective]]]  # of a rank
+SLOT_BYTES = 512  # of a token copy, beside its INT8 values: where its scale is
 
 
 class Dies(Layout):
@@ -60,6 +67,15 @@ class Dies(Layout):
     def shared(self) -> int:
         """Dies of the shared expert in an expert-parallel group."""
         return self.shared_dies or max(self.expert_parallel // 9, 1)
+
+    def mesh(self) -> Mesh:
+        """One expert-parallel group."""
+        return _mesh(self.expert_parallel, self.tensor_parallel, self.head_parallel, self.shared)
+
+
+@cache
+def _mesh(ep: int, package: int, head: int, shared: int) -> Mesh:
+    return Mesh(dp=ep, ep=ep, o_proj=package, dense=package, head=head, embedding=1, shared_places=shared)
 
 
 class Knobs(BaseModel):
@@ -88,253 +104,123 @@ class Knobs(BaseModel):
 Case = scenario.Case[scenario.Requests, Dies, Knobs]
 
 
-@dataclass
-class Half:
-    """One of `parts` micro-batches of a die, and when its last layer has ended."""
+class Die(AscendDecode):
+    """A pass of one die."""
 
-    number: int
-    parts: int
-    lengths: Sequence[tuple[int, ...]]  # cached tokens of every rank's requests
-    padded: int  # requests with those that pad it to the fullest die's
-    done: Event | None = None
-    _cores: dict[tuple[int, int], Kernels] = field(default_factory=dict, repr=False)
-
-    def attention(self, case: Case, rank: int, queries: int) -> Kernels:
-        """Over what the requests of a rank have cached: of every other one. The same in every layer."""
-        if (rank, queries) not in self._cores:
-            contexts = tuple((queries, length) for length in self.lengths[rank][self.number :: self.parts])
-            self._cores[rank, queries] = decode.attention(case.shapes, contexts, case.knobs.attention)[:1]
-        return self._cores[rank, queries]
-
-    def tokens(self, rank: int, queries: int) -> int:
-        """Query tokens of a rank's own requests."""
-        return queries * len(self.lengths[rank][self.number :: self.parts])
-
-
-# --- an iteration -----------------------------------------------------------------------------------------------------
+    def _project_back(self, attention: Attention, tokens: Tokens) -> None:
+        """o_proj over the dies of the package: gather its tokens, a shard of the heads, sum back."""
+        group, split = self.npu.group("o_proj"), self.mesh.split("o_proj")
+        together = tokens.batch.tokens * split
+        quantise, product = self.stack.output(self.model, attention, together, split)
+        self.launch([quantise])
+        group.all_gather("attention.gather", tokens.batch.tokens * product[1].k * split, self.engines.engine)
+        self.launch([product])
+        cross(group, "attention.reduce_scatter", "partial", "own", together, 2.0 * self.model.hidden, self.engines)
 
 
 def iteration(npu: Rank, case: Case) -> None:
     """Verify, sample, draft."""
     npu.program.captured = True
+    two, stack = case.knobs.micro_batches == 2, stack_of(case)
     partition(npu, case)
-    # with one request per die there is one micro-batch, on the cores of a half
-    halves = [half for half in halves_of(case, case.knobs.micro_batches) if half.padded]
-    with _main(npu, case):
-        embed(npu, case, case.batch.queries)
-    layers(npu, case, halves, range(case.shapes.layers), case.batch.queries)
-    with _main(npu, case):
-        head(npu, case, case.batch.queries)
-    for draft in range(case.batch.draft_tokens):
-        queries = case.batch.queries if draft == 0 else 1  # the first one catches up with what was verified
-        with _main(npu, case):
-            project(npu, case, queries)
-        layers(npu, case, halves, range(case.shapes.layers, case.shapes.layers + 1), queries)
-        with _main(npu, case):
-            head(npu, case, queries)
-    with _main(npu, case):
-        launch(npu, [("bubble", ops.delay("iteration_bubble"))])
+    with npu.stream(ATTENTION):
+        for number, (layers, which, queries) in enumerate(passes(case, model_of(case))):
+            step = die(npu, case, stack, layers, which)
+            if number and case.knobs.draft_graphs == "separate":
+                npu.launch(ops.delay("draft_graph"), "draft.graph")
+            (step.project if number else step.embed)(whole(case, queries))
+            halves = halves_of(case, queries)
+            for half in halves:
+                half.after = npu.record()
+            (side_by_side if two else one_stream)(step, *halves)
+            for half in halves:
+                step.wait(half)
+            step.head(whole(case, queries))
+        npu.launch(ops.delay("iteration_bubble"), "bubble")
 
 
-def layers(npu: Rank, case: Case, halves: list[Half], which: range, queries: int) -> None:
-    """Layer after layer; with two micro-batches each one's attention beside the other one's feed-forward."""
-    with _main(npu, case):
-        for half in halves:
-            half.done = npu.record()
-    for layer in which:
-        for half in halves:
-            with npu.scope(layer=layer, micro_batch=half.number):
-                one_layer(npu, case, layer, half, queries)
-    with _main(npu, case):
-        for half in halves:
-            assert half.done is not None
-            npu.wait(half.done)
+def die(npu: Rank, case: Case, stack: CannDecode, numbers: Sequence[int], layers: Sequence[Layer]) -> Die:
+    """A pass of a die through some layers."""
+    knobs = case.knobs
+    exchange = ExchangeSettings("put_collect", knobs.dispatch, case.routing.skew, case.seed, slot_bytes=SLOT_BYTES,
+                                combine_engine=f"{knobs.dispatch}_combine", draws="together",
+                                placement=case.layout.placement)  # fmt: skip
+    return Die(npu, model_of(case), case.layout.mesh(), stack, Engines(knobs.engine, "direct"), exchange,
+               residual_split=False, labelled=True, numbers=numbers, layers=layers)  # fmt: skip
 
 
-def one_layer(npu: Rank, case: Case, layer: int, half: Half, queries: int) -> None:
-    """Attention, then feed-forward, each on its stream."""
-    assert half.done is not None
-    with _stream(npu, case, ATTENTION):
-        npu.wait(half.done)
-        attention(npu, case, layer, half, queries)
-        attended = npu.record()
-    with _stream(npu, case, MOE):
-        npu.wait(attended)
-        if layer < case.shapes.dense_layers:
-            dense(npu, case, layer, half, queries)
-        else:
-            moe(npu, case, layer, half, queries)
-        half.done = npu.record()
-
-
-def attention(npu: Rank, case: Case, layer: int, half: Half, queries: int) -> None:
-    """MLAProlog, attention, o_proj over the dies of the package: gather its tokens, a shard of the heads, sum back."""
-    s, package, weights = case.shapes, npu.group("package"), f"layer{layer}"
-    tokens = half.padded * queries
-    launch(npu, decode.in_l2([("attention.norm", ops.add_rms_norm(tokens, s.hidden))]))
-    launch(npu, decode.prolog(s, tokens, weights, case.knobs.fused_prolog))
-    uneven = case.batch.length_spread > 0
-    back = cache(partial(decode.absorb_v, s, weights=weights))
-    launch_own(npu, uneven, lambda rank: half.attention(case, rank, queries) + back(half.tokens(rank, queries)))
-    quantise, product = decode.output_projection(s, tokens * package.size, package.size, weights)
-    launch(npu, [quantise])
-    package.all_gather("attention.gather", tokens * s.heads * s.v_dim, case.knobs.engine)
-    launch(npu, [product])
-    package.reduce_scatter("attention.reduce_scatter", 2 * tokens * s.hidden, case.knobs.engine)
-
-
-def dense(npu: Rank, case: Case, layer: int, half: Half, queries: int) -> None:
-    """Dense FFN over the dies of the package."""
-    s, package, tokens = case.shapes, npu.group("package"), half.padded * queries
-    launch(npu, decode.in_l2([("dense.norm", ops.add_rms_norm(tokens, s.hidden)),
-                              ("dense.quantise", ops.quantise(tokens, s.hidden))]))  # fmt: skip
-    package.all_gather("dense.gather", tokens * s.hidden, case.knobs.engine)
-    width = shard_size(s.dense_intermediate, package.size, "columns of the dense FFN")
-    launch(npu, decode.ffn(s, "dense", tokens * package.size, width, f"layer{layer}", quantise=False))
-    package.reduce_scatter("dense.reduce_scatter", 2 * tokens * s.hidden, case.knobs.engine)
-
-
-def moe(npu: Rank, case: Case, layer: int, half: Half, queries: int) -> None:
-    """Norm and gate; dispatch quantises and writes every copy to its expert's die; experts; combine writes back and
-    sums."""
-    s, tokens = case.shapes, half.padded * queries
-    rows, uneven = own_rows(npu, case, layer, half, queries)
-    away = copies(case, tokens)
-    launch(npu, decode.in_l2([("gate.norm", ops.add_rms_norm(tokens, s.hidden))]))
-    launch(npu, decode.gate(s, tokens, f"layer{layer}"))
-    exchange(npu, case, "dispatch", uneven, lambda rank: (away * DISPATCH_BYTES, sum(rows(rank)) * DISPATCH_BYTES))
-    experts = cache(partial(decode.experts, s, weights=f"layer{layer}"))
-    launch_own(npu, uneven, lambda rank: experts(_fractals(rows(rank))))
-    exchange(npu, case, "combine", uneven, lambda rank: (sum(rows(rank)) * 2 * s.hidden, away * 2 * s.hidden))
-
-
-def exchange(npu: Rank, case: Case, name: str, uneven: bool, sizes: Callable[[int], tuple[int, int]]) -> None:
-    """A fused kernel, without counts: write own bytes, wait until everybody has. sizes: bytes out and in by rank."""
-    ep, via = npu.group("ep"), case.knobs.dispatch if name == "dispatch" else f"{case.knobs.dispatch}_{name}"
-
-    @cache
-    def put(*sizes: int) -> list[tuple[str, Collective]]:
-        out, into = (size * (ep.size - 1) // ep.size for size in sizes)
-        return [(f"{name}.write", Collective("put", ep.name, via, sent_bytes=out, received_bytes=into))]
-
-    launch_own(npu, uneven, lambda rank: put(*sizes(rank)))
-    ep.collect(f"{name}.arrive", via)
-
-
-def copies(case: Case, tokens: int) -> int:
-    """Token copies that leave a die: to the routed experts and to the shared one."""
-    return tokens * (case.shapes.experts_per_token + case.shapes.shared_experts)
-
-
-def own_rows(
-    npu: Rank, case: Case, layer: int, half: Half, queries: int
-) -> tuple[Callable[[int], tuple[int, ...]], bool]:
-    """Rows that come for each expert slot of a die by its rank, and whether ranks of one role differ in them."""
-    load, ep = ExpertLoad.of(case.shapes, case.layout, case.routing.skew, case.seed), case.layout.expert_parallel
-    tokens = half.padded * queries * ep
-    if npu.coordinate("role") == "shared":
-        return (lambda _: (load.shared_rows(tokens),)), False
-    if case.routing.skew is None:
-        return (lambda _: load.even_rows(tokens)), False
-    drawn = cache(partial(load.drawn_rows, tokens, layer, half.number))
-    return (lambda rank: drawn(rank // ep)[rank % ep]), True
-
-
-def _fractals(rows: tuple[int, ...]) -> tuple[int, ...]:
-    """Rows that a product computes: whole fractals of 16."""
-    return tuple(-(-count // FRACTAL) * FRACTAL for count in rows)
-
-
-# --- before and after the layers --------------------------------------------------------------------------------------
-
-
-def embed(npu: Rank, case: Case, queries: int) -> None:
-    """The whole embedding lies on every die."""
-    tokens = _padded(case) * queries
-    launch(npu, decode.in_l2([("embedding.lookup", ops.copy(tokens * case.shapes.hidden))]))
-
-
-def head(npu: Rank, case: Case, queries: int) -> None:
-    """Norm, the group's tokens gathered, a vocabulary shard of logits, the best of each shard gathered, sampling."""
-    s, group, tokens, engine = case.shapes, npu.group("head"), _padded(case) * queries, case.knobs.engine
-    together, shard = tokens * group.size, -(-s.vocabulary // group.size)
-    launch(npu, decode.in_l2([("head.norm", ops.rms_norm(tokens, s.hidden))]))
-    group.all_gather("head.gather", 2 * tokens * s.hidden, engine)
-    launch(npu, decode.in_l2([("head.logits", ops.gemm(together, shard, s.hidden, dtype="bf16"))]))
-    launch(npu, [("head.best", ops.passes(2.0 * together * shard, 8.0 * together))])
-    group.all_gather("head.gather_best", 8 * together, engine)
-    launch(npu, decode.in_l2([("head.sample", ops.passes(64.0 * together, 8.0 * tokens))]))
-
-
-def project(npu: Rank, case: Case, queries: int) -> None:
-    """Into the MTP layer: embed the sampled tokens, norm both halves of its input, one product."""
-    s, tokens = case.shapes, _padded(case) * queries
-    if case.knobs.draft_graphs == "separate":
-        launch(npu, [("draft.graph", ops.delay("draft_graph"))])
-    embed(npu, case, queries)
-    launch(npu, decode.in_l2([("draft.norm", ops.rms_norm(tokens, 2 * s.hidden)),
-                              ("draft.project", ops.gemm(tokens, s.hidden, 2 * s.hidden))]))  # fmt: skip
-
-
-# --- parts ------------------------------------------------------------------------------------------------------------
-
-
-def launch(npu: Rank, kernels: Kernels) -> None:
-    """These kernels, one after the other, into the current stream."""
-    for name, work in kernels:
-        npu.launch(work, name)
-
-
-def launch_own(npu: Rank, uneven: bool, kernels_of: Launches) -> None:
-    """Launches whose numbers depend on the rank, where they do."""
-    if uneven:
-        npu.launch_all_by_rank(kernels_of)
-        return
-    for name, work in kernels_of(npu.first):
-        npu.launch(work, name)
+def stack_of(case: Case) -> CannDecode:
+    """Kernels of the iteration; the fused dispatch quantises."""
+    return CannDecode(attention=case.knobs.attention, fused_prolog=case.knobs.fused_prolog, quantises=("dense",))
 
 
 def partition(npu: Rank, case: Case) -> None:
     """Cores of their own for the two streams; without a split they take what is free."""
     if case.knobs.micro_batches == 2 and case.knobs.split != "none":
         for stream, cubes in zip((ATTENTION, MOE), case.knobs.split.split("/"), strict=True):
-            npu.confine(stream, {"cube": int(cubes), "vector": VECTOR_PER_CUBE * int(cubes)})
+            npu.confine(stream, CannDecode().cores(int(cubes)))
 
 
-@contextmanager
-def _stream(npu: Rank, case: Case, name: str) -> Iterator[None]:
-    """One of the two streams; with one micro-batch everything runs in one."""
-    with npu.stream(name if case.knobs.micro_batches == 2 else ATTENTION):
-        yield
+def halves_of(case: Case, queries: int) -> list[Tokens]:
+    """A die's requests as micro-batches; with one request there is one, on the cores of a half."""
+    parts, padded = case.knobs.micro_batches, requests_of(case)
+    return [ascend_decode.tokens_of(case.layout.mesh(), held_by(case), queries, len(range(number, padded, parts)),
+                                    number, parts) for number in range(min(parts, padded))]  # fmt: skip
 
 
-def _main(npu: Rank, case: Case) -> AbstractContextManager[None]:
-    return _stream(npu, case, ATTENTION)
+def whole(case: Case, queries: int) -> Tokens:
+    """All tokens of a die, which belong to no micro-batch."""
+    return ascend_decode.tokens_of(case.layout.mesh(), held_by(case)[:1], queries, requests_of(case), number=-1)
 
 
-def halves_of(case: Case, parts: int) -> list[Half]:
-    """A die's requests as micro-batches."""
-    padded, held = _padded(case), lengths_of(case)
-    return [Half(number, parts, held, len(range(number, padded, parts))) for number in range(parts)]
+def held_by(case: Case) -> Lengths:
+    """Cached tokens of every die's requests; those of a card are dealt to its dies."""
+    return ascend_decode.lengths_of(case, case.cards, case.batch.per_card)
 
 
-def lengths_of(case: Case) -> list[tuple[int, ...]]:
-    """Cached tokens of every rank's requests."""
-    batch = case.batch
-    drawn = _cached_lengths(case.cards, batch.per_card, batch.cached_tokens, batch.length_spread, case.seed)
-    return _on_ranks(drawn, case.ranks, batch.placement == "length_aware")
-
-
-@lru_cache(maxsize=4)
-def _cached_lengths(*how: float) -> tuple[int, ...]:
-    return tuple(cached_lengths(*how))  # type: ignore[arg-type]
-
-
-@lru_cache(maxsize=4)
-def _on_ranks(drawn: tuple[int, ...], ranks: int, length_aware: bool) -> list[tuple[int, ...]]:
-    return on_ranks(list(drawn), ranks, length_aware)
-
-
-def _padded(case: Case) -> int:
+def requests_of(case: Case) -> int:
     """Requests of the fullest die: a captured graph pads the others to it."""
     return -(-case.batch.per_card * case.cards // case.ranks)
+
+
+# --- what a scenario needs to know ------------------------------------------------------------------------------------
+
+
+def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
+    """Expert-parallel groups, packages, and the groups that share the LM head."""
+    check_drafts(case)
+    layout, ranks = case.layout, case.ranks
+    for layer in case.model.layers:
+        shard_size(layer.attention.heads, layout.tensor_parallel, "heads")
+    package = blocks(ranks, layout.tensor_parallel, "layout.tensor_parallel")
+    return {"ep": blocks(ranks, layout.expert_parallel, "layout.expert_parallel"), "o_proj": package, "dense": package,
+            "head": blocks(ranks, layout.head_parallel, "layout.head_parallel"), "tensor": blocks(ranks, 1)}
+
+
+def coordinates(case: Case, rank: int) -> Mapping[str, object]:
+    """The last dies of a group have the shared expert."""
+    return coordinates_of(case.layout.mesh(), rank)
+
+
+def memory(case: Case) -> list[MemoryItem]:
+    """Weights of a die with routed experts; latent cache in BF16; buffers."""
+    model, batch, requests = model_of(case), case.batch, requests_of(case)
+    fullest = max(map(sum, held_by(case))) + requests * (batch.output_tokens - batch.output_tokens // 2)
+    tokens, hidden, experts = requests * batch.queries, model.hidden, experts_of(model)
+    away = tokens * (experts.per_token + 1)
+    return [
+        *weight_items(model, case.layout.mesh(), ("attention, own part of o_proj", "expert slots",
+                                    "embedding, and a shard of the head")),
+        ("latent cache, BF16, full outputs", "KV", 2 * fullest * cache_values(model)),
+        ("hidden states and experts' rows", "activations", away * (4 * hidden + 16 * experts.intermediate)),
+        ("logits", "activations", 2 * tokens * model.vocabulary),
+        ("dispatch and combine buffers, double", "communication", 2 * away * (hidden + SLOT_BYTES + 2 * hidden)),
+    ]  # fmt: skip
+
+
+def measures(case: Case, seconds: float) -> Mapping[str, float]:
+    """Iteration, TPOT, throughput per card."""
+    return decode_measures(case.batch, seconds)
+
+
+ITERATION = Workload(iteration, groups, coordinates, memory, measures)

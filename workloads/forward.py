@@ -32,9 +32,9 @@ class Tokens:
     """The tokens of a micro-batch on their way through the layers.
 
     of_groups: how many every data-parallel group has. batches: of every one of them, in order, where one recording
-    serves groups whose contexts differ. block: what gave their present values. form: how the tensor-parallel group holds
-    them. after: what the next piece waits for beside its own stream. normed: the norm before the next piece was part of
-    an AllReduce.
+    serves groups whose contexts differ. block: what gave their present values. form: how the tensor-parallel group
+    holds them. after: what the next piece waits for beside its own stream. normed: the norm before the next piece was
+    part of an AllReduce.
     """
 
     batch: MicroBatch
@@ -52,10 +52,12 @@ class Forward:
     """One pass of some micro-batches through `layers`, which are labelled with `numbers`.
 
     residual_split: how tokens are held between pieces (see above). labelled: whether micro-batches are, too.
-    ahead: what is launched before results are brought back from experts (`prefetch`).
+    ahead: what is launched when a layer's last collective is about to (`prefetch`). following: the layer after the
+    present one, with its number.
     """
 
-    ahead: Callable[[Forward, Tokens], None] | None = None
+    ahead: Callable[[Tokens], None] | None = None
+    following: tuple[int, Layer] | None = None
 
     def __init__(self, npu: Rank, model: Model, mesh: Mesh, stack: Stack, engines: Engines, exchanges: ExchangeSettings,
                  residual_split: bool, labelled: bool, numbers: Sequence[int], layers: Sequence[Layer]) -> None:
@@ -70,7 +72,8 @@ class Forward:
 
     def layers(self) -> Iterator[Layer]:
         """Layer after layer; what is launched is labelled with it."""
-        for number, layer in self._layers:
+        behind = [*self._layers[1:], None]
+        for (number, layer), self.following in zip(self._layers, behind, strict=True):
             self._number, self._layer = number, layer
             with self.npu.scope(layer=number):
                 yield layer
@@ -92,7 +95,7 @@ class Forward:
     def on(self, stream: str, tokens: Tokens) -> Iterator[None]:
         """Pieces of a micro-batch in a stream of their own, after what it has behind it."""
         with self.npu.stream(stream):
-            self._wait(tokens)
+            self.wait(tokens)
             yield
             tokens.after = self.npu.record()
 
@@ -161,6 +164,8 @@ class Forward:
             self._reduce(tokens)
 
     def _reduce(self, tokens: Tokens) -> None:
+        if self.ahead and tokens.block == "ffn" and tokens.form == "partial":
+            self.ahead(tokens)
         summed = tokens.form == "partial" and self._residual == "all"
         name = _SUMS.get((tokens.form, self._residual), "gather")
         self._cross(tokens, f"{tokens.block}.{name}", self._residual, self._row_bytes)
@@ -236,8 +241,8 @@ class Forward:
         """Results back to their tokens."""
         with self._of(tokens):
             exchange = _exchange_of(tokens)
-            if self.ahead:
-                self.ahead(self, tokens)
+            if self.ahead and exchange.gives == "own":
+                self.ahead(tokens)
             exchange.combine()
             if exchange.gives == "partial":
                 self._reduce(tokens)
@@ -254,9 +259,12 @@ class Forward:
             tokens.exchange = None
 
     def _exchange(self, tokens: Tokens) -> Exchange:
-        task = ExpertTask(self.npu, self.stack, self.model, self._experts, self.mesh, self.engines, self._exchanges,
-                          self._number, tokens.batch.number, tokens.of_groups)
-        return EXCHANGES[self._exchanges.name](task)
+        return EXCHANGES[self._exchanges.name](self.task(tokens, self._experts, self._number))
+
+    def task(self, tokens: Tokens, experts: Experts, layer: int) -> ExpertTask:
+        """What an exchange of these experts has to know."""
+        return ExpertTask(self.npu, self.stack, self.model, experts, self.mesh, self.engines, self._exchanges, layer,
+                          tokens.batch.number, tokens.of_groups)  # fmt: skip
 
     @property
     def _experts(self) -> Experts:
@@ -351,14 +359,15 @@ class Forward:
     @contextmanager
     def _of(self, tokens: Tokens) -> Iterator[None]:
         """A piece of a micro-batch: labelled with it, and after what it waits for."""
-        self._wait(tokens)
+        self.wait(tokens)
         with self.npu.scope(micro_batch=self._label(tokens)):
             yield
 
     def _label(self, tokens: Tokens) -> int:
         return tokens.batch.number if self._labelled else -1
 
-    def _wait(self, tokens: Tokens) -> None:
+    def wait(self, tokens: Tokens) -> None:
+        """What follows in the current stream comes after what the micro-batch has behind it."""
         if tokens.after is not None:
             self.npu.wait(tokens.after)
             tokens.after = None

@@ -95,7 +95,7 @@ class ExpertTask:
 
     def launch(self, uneven: bool, works_of: Callable[[int], Kernels | list[tuple[str, Collective]]]) -> None:
         """Works by rank, where they are uneven beyond what the ranks of the shared expert differ in from the others."""
-        if uneven and not self._of_shared:
+        if not self._of_shared and uneven:  # which of both it is, is asked in any case
             self.npu.launch_all_by_rank(works_of)
             return
         for name, work in works_of(self.npu.first):
