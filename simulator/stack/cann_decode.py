@@ -19,7 +19,6 @@ from simulator.model.transformer import Attention, Dense, Experts, Grouped, Late
 from simulator.stack.gpu import value_dim
 
 Kernels = list[tuple[str, Work]]
-FRACTAL = 16  # rows that a cube core multiplies at once
 VECTOR_PER_CUBE = 2
 
 
@@ -30,6 +29,7 @@ class CannDecode:
     attention: kernel family of latent attention. fused_prolog: what stands before it is one kernel (MLAProlog).
     quantises: blocks whose norm is followed by a kernel that quantises; a fused dispatch does so itself. in_l2: modules
     whose weights may be found in L2. cached_bytes: the first so many of the cache that a prefetch may have left there.
+    fractal: rows that a cube core multiplies at once, in wholes of which a fused dispatch leaves those of an expert.
     """
 
     name: str = "cann_decode"
@@ -38,6 +38,7 @@ class CannDecode:
     quantises: tuple[str, ...] = ("dense", "gate")
     in_l2: tuple[str, ...] = ("attention", "dense", "gate", "shared", "experts")
     cached_bytes: float = 0.0
+    fractal: int = 16
     wire_bytes: float = 1.0  # of a value that is gathered or dispatched: INT8
     norm_in_all_reduce: bool = False
     engines: tuple[str, ...] = ("aiv_small", "sdma")
@@ -132,7 +133,7 @@ class CannDecode:
         selected before, summed up to tokens behind. 0: rows lie in whole fractals as a fused dispatch has put them."""
         width, dtype, hidden = experts.intermediate // shards, model.precision.experts, model.hidden
         if not tokens:
-            whole = tuple(-(-count // FRACTAL) * FRACTAL for count in rows)
+            whole = tuple(-(-count // self.fractal) * self.fractal for count in rows)
             return self._ffn("experts", whole, width, hidden, dtype)
         sums = 2.0 * tokens * hidden  # of all tokens: larger than what L2 keeps beside weights
         return [*_cached([("experts.sort", ops.copy(4 * tokens * experts.per_token, 4.0)),  # a radix sort's four passes
