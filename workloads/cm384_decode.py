@@ -7,41 +7,39 @@ dispatch and combine exchange token copies one-sidedly: a die writes when it is 
 Two micro-batches run on two streams with cores of their own (`schedules.side_by_side`): the attention stream computes
 MLA of one micro-batch while the MoE stream gates, dispatches, computes and combines the other; the second one finds the
 first one's weights in L2. Between two iterations is a bubble.
+
+Two parts stand alone, too: `exchanges` (dispatch and combine, for the latency of the fused kernels) and `attentions`
+(the attention kernels on their stream's cores: the theoretical bound in which MLA hides everything else).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
+from simulator.errors import InputError
 from simulator.model import ops
 from simulator.model.layout import blocks, shard_size
-from simulator.model.transformer import Attention, Layer
+from simulator.model.transformer import Attention, Experts, Layer
 from simulator.parallel.border import Engines, cross
+from simulator.parallel.exchange.put_collect import PutCollect
 from simulator.parallel.exchange.task import ExchangeSettings
 from simulator.parallel.mesh import Mesh, coordinates_of
 from simulator.program.rank import Rank
 from simulator.stack.cann_decode import CannDecode
 from simulator.study import scenario
-from simulator.study.scenario import Layout, MemoryItem, Workload, decode_measures
-from workloads import ascend_decode
-from workloads.ascend_decode import (
-    AscendDecode,
-    Lengths,
-    cache_values,
-    check_drafts,
-    experts_of,
-    model_of,
-    passes,
-    weight_items,
-)
-from workloads.forward import Tokens
+from simulator.study.scenario import Layout, MemoryItem, Workload
+from workloads.ascend_decode import AscendKnobs, batches_of, check_drafts, kept, lengths_of, measures, model_of, passes
+from workloads.forward import Forward, Tokens, tokens_of
+from workloads.readings import span_us
 from workloads.schedules import one_stream, side_by_side
 
 ATTENTION, MOE = "attention", "moe"
+EXCHANGES = 20  # of `exchanges`
 SLOT_BYTES = 512  # of a token copy, beside its INT8 values: where its scale is
 
 
@@ -78,10 +76,8 @@ def _mesh(ep: int, package: int, head: int, shared: int) -> Mesh:
     return Mesh(dp=ep, ep=ep, o_proj=package, dense=package, head=head, embedding=1, shared_places=shared)
 
 
-class Knobs(BaseModel):
+class Knobs(AscendKnobs):
     """The published techniques, one switch each."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     micro_batches: Literal[1, 2] = Field(2, description="two: MLA of one beside the MoE layer of the other")
     split: str = Field(
@@ -92,10 +88,6 @@ class Knobs(BaseModel):
         description="token copies are written, read, or both at once: an engine for dispatch and one for combine",
     )
     engine: str = Field("aiv_small", description="what drives the collectives of tensor parallelism")
-    attention: Literal["mla_attention", "mla_attention_mtp", "mla_attention_amla"] = Field(
-        "mla_attention_mtp", description="generation of the attention kernel"
-    )
-    fused_prolog: bool = Field(True, description="MLAProlog in one kernel")
     draft_graphs: Literal["pipelined", "separate"] = Field(
         "pipelined", description="separate: the CPU intervenes before every MTP graph"
     )
@@ -104,32 +96,32 @@ class Knobs(BaseModel):
 Case = scenario.Case[scenario.Requests, Dies, Knobs]
 
 
-class Die(AscendDecode):
+class Die(Forward):
     """A pass of one die."""
 
     def _project_back(self, attention: Attention, tokens: Tokens) -> None:
         """o_proj over the dies of the package: gather its tokens, a shard of the heads, sum back."""
-        group, split = self.npu.group("o_proj"), self.mesh.split("o_proj")
-        together = tokens.batch.tokens * split
-        quantise, product = self.stack.output(self.model, attention, together, split)
+        group, split, count = self.npu.group("o_proj"), self.mesh.split("o_proj"), tokens.batch.tokens
+        quantise, product = self.stack.output(self.model, attention, count * split, split)
         self.launch([quantise])
-        group.all_gather("attention.gather", tokens.batch.tokens * product[1].k * split, self.engines.engine)
+        group.all_gather("attention.gather", count * product[1].k * split, self.engines.engine)
         self.launch([product])
-        cross(group, "attention.reduce_scatter", "partial", "own", together, 2.0 * self.model.hidden, self.engines)
+        cross(group, "attention.reduce_scatter", "partial", "own", count * split, self._row_bytes, self.engines)
 
 
 def iteration(npu: Rank, case: Case) -> None:
     """Verify, sample, draft."""
     npu.program.captured = True
-    two, stack = case.knobs.micro_batches == 2, stack_of(case)
     partition(npu, case)
+    two, held = case.knobs.micro_batches == 2, held_by(case)
+    parts = case.knobs.micro_batches if max(map(len, held)) > 1 else 1  # then on the cores of a half
     with npu.stream(ATTENTION):
-        for number, (layers, which, queries) in enumerate(passes(case, model_of(case))):
-            step = die(npu, case, stack, layers, which)
+        for number, (numbers, layers, queries) in enumerate(passes(case, model_of(case))):
+            step, ep = die(npu, case, numbers, layers), case.layout.expert_parallel
             if number and case.knobs.draft_graphs == "separate":
                 npu.launch(ops.delay("draft_graph"), "draft.graph")
             (step.project if number else step.embed)(whole(case, queries))
-            halves = halves_of(case, queries)
+            halves = tokens_of(batches_of(held, queries), parts, together=ep)
             for half in halves:
                 half.after = npu.record()
             (side_by_side if two else one_stream)(step, *halves)
@@ -139,19 +131,15 @@ def iteration(npu: Rank, case: Case) -> None:
         npu.launch(ops.delay("iteration_bubble"), "bubble")
 
 
-def die(npu: Rank, case: Case, stack: CannDecode, numbers: Sequence[int], layers: Sequence[Layer]) -> Die:
-    """A pass of a die through some layers."""
+def die(npu: Rank, case: Case, numbers: Sequence[int], layers: Sequence[Layer]) -> Die:
+    """A pass of a die through some layers; the fused dispatch quantises."""
     knobs = case.knobs
+    stack = CannDecode(attention=knobs.attention, fused_prolog=knobs.fused_prolog, quantises=("dense",))
     exchange = ExchangeSettings("put_collect", knobs.dispatch, case.routing.skew, case.seed, slot_bytes=SLOT_BYTES,
                                 combine_engine=f"{knobs.dispatch}_combine", draws="together",
                                 placement=case.layout.placement)  # fmt: skip
     return Die(npu, model_of(case), case.layout.mesh(), stack, Engines(knobs.engine, "direct"), exchange,
                residual_split=False, labelled=True, numbers=numbers, layers=layers)  # fmt: skip
-
-
-def stack_of(case: Case) -> CannDecode:
-    """Kernels of the iteration; the fused dispatch quantises."""
-    return CannDecode(attention=case.knobs.attention, fused_prolog=case.knobs.fused_prolog, quantises=("dense",))
 
 
 def partition(npu: Rank, case: Case) -> None:
@@ -161,26 +149,58 @@ def partition(npu: Rank, case: Case) -> None:
             npu.confine(stream, CannDecode().cores(int(cubes)))
 
 
-def halves_of(case: Case, queries: int) -> list[Tokens]:
-    """A die's requests as micro-batches; with one request there is one, on the cores of a half."""
-    parts, padded = case.knobs.micro_batches, requests_of(case)
-    return [ascend_decode.tokens_of(case.layout.mesh(), held_by(case), queries, len(range(number, padded, parts)),
-                                    number, parts) for number in range(min(parts, padded))]  # fmt: skip
-
-
 def whole(case: Case, queries: int) -> Tokens:
-    """All tokens of a die, which belong to no micro-batch."""
-    return ascend_decode.tokens_of(case.layout.mesh(), held_by(case)[:1], queries, requests_of(case), number=-1)
+    """All tokens of a die, which belong to no micro-batch; those of the others are as many."""
+    held = held_by(case)
+    batch = max(batches_of(held, queries, number=-1)[: case.layout.expert_parallel], key=lambda one: len(one.decodes))
+    return Tokens(batch, (batch.tokens,) * case.layout.expert_parallel)
 
 
-def held_by(case: Case) -> Lengths:
+def held_by(case: Case) -> Sequence[tuple[int, ...]]:
     """Cached tokens of every die's requests; those of a card are dealt to its dies."""
-    return ascend_decode.lengths_of(case, case.cards, case.batch.per_card)
+    return lengths_of(case, case.cards, case.batch.per_card)
 
 
-def requests_of(case: Case) -> int:
-    """Requests of the fullest die: a captured graph pads the others to it."""
-    return -(-case.batch.per_card * case.cards // case.ranks)
+# --- parts alone ------------------------------------------------------------------------------------------------------
+
+
+def exchanges(npu: Rank, case: Case) -> None:
+    """Dispatches and combines of whole iterations' tokens, one after the other: with drawn routing, or each die getting
+    as much as it sends."""
+    npu.program.captured = True
+    model, tokens = model_of(case), whole(case, case.batch.queries)
+    step, experts = die(npu, case, range(len(model.layers)), model.layers), experts_of(case)
+    if case.routing.skew is None:
+        experts = replace(experts, routed=step.mesh.ep, per_token=experts.per_token + 1)
+        step.mesh = step.mesh.model_copy(update={"shared_places": 0})
+    for layer in range(EXCHANGES):
+        exchange = PutCollect(replace(step.task(tokens, experts, layer), number=0))
+        with npu.scope(layer=layer):
+            exchange.dispatch()
+            exchange.combine()
+
+
+def attentions(npu: Rank, case: Case) -> None:
+    """Every layer's attention kernel, MTP layer included."""
+    npu.program.captured = True
+    partition(npu, case)
+    batch = batches_of(held_by(case), case.batch.queries)[0]
+    with npu.stream(ATTENTION):
+        for numbers, layers, _ in passes(case, model_of(case)):
+            step = die(npu, case, numbers, layers)
+            for layer in step.layers():
+                kernels = dict(step.stack.attend(step.model, layer.attention, batch, 1, 1))
+                npu.launch(kernels["attention.core"], "attention.core")
+
+
+def exchange_readings(_: Case, columns: Mapping[str, Any]) -> Mapping[str, float]:
+    """Each of the two, from its start to the last arrival."""
+    return {f"{name}_us": span_us(columns, f"{name}.write", f"{name}.arrive") for name in ("dispatch", "combine")}
+
+
+def exchange_measures(_: Case, seconds: float) -> Mapping[str, float]:
+    """Latency of a dispatch and a combine together."""
+    return {"dispatch_combine_us": seconds / EXCHANGES * 1e6}
 
 
 # --- what a scenario needs to know ------------------------------------------------------------------------------------
@@ -190,8 +210,7 @@ def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     """Expert-parallel groups, packages, and the groups that share the LM head."""
     check_drafts(case)
     layout, ranks = case.layout, case.ranks
-    for layer in case.model.layers:
-        shard_size(layer.attention.heads, layout.tensor_parallel, "heads")
+    shard_size(case.model.layers[0].attention.heads, layout.tensor_parallel, "heads")
     package = blocks(ranks, layout.tensor_parallel, "layout.tensor_parallel")
     return {"ep": blocks(ranks, layout.expert_parallel, "layout.expert_parallel"), "o_proj": package, "dense": package,
             "head": blocks(ranks, layout.head_parallel, "layout.head_parallel"), "tensor": blocks(ranks, 1)}
@@ -202,25 +221,35 @@ def coordinates(case: Case, rank: int) -> Mapping[str, object]:
     return coordinates_of(case.layout.mesh(), rank)
 
 
+def experts_of(case: Case) -> Experts:
+    """Those of a layer."""
+    ffn = case.model.layers[-1].feed_forward
+    if not isinstance(ffn, Experts):
+        raise InputError(f"model {case.model.name} has no experts: it is for transformer:decode")
+    return ffn
+
+
 def memory(case: Case) -> list[MemoryItem]:
-    """Weights of a die with routed experts; latent cache in BF16; buffers."""
-    model, batch, requests = model_of(case), case.batch, requests_of(case)
-    fullest = max(map(sum, held_by(case))) + requests * (batch.output_tokens - batch.output_tokens // 2)
-    tokens, hidden, experts = requests * batch.queries, model.hidden, experts_of(model)
-    away = tokens * (experts.per_token + 1)
+    """Weights and cache of the fullest die, and buffers."""
+    model, batch, held, experts = model_of(case), case.batch, held_by(case), experts_of(case)
+    requests = max(map(len, held))
+    fullest = max(map(sum, held)) + requests * (batch.output_tokens - batch.output_tokens // 2)
+    away = requests * batch.queries * (experts.per_token + 1)
     return [
-        *weight_items(model, case.layout.mesh(), ("attention, own part of o_proj", "expert slots",
-                                    "embedding, and a shard of the head")),
-        ("latent cache, BF16, full outputs", "KV", 2 * fullest * cache_values(model)),
-        ("hidden states and experts' rows", "activations", away * (4 * hidden + 16 * experts.intermediate)),
-        ("logits", "activations", 2 * tokens * model.vocabulary),
-        ("dispatch and combine buffers, double", "communication", 2 * away * (hidden + SLOT_BYTES + 2 * hidden)),
-    ]  # fmt: skip
+        *kept(model, case.layout.mesh(), fullest),
+        ("hidden states and experts' rows", "activations", away * (4 * model.hidden + 16 * experts.intermediate)),
+        ("logits", "activations", 2 * requests * batch.queries * model.vocabulary),
+        *exchange_memory(case),
+    ]
 
 
-def measures(case: Case, seconds: float) -> Mapping[str, float]:
-    """Iteration, TPOT, throughput per card."""
-    return decode_measures(case.batch, seconds)
+def exchange_memory(case: Case) -> list[MemoryItem]:
+    """The buffers of dispatch and combine."""
+    copies = max(map(len, held_by(case))) * case.batch.queries * (experts_of(case).per_token + 1)
+    size = 2 * copies * (3 * case.model.hidden + SLOT_BYTES)
+    return [("dispatch and combine buffers, double", "communication", size)]
 
 
 ITERATION = Workload(iteration, groups, coordinates, memory, measures)
+EXCHANGE = Workload(exchanges, groups, coordinates, exchange_memory, exchange_measures, readings=exchange_readings)
+BOUND = Workload(attentions, groups, coordinates, memory, measures)

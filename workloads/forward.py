@@ -14,7 +14,7 @@ from functools import cache, partial
 from typing import Any
 
 from simulator.die.kernels import Work
-from simulator.model.micro_batch import MicroBatch
+from simulator.model.micro_batch import MicroBatch, parted
 from simulator.model.transformer import Attention, Dense, Experts, Layer, Model
 from simulator.parallel.border import Engines, Form, cross
 from simulator.parallel.exchange.task import Exchange, ExchangeSettings, ExpertTask
@@ -72,9 +72,9 @@ class Forward:
 
     def layers(self) -> Iterator[Layer]:
         """Layer after layer; what is launched is labelled with it."""
-        behind = [*self._layers[1:], None]
-        for (number, layer), self.following in zip(self._layers, behind, strict=True):
+        for place, (number, layer) in enumerate(self._layers):
             self._number, self._layer = number, layer
+            self.following = self._layers[place + 1] if place + 1 < len(self._layers) else None
             with self.npu.scope(layer=number):
                 yield layer
 
@@ -98,6 +98,14 @@ class Forward:
             self.wait(tokens)
             yield
             tokens.after = self.npu.record()
+
+    def aside(self, stream: str, after: Event, *pieces: Callable[[], object]) -> Event:
+        """Pieces in a stream of their own after an event, and the event of their end; nothing waits for it by itself."""
+        with self.npu.stream(stream):
+            self.npu.wait(after)
+            for piece in pieces:
+                piece()
+            return self.npu.record()
 
     # --- attention ---------------------------------------------------------------------------------------------------
 
@@ -298,10 +306,16 @@ class Forward:
             group, together = self.npu.group("head"), rows
             if split > self.mesh.tensor:
                 together = rows * split
-                cross(group, "head.gather_tokens", "own", "all", together, self._row_bytes, self.engines)
+                cross(group, "head.gather", "own", "all", together, self._row_bytes, self.engines)
             self.launch(self.stack.head(model, together, split))
-            cross(group, "head.gather_logits", "heads", "all", together, 2.0 * model.vocabulary, self.engines)
-            self.launch(self.stack.sample(model, rows))
+            candidates = model.vocabulary * rows
+            if best := self.stack.best(model, together, split) if split > 1 else []:
+                candidates = split * together
+                self.launch(best)
+                cross(group, "head.gather_best", "heads", "all", together, 8.0 * split, self.engines)
+            else:
+                cross(group, "head.gather_logits", "heads", "all", together, 2.0 * model.vocabulary, self.engines)
+            self.launch(self.stack.sample(model, rows, candidates))
 
     def project(self, tokens: Tokens) -> None:
         """Into a draft layer: the sampled tokens' embedding beside the hidden state."""
@@ -371,6 +385,21 @@ class Forward:
         if tokens.after is not None:
             self.npu.wait(tokens.after)
             tokens.after = None
+
+
+def tokens_of(groups: Sequence[MicroBatch], parts: int, own: int = 0, together: int = 0) -> list[Tokens]:
+    """The micro-batches of one data-parallel group (`own`), with what all of them have.
+
+    together: how many groups exchange tokens, where there are several such (0: all do).
+    """
+    cut = list(zip(*(parted(one, parts) for one in groups), strict=True))
+    return [Tokens(each[own], tuple(one.tokens for one in each[: together or None]), batches=each if alike(each) else ())
+            for each in cut]  # fmt: skip
+
+
+def alike(groups: Sequence[MicroBatch]) -> bool:
+    """Whether groups differ in nothing but the lengths of contexts, so that one recording serves them all."""
+    return len({(one.tokens, one.sampled, bool(one.decodes), bool(one.prompts)) for one in groups}) == 1
 
 
 _SUMS: dict[tuple[Form, Form], str] = {("partial", "all"): "all_reduce", ("partial", "own"): "reduce_scatter"}

@@ -18,6 +18,7 @@ from simulator.spec.model_tables import CacheDtype, WeightDtype
 Shard: TypeAlias = Literal["columns", "rows", "kv_heads", "experts", "vocabulary", ""]
 
 _BYTES = {
+    "fp32":      4.0,
     "bf16":      2.0,
     "fp8":       1.0,
     "fp8_block": 1.0 + 4 / (128 * 128),  # an FP32 scale for each block of 128 x 128
@@ -138,7 +139,7 @@ class Layer:
 class Precision:
     """In what the weights of each module are stored and computed, and the cache (`kv`) is kept.
 
-    bf16; fp8: per tensor; fp8_block: blocks of 128 x 128; int8: weights and activations; int4: weights alone; mxfp4;
+    fp32, bf16; fp8: per tensor; fp8_block: blocks of 128 x 128; int8: weights and activations; int4: weights alone; mxfp4;
     nvfp4. drafts: all matrices of the MTP layers. Vectors (norms, biases, sinks) are always BF16.
     """
 

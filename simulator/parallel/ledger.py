@@ -40,11 +40,14 @@ def stages_of(model: Model, mesh: Mesh) -> list[tuple[int, ...]]:
     return found
 
 
-def weights_of(model: Model, mesh: Mesh, stage: int, drafts: bool) -> list[Item]:
-    """Weights of one rank of a stage. drafts: whether the MTP layers are loaded, on the last stage."""
+def weights_of(model: Model, mesh: Mesh, stage: int, drafts: bool, absorbed_alone: bool = False) -> list[Item]:
+    """Weights of one rank of a stage. drafts: whether the MTP layers are loaded, on the last stage. absorbed_alone: of
+    the key/value up-projection of latent attention there is nothing but what decode multiplies with, BF16."""
     sizes: dict[str, float] = defaultdict(float)
     layers = [model.layers[number] for number in stages_of(model, mesh)[stage]]
     for weight in _kept(model, mesh, stage, layers):
+        if absorbed_alone and weight.name == "attention.kv_b":
+            continue
         sizes[TITLES[weight.name.partition(".")[0]]] += _local_bytes(weight, model, mesh)
     if drafts and stage == mesh.pp - 1:
         for layer in model.drafts:

@@ -152,12 +152,12 @@ class CannDecode:
         return _cached([("head.logits", ops.gemm(rows, -(-model.vocabulary // shards), model.hidden, "bf16"))])
 
     def best(self, model: Model, rows: int, shards: int) -> Kernels:
-        """The best of a shard's logits, of each row."""
+        """The best of a shard's logits, of each row: gathered instead of all logits."""
         return [("head.best", ops.passes(2.0 * rows * -(-model.vocabulary // shards), 8.0 * rows))]
 
-    def sample(self, model: Model, rows: int) -> Kernels:
-        """A token out of each row of logits."""
-        return _cached([("head.sample", ops.passes(4.0 * rows * model.vocabulary, 8.0 * rows))])
+    def sample(self, model: Model, rows: int, candidates: int) -> Kernels:
+        """A token for each row out of so many candidates, each with its logit."""
+        return _cached([("head.sample", ops.passes(8.0 * candidates, 8.0 * rows))])
 
     def project(self, model: Model, tokens: int) -> Kernels:
         """Into a draft layer: norms of the hidden state and of the sampled token's embedding, one product of both."""

@@ -160,9 +160,13 @@ class GpuStack:
         """Logits of these rows for 1/shards of the vocabulary."""
         return known([linear("head.logits", rows, -(-model.vocabulary // shards), model.hidden, model.precision.head)])
 
-    def sample(self, model: Model, rows: int) -> Kernels:
-        """A token out of each row of logits."""
-        return known([("head.sample", ops.passes(4.0 * rows * model.vocabulary, 8.0 * rows))])
+    def best(self, model: Model, rows: int, shards: int) -> Kernels:
+        """Nothing: all logits are gathered."""
+        return []
+
+    def sample(self, model: Model, rows: int, candidates: int) -> Kernels:
+        """A token for each row out of so many logits of all rows, FP32."""
+        return known([("head.sample", ops.passes(4.0 * candidates, 8.0 * rows))])
 
     def project(self, model: Model, tokens: int) -> Kernels:
         """Into a draft layer: norms of the hidden state and of the sampled token's embedding, one product of both."""

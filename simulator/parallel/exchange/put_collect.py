@@ -54,5 +54,5 @@ class PutCollect:
         def of_rank(rank: int) -> list[tuple[str, Collective]]:
             return put(own[place_of(task.mesh, rank)] * task.copies, sum(rows_of(rank)))
 
-        task.launch(not task.routed(own).even, of_rank)
+        task.launch(task.uneven, of_rank)
         self._group.collect(f"{name}.arrive", via)

@@ -93,6 +93,11 @@ class ExpertTask:
         of_group = cache(lambda group: self.routed(tokens, group).rows)
         return lambda rank: of_group(rank // self.mesh.ranks)[place_of(self.mesh, rank)]
 
+    @property
+    def uneven(self) -> bool:
+        """Whether ranks send or get different rows."""
+        return not self.routed(self.own).even
+
     def launch(self, uneven: bool, works_of: Callable[[int], Kernels | list[tuple[str, Collective]]]) -> None:
         """Works by rank, where they are uneven beyond what the ranks of the shared expert differ in from the others."""
         if not self._of_shared and uneven:  # which of both it is, is asked in any case
