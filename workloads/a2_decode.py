@@ -151,12 +151,12 @@ def rank_of(npu: Rank, case: Case, numbers: Sequence[int], layers: Sequence[Laye
     knobs = case.knobs
     algorithm = {"hierarchical": "hierarchical", "all_to_all": "pairwise"}.get(knobs.exchange, "direct")
     exchange = ExchangeSettings("sorted_rows" if knobs.exchange.startswith("all_to_all") else "all_gather",
-                                knobs.engine, case.routing.skew, case.seed, algorithm, draws="together",
-                                placement=knobs.placement)  # fmt: skip
+                                knobs.engine, case.routing.skew, case.seed, algorithm=algorithm,
+                                together=knobs.placement)  # fmt: skip
     stack = CannDecode(attention=knobs.attention, fused_prolog=knobs.fused_prolog, in_l2=("attention",),
                        cached_bytes=1e6 * knobs.prefetch_cache_mb, fractal=1)  # fmt: skip
     step = Forward(npu, model_of(case), mesh_of(case), stack, Engines(knobs.engine, "direct"), exchange,
-                   residual_split=False, labelled=False, numbers=numbers, layers=layers)  # fmt: skip
+                   False, ("layer",), numbers, layers)  # fmt: skip
     return prefetching(step, 1e6 * knobs.prefetch_mb, 1e9 * knobs.prefetch_gb_s)
 
 
@@ -164,7 +164,7 @@ def requests_of(npu: Rank, case: Case, queries: int) -> Tokens:
     """The requests of a rank; a prefetch of their cache differs in pieces, so that each rank records its own."""
     own = npu.rank if case.knobs.prefetch_cache_mb and case.batch.length_spread else 0
     batches = batches_of(lengths_of(case, case.ranks, per_rank(case)), queries)
-    tokens = tokens_of(batches, 1, own, case.layout.expert_parallel)[0]
+    tokens = tokens_of(batches, 1, own)[0]
     return replace(tokens, batches=()) if own or case.knobs.prefetch_cache_mb else tokens
 
 
@@ -177,10 +177,10 @@ def per_rank(case: Case) -> int:
 
 
 def mesh_of(case: Case) -> Mesh:
-    """One expert-parallel group."""
+    """Nodes share dense FFN, embedding and head; there may be several groups of experts."""
     node, ep, knobs = case.layout.tensor_parallel, case.layout.expert_parallel, case.knobs
-    return Mesh(dp=ep, ep=ep, dense=node, embedding=node, head=node, shared=node if knobs.shared == "tp" else 1,
-                redundant=knobs.spare_experts)  # fmt: skip
+    return Mesh(dp=case.ranks, ep=ep, replicas=case.ranks // ep, dense=node, embedding=node, head=node,
+                shared=node if knobs.shared == "tp" else 1, redundant=knobs.spare_experts)  # fmt: skip
 
 
 # --- what a scenario needs to know ------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     check_drafts(case)
     ep = blocks(case.ranks, case.layout.expert_parallel, "layout.expert_parallel")
     node = blocks(case.ranks, case.layout.tensor_parallel, "layout.tensor_parallel")
-    return {"ep": ep, "stage": ep, "tensor": blocks(case.ranks, 1),
+    return {"ep": ep, "block": ep, "o_proj": blocks(case.ranks, 1), "tensor": blocks(case.ranks, 1),
             **dict.fromkeys(("dense", "embedding", "head", "shared"), node)}
 
 
@@ -206,4 +206,9 @@ def memory(case: Case) -> list[MemoryItem]:
     ]
 
 
-ITERATION = Workload(iteration, groups, memory=memory, measures=measures)
+def coordinates(case: Case, rank: int) -> Mapping[str, object]:
+    """Its group of experts."""
+    return {"block": rank // case.layout.expert_parallel}
+
+
+ITERATION = Workload(iteration, groups, coordinates, memory, measures)

@@ -36,8 +36,9 @@ Served = Case[Requests, Any, Any]
 
 
 def model_of(case: Served) -> Model:
-    """INT8 weights and activations inside layers, an FP32 router; embedding and head as they are."""
-    return with_precision(case.model, {"all": "int8", "router": "fp32"})
+    """INT8 weights and activations inside layers but for absorbed up-projections in BF16 and an FP32 router; embedding
+    and head as they are."""
+    return with_precision(case.model, {"all": "int8", "kv_b": "bf16", "router": "fp32"})
 
 
 def passes(case: Served, model: Model) -> Iterator[tuple[range, Sequence[Layer], int]]:
@@ -77,7 +78,7 @@ def _lengths(drawn: tuple, ranks: int, length_aware: bool) -> Sequence[tuple[int
 def kept(model: Model, mesh: Mesh, cached_tokens: int) -> list[MemoryItem]:
     """Weights of a rank with routed experts, and the cache in BF16."""
     values = sum(layer.attention.cached_values for layer in (*model.layers, *model.drafts))
-    return [*weights_of(model, mesh, 0, drafts=True, absorbed_alone=True),
+    return [*weights_of(model, mesh, 0, drafts=True, absorbed=False),
             ("latent cache, BF16, full outputs", "KV", 2 * cached_tokens * values)]
 
 

@@ -66,14 +66,15 @@ class Dies(Layout):
         """Dies of the shared expert in an expert-parallel group."""
         return self.shared_dies or max(self.expert_parallel // 9, 1)
 
-    def mesh(self) -> Mesh:
-        """One expert-parallel group."""
-        return _mesh(self.expert_parallel, self.tensor_parallel, self.head_parallel, self.shared)
+    def mesh(self, ranks: int) -> Mesh:
+        """Of so many dies."""
+        return _mesh(ranks, self.expert_parallel, self.tensor_parallel, self.head_parallel, self.shared)
 
 
 @cache
-def _mesh(ep: int, package: int, head: int, shared: int) -> Mesh:
-    return Mesh(dp=ep, ep=ep, o_proj=package, dense=package, head=head, embedding=1, shared_places=shared)
+def _mesh(ranks: int, ep: int, package: int, head: int, shared: int) -> Mesh:
+    return Mesh(dp=ranks, ep=ep, replicas=ranks // ep, o_proj=package, dense=package, head=head, embedding=1,
+                shared_places=shared)  # fmt: skip
 
 
 class Knobs(AscendKnobs):
@@ -117,11 +118,11 @@ def iteration(npu: Rank, case: Case) -> None:
     parts = case.knobs.micro_batches if max(map(len, held)) > 1 else 1  # then on the cores of a half
     with npu.stream(ATTENTION):
         for number, (numbers, layers, queries) in enumerate(passes(case, model_of(case))):
-            step, ep = die(npu, case, numbers, layers), case.layout.expert_parallel
+            step = die(npu, case, numbers, layers)
             if number and case.knobs.draft_graphs == "separate":
                 npu.launch(ops.delay("draft_graph"), "draft.graph")
             (step.project if number else step.embed)(whole(case, queries))
-            halves = tokens_of(batches_of(held, queries), parts, together=ep)
+            halves = tokens_of(batches_of(held, queries), parts)
             for half in halves:
                 half.after = npu.record()
             (side_by_side if two else one_stream)(step, *halves)
@@ -134,12 +135,11 @@ def iteration(npu: Rank, case: Case) -> None:
 def die(npu: Rank, case: Case, numbers: Sequence[int], layers: Sequence[Layer]) -> Die:
     """A pass of a die through some layers; the fused dispatch quantises."""
     knobs = case.knobs
-    stack = CannDecode(attention=knobs.attention, fused_prolog=knobs.fused_prolog, quantises=("dense",))
+    stack = CannDecode(attention=knobs.attention, fused_prolog=knobs.fused_prolog, quantises=False)
     exchange = ExchangeSettings("put_collect", knobs.dispatch, case.routing.skew, case.seed, slot_bytes=SLOT_BYTES,
-                                combine_engine=f"{knobs.dispatch}_combine", draws="together",
-                                placement=case.layout.placement)  # fmt: skip
-    return Die(npu, model_of(case), case.layout.mesh(), stack, Engines(knobs.engine, "direct"), exchange,
-               residual_split=False, labelled=True, numbers=numbers, layers=layers)  # fmt: skip
+                                combine_engine=f"{knobs.dispatch}_combine", together=case.layout.placement)
+    return Die(npu, model_of(case), case.layout.mesh(case.ranks), stack, Engines(knobs.engine, "direct"), exchange,
+               False, ("layer", "micro_batch"), numbers, layers)  # fmt: skip
 
 
 def partition(npu: Rank, case: Case) -> None:
@@ -151,9 +151,8 @@ def partition(npu: Rank, case: Case) -> None:
 
 def whole(case: Case, queries: int) -> Tokens:
     """All tokens of a die, which belong to no micro-batch; those of the others are as many."""
-    held = held_by(case)
-    batch = max(batches_of(held, queries, number=-1)[: case.layout.expert_parallel], key=lambda one: len(one.decodes))
-    return Tokens(batch, (batch.tokens,) * case.layout.expert_parallel)
+    batch = max(batches_of(held_by(case), queries, number=-1), key=lambda one: len(one.decodes))
+    return Tokens(batch, (batch.tokens,) * case.ranks)
 
 
 def held_by(case: Case) -> Sequence[tuple[int, ...]]:
@@ -218,7 +217,7 @@ def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
 
 def coordinates(case: Case, rank: int) -> Mapping[str, object]:
     """The last dies of a group have the shared expert."""
-    return coordinates_of(case.layout.mesh(), rank)
+    return coordinates_of(case.layout.mesh(case.ranks), rank)
 
 
 def experts_of(case: Case) -> Experts:
@@ -236,7 +235,7 @@ def memory(case: Case) -> list[MemoryItem]:
     fullest = max(map(sum, held)) + requests * (batch.output_tokens - batch.output_tokens // 2)
     away = requests * batch.queries * (experts.per_token + 1)
     return [
-        *kept(model, case.layout.mesh(), fullest),
+        *kept(model, case.layout.mesh(case.ranks), fullest),
         ("hidden states and experts' rows", "activations", away * (4 * model.hidden + 16 * experts.intermediate)),
         ("logits", "activations", 2 * requests * batch.queries * model.vocabulary),
         *exchange_memory(case),

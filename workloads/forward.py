@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any
+from typing import Any, Protocol
 
 from simulator.die.kernels import Work
 from simulator.model.micro_batch import MicroBatch, parted
-from simulator.model.transformer import Attention, Dense, Experts, Layer, Model
+from simulator.model.transformer import Attention, Dense, Experts, Latent, Layer, Model
 from simulator.parallel.border import Engines, Form, cross
-from simulator.parallel.exchange.task import Exchange, ExchangeSettings, ExpertTask
+from simulator.parallel.exchange.task import Exchange, ExchangeSettings, ExpertTask, fused
 from simulator.parallel.exchange.ways import EXCHANGES
 from simulator.parallel.mesh import Mesh
 from simulator.program.rank import Event, Rank
@@ -34,7 +35,8 @@ class Tokens:
     of_groups: how many every data-parallel group has. batches: of every one of them, in order, where one recording
     serves groups whose contexts differ. block: what gave their present values. form: how the tensor-parallel group
     holds them. after: what the next piece waits for beside its own stream. normed: the norm before the next piece was
-    part of an AllReduce.
+    part of an AllReduce. computed: of routed and shared experts so many have been. exchange, experts, layer: of the
+    layer in which they were routed last.
     """
 
     batch: MicroBatch
@@ -43,30 +45,45 @@ class Tokens:
     after: Event | None = None
     normed: bool = False
     exchange: Exchange | None = None
+    experts: Experts | None = None
     layer: int = -1
     block: str = "embedding"
+    computed: int = 0
     batches: tuple[MicroBatch, ...] = ()
+
+
+class Technique(Protocol):
+    """What is done beside some kernels of a pass. name: of the kernel, or "attention" before the whole of it."""
+
+    def before(self, name: str) -> None:
+        """The kernel is the next one of the current stream."""
+
+    def after(self, name: str) -> None:
+        """It is the last one that was launched."""
 
 
 class Forward:
     """One pass of some micro-batches through `layers`, which are labelled with `numbers`.
 
-    residual_split: how tokens are held between pieces (see above). labelled: whether micro-batches are, too.
-    ahead: what is launched when a layer's last collective is about to (`prefetch`). following: the layer after the
-    present one, with its number.
+    residual_split: how tokens are held between pieces (see above). labels: what is labelled, of "layer", "micro_batch".
+    gathers_latents: of latent attention a split residual gathers the latents, not the hidden states. ahead: what is
+    launched when a layer's last collective is about to (`prefetch`). following: the layer after the present one, with
+    its number.
     """
 
     ahead: Callable[[Tokens], None] | None = None
     following: tuple[int, Layer] | None = None
 
     def __init__(self, npu: Rank, model: Model, mesh: Mesh, stack: Stack, engines: Engines, exchanges: ExchangeSettings,
-                 residual_split: bool, labelled: bool, numbers: Sequence[int], layers: Sequence[Layer]) -> None:
+                 residual_split: bool, labels: Sequence[str], numbers: Sequence[int], layers: Sequence[Layer],
+                 techniques: Sequence[Technique] = (), gathers_latents: bool = False) -> None:
         self.npu, self.model, self.mesh, self.stack, self.engines = npu, model, mesh, stack, engines
-        self._exchanges, self._labelled = exchanges, labelled
+        self._exchanges, self._labels, self._techniques = exchanges, labels, techniques
+        self._gathers_latents = gathers_latents
         self._residual: Form = "own" if residual_split else "all"
         self._layers = list(zip(numbers, layers, strict=True))
         self._number, self._layer = -1, layers[0]
-        self._by_group: dict[tuple[int, Attention], tuple[Kernels, list[Kernels]]] = {}
+        self._by_group: dict[tuple[int, Attention], list[Kernels]] = {}
 
     # --- where pieces go ---------------------------------------------------------------------------------------------
 
@@ -75,16 +92,22 @@ class Forward:
         for place, (number, layer) in enumerate(self._layers):
             self._number, self._layer = number, layer
             self.following = self._layers[place + 1] if place + 1 < len(self._layers) else None
-            with self.npu.scope(layer=number):
+            with self.npu.scope(layer=number if "layer" in self._labels else None):
                 yield layer
+
+    def across(self, mesh: Mesh) -> Forward:
+        """The present layer on another mesh, for pieces whose ranks share tokens in another way."""
+        there = copy(self)
+        there.mesh = mesh
+        return there
 
     def is_dense(self, layer: Layer) -> bool:
         """Whether its feed-forward is dense."""
         return isinstance(layer.feed_forward, Dense)
 
-    def beside(self, verb: Callable[[Tokens], None], tokens: Tokens) -> None:
-        """A piece in the communication stream, after all that is in the current one so far."""
-        npu, before, launched = self.npu, self.npu.record(), len(self.npu.program.items)
+    def beside(self, verb: Callable[[Tokens], None], tokens: Tokens, after: Event | None = None) -> None:
+        """A piece in the communication stream, after an event, or all that is in the current one so far."""
+        npu, before, launched = self.npu, after or self.npu.record(), len(self.npu.program.items)
         with npu.stream(COMM):
             npu.wait(before)
             verb(tokens)
@@ -100,7 +123,7 @@ class Forward:
             tokens.after = self.npu.record()
 
     def aside(self, stream: str, after: Event, *pieces: Callable[[], object]) -> Event:
-        """Pieces in a stream of their own after an event, and the event of their end; nothing waits for it by itself."""
+        """Pieces in a stream of their own after an event, and the event of their end, for which nothing waits yet."""
         with self.npu.stream(stream):
             self.npu.wait(after)
             for piece in pieces:
@@ -115,28 +138,42 @@ class Forward:
         with self._of(tokens):
             attention, mesh = self._layer.attention, self.mesh
             tokens.block = "attention"
+            for technique in self._techniques:
+                technique.before("attention")
             self._norm(tokens, "attention")
-            self._cross(tokens, "attention.gather", "all", self._gather_bytes())
+            self._project_in(attention, tokens)
             self._attend(attention, tokens)
             if mesh.cp > 1:
                 self._merge(attention, tokens)
             self._project_back(attention, tokens)
 
+    def _project_in(self, attention: Attention, tokens: Tokens) -> None:
+        """Hidden states to queries, keys and values, or to latents. Of a share of the tokens hidden states are gathered
+        before, or latents behind (`gathers_latents`)."""
+        latent = isinstance(attention, Latent) and attention.q_lora > 0
+        if not (latent and self._gathers_latents and tokens.form == "own"):
+            packed = self._gather(tokens, "attention")
+            inputs = self.stack.inputs(self.model, attention, tokens.batch.tokens, self.mesh.tp, packed)
+            self.launch(inputs)
+            return
+        assert isinstance(attention, Latent)
+        self.launch(self.stack.inputs(self.model, attention, self._held(tokens), self.mesh.tp, False))
+        for name, values in self.stack.latents(attention):
+            cross(self.npu.group("tensor"), name, "own", "all", tokens.batch.tokens, 2.0 * values, self.engines)
+        tokens.form = "all"
+
     def _attend(self, attention: Attention, tokens: Tokens) -> None:
-        """Kernels of the own heads; where one recording serves groups of uneven lengths, what differs goes by rank."""
-        mesh = self.mesh
+        """Kernels of the own heads, by rank where one recording serves groups of uneven contexts."""
+        mesh, number, groups = self.mesh, self._number, tokens.batches
         make = partial(self.stack.attend, self.model, attention, tp=mesh.tp, cp=mesh.cp)
-        if len(set(tokens.batches)) < 2:
+        if len(set(groups)) < 2:
             self.launch(make(tokens.batch))
             return
         key = tokens.batch.number, attention
         if key not in self._by_group:
-            self._by_group[key] = _in_common([make(batch) for batch in tokens.batches])
-        common, rest = self._by_group[key]
-        number, groups = self._number, len(rest)
-        own = cache(lambda group: labelled(rest[group], number))
-        self.launch(common)
-        self.npu.launch_all_by_rank(lambda rank: own(rank // mesh.tensor % groups))
+            self._by_group[key] = [make(batch) for batch in groups]
+        own = cache(lambda group: labelled(self._by_group[key][group], number))
+        self.npu.launch_all_by_rank(lambda rank: own(rank % mesh.stage // mesh.tensor))
 
     def _merge(self, attention: Attention, tokens: Tokens) -> None:
         """From results of all its heads, partial over own keys in decode and whole for own queries of prompts, to those
@@ -150,21 +187,27 @@ class Forward:
         self.launch(self.stack.merge(decoding, heads // cp * width, cp))
 
     def _project_back(self, attention: Attention, tokens: Tokens) -> None:
-        """The output projection, by the ranks that split it."""
+        """The output projection, by the ranks that split it: those with the same heads; with fewer, each takes heads of
+        its neighbours for fewer tokens; with more, tokens of its neighbours for fewer heads."""
         split, tensor, count = self.mesh.split("o_proj"), self.mesh.tensor, tokens.batch.tokens
         width = 2.0 * attention.heads * value_dim(attention)
+        group = self.npu.group("o_proj")
         if split == tensor:
             self.launch(self.stack.output(self.model, attention, count, tensor))
             tokens.form = "partial" if tensor > 1 else "all"
-        elif split == 1:
-            tokens.form = "heads"
-            self._cross(tokens, "attention.heads_to_tokens", "own", width)
-            self.launch(self.stack.output(self.model, attention, self._held(tokens), 1))
+            return
+        if split < tensor:
+            tokens.form = "own"
+            together = self._held(tokens) * split
+            whole = together * (tensor // split)
+            cross(self.npu.group("heads"), "attention.heads_to_tokens", "heads", "own", whole, width / split,
+                  self.engines)  # fmt: skip
+            engines = replace(self.engines, algorithm="direct")  # counterparts: one of every block of neighbours
         else:
-            group = self.npu.group("o_proj")
-            cross(group, "attention.tokens_to_heads", "own", "heads", count * split, width, self.engines)
-            self.launch(self.stack.output(self.model, attention, count * split, split))
-            cross(group, "attention.reduce_scatter", "partial", "own", count * split, self._row_bytes, self.engines)
+            together, engines = count * split, self.engines
+            cross(group, "attention.tokens_to_heads", "own", "heads", together, width, engines)
+        self.launch(self.stack.output(self.model, attention, together, split))
+        cross(group, "attention.reduce_scatter", "partial", "own", together, self._row_bytes, engines)
 
     def reduce(self, tokens: Tokens) -> None:
         """Partial sums to sums, in the form in which tokens are held between pieces."""
@@ -199,8 +242,10 @@ class Forward:
         with self._of(tokens):
             ffn = self._layer.feed_forward
             assert isinstance(ffn, Dense)
+            if self.mesh.split("dense") == 1:
+                self._cross(tokens, "dense.own", "own", self._row_bytes)
             self._norm(tokens, "dense")
-            self._split("dense", tokens, lambda count, shards: self.stack.dense(self.model, ffn, count, shards))
+            self._split("dense", tokens, partial(self.stack.dense, self.model, ffn))
             tokens.block = "ffn"
 
     def route(self, tokens: Tokens) -> None:
@@ -212,14 +257,17 @@ class Forward:
         """The norm before router and experts, and tokens in the form that their exchange needs."""
         with self._of(tokens):
             self._norm(tokens, "gate")
-            tokens.exchange = self._exchange(tokens)
-            tokens.layer, tokens.block = self._number, "ffn"
+            tokens.exchange = EXCHANGES[self._exchanges.name](self.task(tokens, self._experts, self._number))
+            tokens.experts, tokens.layer, tokens.block, tokens.computed = self._experts, self._number, "ffn", 0
             self._cross(tokens, "gate.gather", tokens.exchange.needs, self._gather_bytes())
 
     def choose(self, tokens: Tokens, ranks: int = 1) -> None:
-        """Router and top-k of own tokens, or of those of so many ranks."""
+        """Router and top-k of own tokens, or of those of so many ranks; then own tokens as they are sent."""
         with self._of(tokens):
-            self.launch(self.stack.route(self.model, self._experts, ranks * self._held(tokens)))
+            model, experts, held = self.model, self._experts, self._held(tokens)
+            self.launch(self.stack.route(model, experts, ranks * held))
+            by_row = _exchange_of(tokens).by_row
+            self.launch(self.stack.to_rows(model, experts, held) if by_row else self.stack.pack(model, held, "gate"))
 
     def shared(self, tokens: Tokens) -> None:
         """The shared expert on what the router had; it waits for no exchange, unless it has ranks of its own."""
@@ -227,9 +275,9 @@ class Forward:
             return
         with self.npu.scope(micro_batch=self._label(tokens)):
             form = tokens.form
-            experts = self._experts
-            self._split("shared", tokens, lambda count, shards: self.stack.shared(self.model, experts, count, shards))
+            self._split("shared", tokens, partial(self.stack.shared, self.model, self._unfused(self._experts)))
             tokens.form = form
+            self._add(tokens)
 
     def dispatch(self, tokens: Tokens) -> None:
         """Tokens to their experts."""
@@ -237,13 +285,20 @@ class Forward:
             _exchange_of(tokens).dispatch()
 
     def experts(self, tokens: Tokens) -> None:
-        """The local experts; where sums are partial, the shared expert's are added before they are summed up."""
+        """The local experts on the tokens that they have."""
         with self._of(tokens):
             exchange = _exchange_of(tokens)
+            exchange.arrive()
             exchange.compute()
-            if exchange.gives == "partial":
-                self.launch(self.stack.finalize(self.model, self._experts, tokens.batch.tokens))
-                tokens.form = "partial" if self.mesh.tensor > 1 else "all"
+            self._add(tokens)
+
+    def _add(self, tokens: Tokens) -> None:
+        """Where sums are partial, the routed and the shared expert's are added once both are there."""
+        tokens.computed += 1
+        exchange = _exchange_of(tokens)
+        if tokens.computed == 2 and exchange.gives == "partial":
+            self.launch(self.stack.finalize(self.model, self._unfused(self._experts), tokens.batch.tokens,
+                                            exchange.by_row))
 
     def combine(self, tokens: Tokens) -> None:
         """Results back to their tokens."""
@@ -253,32 +308,36 @@ class Forward:
                 self.ahead(tokens)
             exchange.combine()
             if exchange.gives == "partial":
+                tokens.form = "partial" if self.mesh.tensor > 1 else "all"
                 self._reduce(tokens)
                 tokens.exchange = None
 
     def finalize(self, tokens: Tokens) -> None:
         """Results summed where their tokens are, with the shared expert's; nothing where that is done."""
-        if tokens.exchange is None:
+        if tokens.exchange is None or tokens.experts is None:
             return
         with self.npu.scope(layer=tokens.layer), self._of(tokens):
-            if not self.mesh.shared_places:
-                self.launch(self.stack.finalize(self.model, self._experts, self._held(tokens)))
+            tokens.exchange.collect()
+            by_row = tokens.exchange.by_row
+            self.launch(self.stack.finalize(self.model, self._unfused(tokens.experts), self._held(tokens), by_row))
             self._reduce(tokens)
             tokens.exchange = None
-
-    def _exchange(self, tokens: Tokens) -> Exchange:
-        return EXCHANGES[self._exchanges.name](self.task(tokens, self._experts, self._number))
 
     def task(self, tokens: Tokens, experts: Experts, layer: int) -> ExpertTask:
         """What an exchange of these experts has to know."""
         return ExpertTask(self.npu, self.stack, self.model, experts, self.mesh, self.engines, self._exchanges, layer,
-                          tokens.batch.number, tokens.of_groups)  # fmt: skip
+                          tokens.batch.number, tokens.of_groups, self._label(tokens))  # fmt: skip
 
     @property
     def _experts(self) -> Experts:
         ffn = self._layer.feed_forward
         assert isinstance(ffn, Experts)
         return ffn
+
+    def _unfused(self, experts: Experts) -> Experts:
+        """Without the shared expert where it is a choice more of every token."""
+        chosen = self.mesh.shared_places or fused(self.stack, self.mesh)
+        return replace(experts, shared_intermediate=0) if chosen else experts
 
     # --- before and behind the layers --------------------------------------------------------------------------------
 
@@ -325,22 +384,31 @@ class Forward:
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
-    def _split(self, module: str, tokens: Tokens, kernels: Callable[[int, int], Any]) -> None:
+    def _split(self, module: str, tokens: Tokens, kernels: Callable[[int, int, bool], Any]) -> None:
         """A feed-forward by the ranks that split it: a tensor-parallel group, each alone, or neighbours with others."""
         split, tensor = self.mesh.split(module), self.mesh.tensor
         if split == tensor:
-            self._cross(tokens, f"{module}.gather", "all", self._gather_bytes())
-            self.launch(kernels(tokens.batch.tokens, tensor))
+            packed = self._gather(tokens, module)
+            self.launch(kernels(tokens.batch.tokens, tensor, packed))
             tokens.form = "partial" if tensor > 1 else "all"
         elif split == 1:
             self._cross(tokens, f"{module}.own", "own", self._row_bytes)
-            self.launch(kernels(self._held(tokens), 1))
+            self.launch(kernels(self._held(tokens), 1, False))
         else:
             group, together = self.npu.group(module), max(tokens.of_groups) * split
-            if launched := kernels(together, split):
+            if launched := kernels(together, split, True):
+                self.launch(self.stack.pack(self.model, self._held(tokens), module))
                 cross(group, f"{module}.gather", "own", "all", together, self._gather_bytes(), self.engines)
                 self.launch(launched)
                 cross(group, f"{module}.reduce_scatter", "partial", "own", together, self._row_bytes, self.engines)
+
+    def _gather(self, tokens: Tokens, block: str) -> bool:
+        """All tokens of the group on all its ranks, and whether they were quantised on the way."""
+        packed = tokens.form == "own" and self.mesh.tensor > 1
+        if packed:
+            self.launch(self.stack.pack(self.model, self._held(tokens), block))
+        self._cross(tokens, f"{block}.gather", "all", self._gather_bytes())
+        return packed
 
     def _norm(self, tokens: Tokens, block: str) -> None:
         if not tokens.normed:
@@ -362,13 +430,18 @@ class Forward:
         return float(self.stack.wire_bytes * self.model.hidden)
 
     def _cross(self, tokens: Tokens, name: str, needs: Form, row_bytes: float) -> None:
-        cross(self.npu.group("tensor"), name, tokens.form, needs, tokens.batch.tokens, row_bytes, self.engines)
+        if self.mesh.tensor > 1:
+            cross(self.npu.group("tensor"), name, tokens.form, needs, tokens.batch.tokens, row_bytes, self.engines)
         tokens.form = needs
 
     def launch(self, kernels: Sequence[tuple[str, Work]]) -> None:
         """Kernels one after the other; weights that the stack gives a name are known to L2 by layer and name."""
         for name, work in labelled(list(kernels), self._number):
+            for technique in self._techniques:
+                technique.before(name)
             self.npu.launch(work, name)
+            for technique in self._techniques:
+                technique.after(name)
 
     @contextmanager
     def _of(self, tokens: Tokens) -> Iterator[None]:
@@ -378,7 +451,7 @@ class Forward:
             yield
 
     def _label(self, tokens: Tokens) -> int:
-        return tokens.batch.number if self._labelled else -1
+        return tokens.batch.number if "micro_batch" in self._labels else -1
 
     def wait(self, tokens: Tokens) -> None:
         """What follows in the current stream comes after what the micro-batch has behind it."""
@@ -387,14 +460,10 @@ class Forward:
             tokens.after = None
 
 
-def tokens_of(groups: Sequence[MicroBatch], parts: int, own: int = 0, together: int = 0) -> list[Tokens]:
-    """The micro-batches of one data-parallel group (`own`), with what all of them have.
-
-    together: how many groups exchange tokens, where there are several such (0: all do).
-    """
+def tokens_of(groups: Sequence[MicroBatch], parts: int, own: int = 0) -> list[Tokens]:
+    """The micro-batches of one data-parallel group (`own`), with what all of them have."""
     cut = list(zip(*(parted(one, parts) for one in groups), strict=True))
-    return [Tokens(each[own], tuple(one.tokens for one in each[: together or None]), batches=each if alike(each) else ())
-            for each in cut]  # fmt: skip
+    return [Tokens(each[own], tuple(one.tokens for one in each), batches=each if alike(each) else ()) for each in cut]
 
 
 def alike(groups: Sequence[MicroBatch]) -> bool:
@@ -403,14 +472,6 @@ def alike(groups: Sequence[MicroBatch]) -> bool:
 
 
 _SUMS: dict[tuple[Form, Form], str] = {("partial", "all"): "all_reduce", ("partial", "own"): "reduce_scatter"}
-
-
-def _in_common(each: Sequence[Kernels]) -> tuple[Kernels, list[Kernels]]:
-    """The kernels at the beginning that all have, and the rest of each."""
-    shared = 0
-    while shared < len(each[0]) and len({kernels[shared] for kernels in each}) == 1:
-        shared += 1
-    return each[0][:shared], [kernels[shared:] for kernels in each]
 
 
 def _exchange_of(tokens: Tokens) -> Exchange:

@@ -49,9 +49,10 @@ def _attention(step: Forward, tokens: Tokens) -> Kernels:
     assert step.following is not None
     number, layer = step.following
     stack, model, mesh, attention = step.stack, step.model, step.mesh, layer.attention
-    kernels = stack.attend(model, attention, tokens.batch, mesh.tp, mesh.cp)
-    kernels = kernels + stack.output(model, attention, tokens.batch.tokens, mesh.split("o_proj"))
-    return labelled(kernels, number)
+    count = tokens.batch.tokens
+    return labelled([*stack.inputs(model, attention, count, mesh.tp, False),
+                     *stack.attend(model, attention, tokens.batch, mesh.tp, mesh.cp),
+                     *stack.output(model, attention, count, mesh.split("o_proj"))], number)
 
 
 def _weight_bytes(work: Work) -> float:

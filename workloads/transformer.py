@@ -23,7 +23,7 @@ from simulator.parallel.exchange.task import ExchangeSettings
 from simulator.parallel.ledger import activation_bytes, cache_bytes, stages_of, weights_of
 from simulator.parallel.mesh import Mesh, check, coordinates_of, groups_of
 from simulator.program.rank import Rank
-from simulator.stack.stacks import stack_of
+from simulator.stack.stacks import Stack, stack_of
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Part, Workload
 from workloads.forward import Forward, Tokens, alike, tokens_of
@@ -70,8 +70,9 @@ class Knobs(BaseModel):
     exchange: Literal["all_reduce", "all_gather", "all_to_all", "sorted_rows", "put_collect"] = Field(
         "all_reduce", description="how tokens reach their experts"
     )
-    residual: Literal["replicated", "split"] = Field(
-        "replicated", description="between pieces a tensor-parallel rank has all tokens, or a share (FlashComm)"
+    residual: Literal["replicated", "split", "split_latents"] = Field(
+        "replicated", description="between pieces a tensor-parallel rank has all tokens, or a share, and gathers hidden"
+        " states (FlashComm) or, with latent attention, latents (conversion)"
     )
     precision: tuple[str, ...] = Field(
         (), description="of modules, MODULE=DTYPE: attention, dense, experts, shared, head, kv, ... or all"
@@ -117,12 +118,17 @@ def partition(npu: Rank, case: Case) -> None:
     """Cores of their own for the two streams of `side_by_side`, where the knobs say so."""
     if case.knobs.cores and case.knobs.schedule == "side_by_side":
         for stream, count in zip(("attention", "moe"), case.knobs.cores.split("/"), strict=True):
-            npu.confine(stream, stack_of(case.kernels).cores(int(count)))
+            npu.confine(stream, stack_for(case).cores(int(count)))
+
+
+def stack_for(case: Case) -> Stack:
+    """The stack of the generation, as it runs this model in this phase."""
+    return stack_of(case.kernels, case.knobs.model_of(case.model), case.batch.phase)
 
 
 def engines_of(case: Case) -> Engines:
     """What drives collectives: what the knobs say, or of what the stack would take the first that the machine has."""
-    knobs, stack = case.knobs, stack_of(case.kernels)
+    knobs, stack = case.knobs, stack_for(case)
     engine = knobs.engine or _first(stack.engines, case.engines)
     if not engine:
         raise InputError(f"knobs.engine: {stack.name} takes {', '.join(stack.engines)}, of which the machine has none; "
@@ -211,8 +217,10 @@ def forward(npu: Rank, case: Case, numbers: Sequence[int], layers: Sequence[Laye
     """A pass of this rank through some layers."""
     knobs = case.knobs
     exchanges = ExchangeSettings(knobs.exchange, knobs.exchange_engine, case.routing.skew, case.seed)
-    step = Forward(npu, knobs.model_of(case.model), knobs.placed(case.layout), stack_of(case.kernels), engines_of(case),
-                   exchanges, knobs.residual == "split", knobs.parts > 1, numbers, layers)
+    labels = ("layer", *(("micro_batch",) if knobs.parts > 1 else ()))
+    step = Forward(npu, knobs.model_of(case.model), knobs.placed(case.layout), stack_for(case), engines_of(case),
+                   exchanges, knobs.residual != "replicated", labels, numbers, layers,
+                   gathers_latents=knobs.residual == "split_latents")
     return prefetching(step, 1e6 * knobs.prefetch_mb)
 
 
@@ -238,8 +246,8 @@ def draft(npu: Rank, case: Case, model: Model, verified: Sequence[Tokens]) -> No
 def _drafting(verified: Tokens, before: int, queries: int) -> Tokens:
     """The same requests with so many query tokens each instead of those before."""
     counts = tuple(-(-count // before) * queries for count in verified.of_groups)
-    return Tokens(verified.batch.drafting(queries), counts, batches=tuple(one.drafting(queries)
-                                                                         for one in verified.batches))  # fmt: skip
+    each = tuple(one.drafting(queries) for one in verified.batches)
+    return Tokens(verified.batch.drafting(queries), counts, batches=each)
 
 
 def draft_layers(model: Model) -> tuple[Layer, ...]:
@@ -308,7 +316,7 @@ def _in_flight(case: Case, groups: Sequence[MicroBatch], group: int) -> list[lis
 def _receive(npu: Rank, case: Case, step: Forward, together: Sequence[Tokens], stage: int) -> None:
     """This rank's share of the hidden states from its counterpart, then those of its tensor-parallel group."""
     _message(npu, case, "pipeline.hidden", stage, _share_bytes(case, step.model, together), sends=False)
-    if case.knobs.residual == "split":
+    if case.knobs.residual != "replicated":
         for one in together:
             one.form = "own"
         return

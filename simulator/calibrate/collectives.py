@@ -7,7 +7,6 @@ collectives in milliseconds, messages in elements of two bytes. Kernels of libra
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from math import isfinite
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,8 +30,9 @@ KINDS = {"all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter
 RINGS = (Way("ring_ll", "ring"), Way("ring_ll128", "ring"), Way("ring_simple", "ring"))
 DIRECT = (Way("direct_ll", "direct"), Way("direct_simple", "direct"))
 NVLS = Way("nvls", "nvls")
-OWN = (Way("one_shot", "one_shot", True), Way("two_shot", "direct", True),
-       Way("nccl_ring_ll128", "ring"), Way("nccl_ring_simple", "ring"))  # NCCL beyond the library's limit
+OWN = (Way("one_shot", "one_shot", "up_to"), Way("two_shot", "direct", "up_to"))
+OWN_SUMS, NCCL_SUMS = Way("multimem", "nvls", "up_to"), Way("nccl_nvls", "nvls", "above")
+BEYOND = (Way("nccl_ring_ll128", "ring", "above"), Way("nccl_ring_simple", "ring", "above"))
 RANGES = (("up to 8 KiB", 0.0, 2.0**13), ("8 KiB to 4 MiB", 2.0**13, 2.0**22), ("4 to 64 MiB", 2.0**22, 2.0**26),
           ("beyond", 2.0**26, float("inf")))
 Tables = dict[str, list[Row]]
@@ -49,10 +49,10 @@ class Engine(NamedTuple):
 
     def ways(self, kind: str, chip: str) -> tuple[Way, ...]:
         """What is fitted for a kind on a chip: A100's switches do not sum."""
-        sums = () if chip == "a100_sxm" else (NVLS,)
+        sums = chip != "a100_sxm"
         if self.library != "nccl":
-            return (*OWN, *sums)
-        return {"all_reduce": (*RINGS, *sums), "all_to_all": DIRECT}.get(kind, RINGS)
+            return (*OWN, OWN_SUMS, BEYOND[-1], NCCL_SUMS) if sums else (*OWN, *BEYOND)
+        return {"all_reduce": (*RINGS, NVLS) if sums else RINGS, "all_to_all": DIRECT}.get(kind, RINGS)
 
 
 _BLOCKS = "csrc/custom_all_reduce.cuh: at most 36 thread blocks, an SM each"
@@ -174,8 +174,9 @@ def part_of(folder: Path, chip: str, found: list[tuple[Engine, str, list[Numbers
 
 
 def _fitted(value: float, unit: str, kind: str, table: str) -> str:
-    source = f'source = "ai-dynamo/aiconfigurator at 095f58a, {table}", fitted_on = "{kind} in one node, 256 B to 1 GiB"'
-    return f'{{ value = {value:.4g}, unit = "{unit}", kind = "fitted", confidence = "M", {source} }}'
+    source, on = f"ai-dynamo/aiconfigurator at 095f58a, {table}", f"{kind} in one node, 256 B to 1 GiB"
+    said = f'kind = "fitted", confidence = "M", source = "{source}", fitted_on = "{on}"'
+    return f'{{ value = {value:.4g}, unit = "{unit}", {said} }}'
 
 
 def _assumed(value: float, unit: str, source: str, kind: str = "assumed") -> str:
@@ -204,6 +205,6 @@ def _protocol(engine: str, kind: str, own: Numbers, table: str) -> str:
              f'algorithm = "{own.way.algorithm}"', f"startup = {_fitted(own.startup_s * 1e6, 'us', kind, table)}",
              f"startup_per_peer = {_fitted(own.startup_per_peer_s * 1e6, 'us', kind, table)}",
              f"rate = {_fitted(own.rate_bytes_per_s / 1e9, 'GB/s', kind, table)}"]
-    if isfinite(own.up_to_bytes):
-        lines.append(f"up_to = {_fitted(own.up_to_bytes / 2**20, 'MiB', kind, table)}")
+    if own.way.side:
+        lines.append(f"{own.way.side} = {_fitted(own.limit_bytes / 2**20, 'MiB', kind, table)}")
     return "\n".join(lines) + "\n"

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from math import nan
+from typing import Literal, NamedTuple
 
 from simulator import np
 from simulator.collective.protocols import parts, wire_bytes
+from simulator.errors import InputError
 from simulator.np import Array
 
 STARTS, ROUNDS, REWEIGHTINGS = 40, 30, 4
@@ -20,11 +22,14 @@ LARGE_BYTES = 64.0 * 2**20
 
 
 class Way(NamedTuple):
-    """An algorithm of a protocol that is to be fitted; `limited`: the library takes it up to some size only."""
+    """An algorithm of a protocol that is to be fitted.
+
+    side: a library has kernels of its own "up_to" some size and another's "above" it; "" for any size.
+    """
 
     name: str
     algorithm: str
-    limited: bool = False
+    side: Literal["", "up_to", "above"] = ""
 
 
 class Row(NamedTuple):
@@ -37,13 +42,17 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Numbers:
-    """What was found for one way; up_to_bytes is infinite where there is no limit."""
+    """What was found for one way. limit_bytes: of the side that it is on, NaN where it is on none."""
 
     way: Way
     startup_s: float
     startup_per_peer_s: float
     rate_bytes_per_s: float
-    up_to_bytes: float = float("inf")
+    limit_bytes: float = nan
+
+    def takes(self, size_bytes: float) -> bool:
+        """Whether a buffer may go this way."""
+        return not self.way.side or (size_bytes <= self.limit_bytes) == (self.way.side == "up_to")
 
 
 class _Table:
@@ -51,24 +60,27 @@ class _Table:
 
     def __init__(self, rows: Sequence[Row], kind: str, ways: Sequence[Way], hop_s: float) -> None:
         self.n, self.size, self.seconds = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
-        self.terms, self.hops_s = [], []
+        self.terms, hops_s = [], []
         for way in ways:
             starts = parts(way.algorithm, kind)
             wire = [wire_bytes(way.algorithm, kind, row.size_bytes, row.ranks) for row in rows]
             peers = np.zeros_like(self.n) if way.algorithm == "nvls" else self.n - 1.0  # a switch asks all at once
             self.terms.append(np.stack([starts * np.ones_like(self.n), starts * peers, np.array(wire)], axis=1))
-            self.hops_s.append(starts * hop_s)
+            hops_s.append(starts * hop_s)
+        self.hops_s = np.array(hops_s)
         decode = (self.size >= DECODE_BYTES[0]) & (self.size <= DECODE_BYTES[1])
         self.weight = np.where(decode, 2.0, np.where(self.size > LARGE_BYTES, 0.5, 1.0))
 
-    def times_s(self, found: Array, closed: Array) -> Array:
-        """Of every row and way; infinite where a way is closed to a row."""
-        each = [terms @ own + hop_s for terms, own, hop_s in zip(self.terms, found, self.hops_s, strict=True)]
-        return np.where(closed, np.inf, np.stack(each, axis=1))
+    def taken(self, found: Array, closed: Array) -> Array:
+        """The way of every row: the fastest that is open to it, hops left out, as a library chooses (`protocols`)."""
+        each = np.stack([terms @ own for terms, own in zip(self.terms, found, strict=True)], axis=1)
+        return np.where(closed, np.inf, each).argmin(axis=1)
 
-    def loss(self, times_s: Array) -> float:
+    def loss(self, found: Array, closed: Array) -> float:
         """The mean of |log(simulated / measured)|."""
-        errors = np.abs(np.log(times_s.min(axis=1) / self.seconds))
+        ways = self.taken(found, closed)
+        each = np.stack([terms @ own for terms, own in zip(self.terms, found, strict=True)], axis=1) + self.hops_s
+        errors = np.abs(np.log(each[np.arange(len(ways)), ways] / self.seconds))
         return float((self.weight * errors).sum() / self.weight.sum())
 
 
@@ -77,30 +89,38 @@ def fit(rows: Sequence[Row], kind: str, ways: Sequence[Way], hop_s: float, link_
 
     hop_s: the latency of the fabric, which every part of a collective bears beside its start-up.
     """
-    table, best = _Table(rows, kind, ways, hop_s), (np.inf, [])
+    table = _Table(rows, kind, ways, hop_s)
+    best: tuple[float, list[Numbers]] = np.inf, []
     sizes = np.unique(table.size)
-    limits = sizes[(sizes >= 2**20) & (sizes <= 2**27)] if any(way.limited for way in ways) else [np.inf]
+    limits = sizes[(sizes >= 2**20) & (sizes <= 2**27)] if any(way.side for way in ways) else [np.nan]
     for limit in limits:
-        closed = np.stack([way.limited & (table.size > limit) for way in ways], axis=1)
+        sides = {"": table.size < 0, "up_to": table.size > limit, "above": table.size <= limit}
+        closed = np.stack([sides[way.side] for way in ways], axis=1)
         draw = np.random.default_rng(1)
         for _ in range(STARTS):
-            found = _settled(table, closed, _start(table, len(ways), draw), 1.0 / link_rate)
-            loss = table.loss(table.times_s(found, closed)) if found is not None else np.inf
+            found = _settled(table, closed, _start(table, closed, draw), 1.0 / link_rate)
+            if found is None:
+                continue
+            loss = table.loss(found, closed)
             if loss < best[0]:
                 best = loss, [_numbers(way, own, limit) for way, own in zip(ways, found, strict=True)]
+    if not best[1]:
+        raise InputError(f"{len(rows)} rows of {kind} are too few to tell {len(ways)} protocols apart")
     return best[1]
 
 
 def _numbers(way: Way, own: Array, limit: float) -> Numbers:
     startup_s, per_peer_s, inverse = own.tolist()
-    return Numbers(way, startup_s, per_peer_s, 1.0 / inverse, float(limit) if way.limited else float("inf"))
+    return Numbers(way, startup_s, per_peer_s, 1.0 / inverse, float(limit) if way.side else nan)
 
 
-def _start(table: _Table, ways: int, draw: np.random.Generator) -> Array:
-    """Each row's way: by size, with borders that move with the number of ranks."""
+def _start(table: _Table, closed: Array, draw: np.random.Generator) -> Array:
+    """Each row's way: by size, with borders that move with the number of ranks; any open one where that is closed."""
     low, high = np.log(table.size.min()), np.log(table.size.max())
-    borders = np.sort(draw.uniform(low, high, ways - 1))
-    return np.searchsorted(borders, np.log(table.size) + 0.5 * draw.normal() * np.log(table.n / 4))
+    borders = np.sort(draw.uniform(low, high, closed.shape[1] - 1))
+    taken = np.searchsorted(borders, np.log(table.size) + 0.5 * draw.normal() * np.log(table.n / 4))
+    other = np.where(closed, np.inf, draw.random(closed.shape)).argmin(axis=1)
+    return np.where(closed[np.arange(len(taken)), taken], other, taken)
 
 
 def _settled(table: _Table, closed: Array, taken: Array, least: float) -> Array | None:
@@ -113,10 +133,9 @@ def _settled(table: _Table, closed: Array, taken: Array, least: float) -> Array 
                 found[way] = _line(table, way, own, least)
         if np.isnan(found).any():
             return None
-        fastest = table.times_s(found, closed).argmin(axis=1)
-        if (fastest == taken).all():
+        before, taken = taken, table.taken(found, closed)
+        if (before == taken).all():
             break
-        taken = fastest
     return found
 
 

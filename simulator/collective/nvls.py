@@ -1,8 +1,8 @@
 """AllReduce in the switch (NVLink SHARP): a rank asks for sums of its shard, and the switch gives what it sums to all.
 
-The switch reads the shard of every rank from all of them, and writes the sum into all of them: each rank sends its whole
-buffer to be summed and a shard of sums to be written, and receives a shard of sums and then the whole buffer. Per rank
-of n with a buffer of b bytes:
+The switch reads the shard of every rank from all of them, and writes the sum into all of them: each rank sends its
+whole buffer to be summed and a shard of sums to be written, and receives a shard of sums and then the whole buffer.
+Per rank of n with a buffer of b bytes:
 
     wire, each way   b + b/n          memory   b t      with t = `transfer_bytes`: a read of the buffer, and a write
 

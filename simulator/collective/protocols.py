@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from simulator.program.task import Collective
-from simulator.spec.machine import CollectiveSpec
+from simulator.spec.machine import BandwidthCurves, CollectiveSpec
 from simulator.spec.protocols import ProtocolSpec
 
 
@@ -43,8 +43,8 @@ def chosen(collective: Collective, members: int, engine: CollectiveSpec,
     direct, at the engine's own numbers.
     """
     size = buffer_bytes(collective, members)
-    there = [one for one in engine.protocols.values() if one.kind == collective.kind
-             and (one.up_to is None or size <= one.up_to.si) and (one_switch or one.algorithm != "nvls")]  # fmt: skip
+    there = [one for one in engine.protocols.values() if one.kind == collective.kind and one.takes(size)
+             and (one_switch or one.algorithm != "nvls")]  # fmt: skip
     if not there:
         return replace(collective, algorithm="direct"), engine
     best = min(there, key=lambda one: alone_s(one, size, members))
@@ -61,7 +61,7 @@ def buffer_bytes(collective: Collective, members: int) -> float:
 def _with_numbers(engine: CollectiveSpec, protocol: ProtocolSpec) -> CollectiveSpec:
     """The engine as it is with one protocol for everything."""
     point = engine.ladder.default[0].model_copy(update={"rate": protocol.rate})
-    ladder = engine.ladder.model_construct(default=[point])
+    ladder = BandwidthCurves(default=[point])
     return engine.model_copy(update={
         "startup": protocol.startup, "startup_per_peer": protocol.startup_per_peer, "ladder": ladder,
         "rate_per_core": None, "protocols": {}})  # fmt: skip

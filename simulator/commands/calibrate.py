@@ -42,9 +42,9 @@ def kernels(folder: Path, machine: str | None, chip: str | None, framework: str 
     Numbers that a fit finds are printed, in SI units, and not written anywhere: the files in topologies/ have theirs
     with their sources.
 
-    With --chip and --framework all kernel families of that library are fitted on its tables for the chip, aiconfigurator/
-    systems/CHIP/KIND/FRAMEWORK/VERSION/*.parquet. A line has a family's errors in decode sizes (up to 256 tokens) and in
-    prefill sizes, and the median error on rows that the search had to do without.
+    With --chip and --framework all kernel families of that library are fitted on its tables for the chip,
+    aiconfigurator/systems/CHIP/KIND/FRAMEWORK/VERSION/*.parquet. A line has a family's errors in decode sizes (up to
+    256 tokens) and in prefill sizes, and the median error on rows that the search had to do without.
 
     \b
     Examples:
@@ -82,15 +82,15 @@ def kernels(folder: Path, machine: str | None, chip: str | None, framework: str 
 
 @calibrate.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--machine", metavar="NAME", help="Only this machine: dgx_a100, dgx_h100, dgx_h200, dgx_b200, gb200_nvl72.")
+@click.option("--machine", metavar="NAME", help="Only dgx_a100, dgx_h100, dgx_h200, dgx_b200 or gb200_nvl72.")
 @click.option("--only", metavar="ENGINE", help="Only engines with this in their name, with * for any text.")
 @click.option("--fit", "out", type=click.Path(path_type=Path), metavar="FILE",
               help="Fit the engines of --machine again and write them to FILE, a part of a machine.")
 @options.as_json
 def collectives(folder: Path, machine: str | None, only: str | None, out: Path | None, as_json: bool) -> None:
-    """Say how far engines of collectives are from measured ones, by kind, number of GPUs and size; with --fit, fit them.
+    """Say how far engines of collectives are from measured ones, by kind, number of GPUs and size; or fit them.
 
-    FOLDER holds tables as systems/data of ai-dynamo/aiconfigurator has them: h100_sxm/comm/nccl/2.29.2/nccl_perf.parquet.
+    FOLDER is systems/data of ai-dynamo/aiconfigurator, with tables as h100_sxm/comm/nccl/2.29.2/nccl_perf.parquet.
     A line has the rows compared, the median of the relative errors, and the error that nine in ten rows are within.
 
     \b
@@ -112,7 +112,8 @@ def collectives(folder: Path, machine: str | None, only: str | None, out: Path |
         if machine is None:
             raise InputError("--fit needs --machine: a part is of one chip")
         out.write_text(tables.fitted_part(folder, machine, only), encoding="utf-8")
-        return click.echo(f"{out}: written")
+        click.echo(f"{out}: written")
+        return
     found = []
     for name in [machine] if machine else tables.CHIPS:
         for one in tables.compare(folder, name, only):
@@ -145,8 +146,6 @@ def _library(folder: Path, chip: str | None, framework: str | None, version: str
             lines.append(line)
             if not as_json:
                 click.echo(str(line))
-    if all(line.found is None for line in lines):
-        raise InputError(f"{folder} has no table of {framework} on {chip}")
     if write is not None:
         write.write_text(written(library, lines), encoding="utf-8")
     if as_json:

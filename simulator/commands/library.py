@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import redirect_stdout
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
@@ -98,7 +98,7 @@ def machines(as_json: bool) -> None:
     from simulator.spec.load import load_machine
     from simulator.spec.parts import part_names
 
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in paths.names("topologies"):
         spec, parts = load_machine(name), part_names(paths.find("topologies", name))
         rows.append({"name": name, "title": spec.title, "ranks": spec.dies, "extends": parts,

@@ -31,7 +31,8 @@ class LiveReplay(Replay):
         self._flags: dict[tuple[int, str], JournalRow] = {}  # set by hosts, and seen by their GPUs
         self._spinning: dict[tuple[int, str], tuple[Npu, int]] = {}
         nics = cards(self.network, nic, self.fabric, self.capacities, self.npus, journal)
-        self.hosts = {rank: Host(self.env, nics[rank], costs, rank, journal, self._seen) for rank in self.npus}
+        self.hosts = {rank: Host(self.env, nics[rank], costs, rank, journal, self._seen, self._requests(rank))
+                      for rank in self.npus}
         self.proxies = {rank: self.env.process(proxy(host)) for rank, host in self.hosts.items()}
         for npu in self.npus.values():
             npu.meet = self._meet
@@ -43,6 +44,11 @@ class LiveReplay(Replay):
             raise RunError(self._deadlock([]))
         return makespan_ps
 
+    def _requests(self, rank: int) -> list[Any]:
+        """What the program of a rank asks its host for, in launch order."""
+        flags = (task.work for task in self.tasks(rank) if isinstance(task.work, Flag))
+        return [flag.request for flag in flags if flag.request is not None]
+
     def _meet(self, npu: Npu, index: int) -> None:
         work: Any = self.tasks(npu.rank)[index].work
         if not isinstance(work, Flag):
@@ -50,7 +56,7 @@ class LiveReplay(Replay):
             return
         if work.kind == "set_flag":
             self._finish(npu, index, work, self.env.now)
-            self.hosts[npu.rank].from_gpu(work.flag, JournalRow(npu.rank, self._kernel(npu.rank, index)), work.watched)
+            self.hosts[npu.rank].from_gpu(work, JournalRow(npu.rank, self._kernel(npu.rank, index)))
             return
         there = self._flags.get((npu.rank, work.flag))
         if there is None:

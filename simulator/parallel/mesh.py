@@ -1,7 +1,8 @@
 """The mesh of ranks that a model is spread over: named axes, the groups that follow, and what does not divide.
 
 Ranks are numbered from the inside out: tensor, context, data, pipeline. A stage (all ranks but the pipeline's) has
-``tp x cp x dp`` ranks; its experts lie on ``ep`` of them, and ``tp x cp x dp / ep`` neighbours split each expert.
+``tp x cp x dp`` ranks; its experts lie on ``ep`` places, and ``tp x cp x dp / ep`` neighbours split each expert. With
+``replicas`` a stage is cut into so many blocks that have all experts each.
 
 Worked example, tp=2, dp=4, ep=4: eight ranks; attention has four groups of two, (0, 1), (2, 3), ...; experts have four
 places of two ranks each, so that ranks 0, 2, 4, 6 exchange tokens with each other, and 1, 3, 5, 7.
@@ -30,6 +31,7 @@ class Mesh(BaseModel):
     cp: PositiveInt = Field(1, description="context parallelism: ranks that split the cached tokens of a request")
     dp: PositiveInt = Field(1, description="data parallelism of attention: groups with requests of their own")
     ep: PositiveInt = Field(1, description="expert parallelism: places of experts; the rest of a stage splits each")
+    replicas: PositiveInt = Field(1, description="blocks of a stage that have all experts each, on `ep` places")
     pp: PositiveInt = Field(1, description="pipeline parallelism: stages of neighbouring layers")
     o_proj: PositiveInt | None = Field(None, description="ranks that split the output projection (none: tp x cp)")
     dense: PositiveInt | None = Field(None, description="ranks that split a dense FFN (none: tp x cp)")
@@ -57,6 +59,11 @@ class Mesh(BaseModel):
         return self.stage * self.pp
 
     @property
+    def block(self) -> int:
+        """Ranks of a stage that have all experts together."""
+        return self.stage // self.replicas
+
+    @property
     def routed_places(self) -> int:
         """Places that hold routed experts."""
         return self.ep - self.shared_places
@@ -64,7 +71,7 @@ class Mesh(BaseModel):
     @property
     def expert_tensor(self) -> int:
         """Neighbours that split each expert."""
-        return self.stage // self.ep
+        return self.block // self.ep
 
     def split(self, module: str) -> int:
         """How many ranks split a placed module's weights."""
@@ -88,18 +95,22 @@ def groups_of(mesh: Mesh) -> dict[str, list[tuple[int, ...]]]:
     """The groups of ranks by name.
 
     world: all. stage: of one pipeline stage. tensor: those that work on the same requests. cp: those of them that
-    split the cached tokens of the same heads. ep: those that exchange tokens. pipe: counterparts in all stages. o_proj,
-    dense, shared, head, embedding: those that split the module.
+    split the cached tokens of the same heads. block: those that have all experts together; ep: those of them that
+    exchange tokens. pipe: counterparts in all stages. o_proj: those that split the output projection, each with what
+    a block of neighbours ("heads") has of the heads. dense, shared, head, embedding: those that split the module.
     """
-    ranks, stage = mesh.ranks, mesh.stage
+    ranks, stage, o_proj = mesh.ranks, mesh.stage, mesh.split("o_proj")
     return {
         "world": blocks(ranks, ranks),
         "stage": blocks(ranks, stage),
         "tensor": blocks(ranks, mesh.tensor),
         "cp": strided(ranks, mesh.tensor, mesh.tp),
-        "ep": strided(ranks, stage, mesh.expert_tensor),
+        "block": blocks(ranks, mesh.block),
+        "ep": strided(ranks, mesh.block, mesh.expert_tensor),
         "pipe": strided(ranks, ranks, stage),
         **{name: blocks(ranks, mesh.split(name), f"layout.{name}") for name in PLACED},
+        "heads": blocks(ranks, max(mesh.tensor // o_proj, 1)),
+        "o_proj": strided(ranks, max(mesh.tensor, o_proj), max(mesh.tensor // o_proj, 1)),
     }
 
 
@@ -109,16 +120,17 @@ def strided(ranks: int, size: int, step: int) -> list[tuple[int, ...]]:
 
 
 def coordinates_of(mesh: Mesh, rank: int) -> dict[str, int]:
-    """Where a rank is: stage, dp, cp, tp, its place among those of an expert exchange, and whether that is one of the
-    shared expert's."""
+    """Where a rank is: stage, dp, cp, tp, its block of experts, its place among those of an expert exchange, and
+    whether that is one of the shared expert's."""
     inside, place = rank % mesh.stage, place_of(mesh, rank)
     return {"stage": rank // mesh.stage, "dp": inside // mesh.tensor, "cp": inside // mesh.tp % mesh.cp,
-            "tp": inside % mesh.tp, "place": place, "shared_place": int(place >= mesh.routed_places)}  # fmt: skip
+            "tp": inside % mesh.tp, "block": inside // mesh.block, "place": place,
+            "shared_place": int(place >= mesh.routed_places)}  # fmt: skip
 
 
 def place_of(mesh: Mesh, rank: int) -> int:
     """Among those that exchange tokens."""
-    return rank % mesh.stage // mesh.expert_tensor
+    return rank % mesh.block // mesh.expert_tensor
 
 
 def check(mesh: Mesh, model: Model) -> None:
@@ -129,22 +141,25 @@ def check(mesh: Mesh, model: Model) -> None:
 
 def _own_mistakes(mesh: Mesh) -> Iterator[str]:
     """Where axes contradict each other."""
-    if mesh.stage % mesh.ep:
-        yield f"ep={mesh.ep} places do not divide the {mesh.stage} ranks of a stage; {_divisors(mesh.stage)} would"
+    if mesh.stage % (mesh.ep * mesh.replicas):
+        places = f"ep={mesh.ep} places" + (f" x replicas={mesh.replicas}" if mesh.replicas > 1 else "")
+        yield f"{places} do not divide the {mesh.stage} ranks of a stage; {_divisors(mesh.stage)} would"
     if mesh.shared_places >= mesh.ep:
         yield f"shared_places={mesh.shared_places} of ep={mesh.ep} leave no place for routed experts"
     for name in PLACED:
         split = mesh.split(name)
         if mesh.stage % split:
             yield f"{name}={split} does not divide the {mesh.stage} ranks of a stage; {_divisors(mesh.stage)} would"
-        elif split not in (1, mesh.tensor) and mesh.tensor > 1:
+        elif name == "o_proj" and mesh.tensor > 1 and mesh.tensor % split:
+            yield f"{name}={split} does not divide tp x cp = {mesh.tensor}; {_divisors(mesh.tensor)} would"
+        elif name != "o_proj" and split not in (1, mesh.tensor) and mesh.tensor > 1:
             yield f"{name}={split}: with tp x cp = {mesh.tensor} it may be 1 or {mesh.tensor}"
 
 
 def _mistakes(mesh: Mesh, model: Model) -> Iterator[str]:
     """Where a mesh does not divide a model."""
-    if mesh.shared_places and any(isinstance(layer.feed_forward, Experts) and not layer.feed_forward.shared_intermediate
-                                  for layer in model.layers):
+    mixed = [one.feed_forward for one in model.layers if isinstance(one.feed_forward, Experts)]
+    if mesh.shared_places and not all(one.shared_intermediate for one in mixed):
         yield f"shared_places={mesh.shared_places}: {model.name} has no shared expert; leave shared_places out"
     sizes: Mapping[tuple[str, int, str, int], None] = dict.fromkeys(_sizes(mesh, model))
     for axis, ranks, what, size in sizes:
@@ -170,7 +185,7 @@ def _sizes(mesh: Mesh, model: Model) -> Iterator[tuple[str, int, str, int]]:
         if isinstance(ffn, Dense):
             yield "dense", mesh.split("dense"), "columns of the dense FFN", ffn.intermediate
             continue
-        yield "tp x cp x dp / ep", mesh.expert_tensor, "columns of an expert", ffn.intermediate
+        yield "tp x cp x dp / ep / replicas", mesh.expert_tensor, "columns of an expert", ffn.intermediate
         if not mesh.shared_places:  # else slots that are left over hold copies
             yield "ep", mesh.ep, "experts, redundant ones counted,", ffn.routed + mesh.redundant * mesh.ep
         if ffn.shared_intermediate:

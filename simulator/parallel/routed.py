@@ -1,13 +1,16 @@
 """Which rows go to which experts of which rank: even or drawn, with redundant slots; every rank finds the same.
 
 Up to `SAMPLE` tokens draw their experts one by one without replacement (`choices`), so that as many experts are touched
-as in truth; of more tokens every source draws how many rows go to each expert (multinomial).
+as in truth; of more tokens every source draws how many rows go to each expert (multinomial), or, where there is one
+source alone, `ENOUGH` of them stand for all.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import TypeAlias
 
 from simulator import np
 from simulator.model.choices import blocks_of, chosen_by_source, even_rows
@@ -18,19 +21,31 @@ from simulator.model.transformer import Experts
 from simulator.program.task import SizeTable
 
 SAMPLE = 4096
+ENOUGH = 2048  # of more tokens of one source, chance moves no expert's share by much
+
+Draw: TypeAlias = "Callable[[Routed], np.ndarray]"
 
 
 @dataclass(frozen=True)
 class Routing:
     """skew: of a power law that experts are drawn from, None: even. seed: of the draws. places: ranks, or groups of
-    ranks, with whole routed experts. redundant: slots of each place beyond those that hold every expert once. shared:
-    places behind them with the shared expert, which every token chooses: they get tokens evenly."""
+    ranks, with whole routed experts. redundant: slots of each place beyond those that hold every expert once. block: of
+    experts, whose tokens draw for themselves. draw: how [source, expert] rows are drawn with a skew (None: as above).
+    shared: places behind them with the shared expert, which every token chooses: they get tokens evenly.
+    """
 
     skew: float | None
     seed: int
     places: int
     redundant: int = 0
+    block: int = 0
+    draw: Draw | None = None
     shared: int = 0
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Where its draws begin."""
+        return (self.seed, self.block) if self.block else (self.seed,)
 
 
 @dataclass(frozen=True)
@@ -54,11 +69,17 @@ class Routed:
         e, skew = self.experts, self.routing.skew
         if skew is None:
             return np.array([even_rows(sum(self.tokens), e.routed, e.per_token)])
+        if self.routing.draw is not None:
+            check_skew(e.routed, e.per_token, skew)
+            return self.routing.draw(self)
+        seed, total = (*self.routing.seeds, self.layer), sum(self.tokens)
+        if total <= SAMPLE or len(self.tokens) == 1:
+            sample = self.tokens if len(self.tokens) > 1 else (min(total, ENOUGH),)
+            # those of a later micro-batch are further tokens with the same popularity
+            tokens, limits = (self.number * sum(sample), *sample), (e.groups, e.groups_per_token)
+            drawn = chosen_by_source(tokens, e.routed, e.per_token, skew, seed, *limits)[1:]
+            return np.rint(drawn * total / sum(sample)).astype(int) if sample != self.tokens else drawn
         check_skew(e.routed, e.per_token, skew)
-        seed, total = (self.routing.seed, self.layer), sum(self.tokens)
-        if total <= SAMPLE:  # those of a later micro-batch are further tokens with the same popularity
-            tokens, limits = (self.number * total, *self.tokens), (e.groups, e.groups_per_token)
-            return chosen_by_source(tokens, e.routed, e.per_token, skew, seed, *limits)[1:]
         random = np.random.default_rng((*seed, self.number + 1))
         popularity = _popularity(self.experts, self.routing, self.layer)
         return np.stack([random.multinomial(own * e.per_token, popularity) for own in self.tokens])
@@ -113,15 +134,14 @@ def routed(experts: Experts, tokens: tuple[int, ...], routing: Routing, layer: i
 class Together:
     """The tokens of all sources, routed by one draw of what arrives in all; every source sends an equal share of it.
 
-    A draw per source adds up to the same; this is as many times quicker as there are sources. group: which of the
-    groups that exchange tokens among themselves.
+    A draw per source adds up to the same; this is as many times quicker as there are sources.
     """
 
     load: ExpertLoad
     tokens: tuple[int, ...]
     layer: int
     number: int
-    group: int = 0
+    block: int = 0
 
     @property
     def even(self) -> bool:
@@ -131,7 +151,7 @@ class Together:
     @cached_property
     def rows(self) -> tuple[tuple[int, ...], ...]:
         """Rows for every expert slot of every place."""
-        return self.load.rows(sum(self.tokens), self.layer, self.number, self.group)
+        return self.load.rows(sum(self.tokens), self.layer, self.number, self.block)
 
     def sizes(self, row_bytes: float) -> SizeTable:
         """Bytes that every source sends to every place."""
@@ -152,4 +172,4 @@ def _popularity(experts: Experts, routing: Routing, layer: int) -> np.ndarray:
     """Of every expert of a layer, as `chosen_by_source` finds it with this seed."""
     if routing.skew is None:
         return np.full(experts.routed, 1.0 / experts.routed)
-    return power_law(experts.routed, routing.skew, np.random.default_rng((routing.seed, layer)))
+    return power_law(experts.routed, routing.skew, np.random.default_rng((*routing.seeds, layer)))

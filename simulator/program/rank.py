@@ -7,6 +7,7 @@ program that never asks who it is costs one recording however many ranks run it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -53,6 +54,7 @@ class Rank:
         self._priority: dict[str, int] = {}
         self._waits: dict[str, list[int]] = {}
         self._last: dict[str, int] = {}
+        self._given: Counter[str] = Counter()
 
     # who am I -------------------------------------------------------------------------------------------------------
 
@@ -156,9 +158,14 @@ class Rank:
         last = Prefetch(weights, size_bytes / pieces, rate_bytes_per_s, size_bytes)
         return self.launch(last, f"prefetch {weights}")
 
-    def set_flag(self, name: str, flag: str, watched: bool = False) -> Event:
-        """The host can see `flag` once everything before it in the current stream has ended."""
-        return self.launch(Flag("set_flag", flag, watched=watched), name)
+    def set_flag(self, name: str, flag: str, watched: bool = False, request: object = None) -> Event:
+        """The host can see `flag` once everything before it in the current stream has ended, and what it asks for."""
+        return self.launch(Flag("set_flag", flag, watched=watched, request=request), name)
+
+    def new_name(self, name: str) -> str:
+        """This name, numbered from its second use on: of what a recording has once, as flags."""
+        self._given[name] += 1
+        return name if self._given[name] == 1 else f"{name} again {self._given[name] - 1}"
 
     def wait_flag(self, name: str, flag: str, cores: tuple[tuple[str, int], ...] = ()) -> Event:
         """What follows in the current stream starts once the host has set `flag`."""

@@ -91,13 +91,15 @@ class Flag:
     """One flag, set once. kind: "set_flag" (by the stream, for the host) or "wait_flag" (set by the host).
 
     cores: what a kernel that spins on the flag holds meanwhile, as ((pool, count), ...). watched: the host learns of it
-    through its watcher of unified memory, instead of polling a flag over PCIe.
+    through its watcher of unified memory, instead of polling a flag over PCIe. request: what the host is asked for by
+    this flag, if anything (`live.host.Request`).
     """
 
     kind: str
     flag: str
     cores: tuple[tuple[str, int], ...] = ()
     watched: bool = False
+    request: Any = field(default=None, hash=False, repr=False)
 
     def __str__(self) -> str:
         held = ", ".join(f"{count} {pool}" for pool, count in self.cores)

@@ -179,3 +179,8 @@ class MachineSpec(TomlTable):
     def dies(self) -> int:
         """How many dies the whole machine has."""
         return prod(level.size.count for level in self.fabric)
+
+    @property
+    def node_dies(self) -> int:
+        """How many of them reach each other below the outermost level; all, where there is one level alone."""
+        return prod(level.size.count for level in self.fabric[:-1] or self.fabric)

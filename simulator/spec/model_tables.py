@@ -76,6 +76,7 @@ class PrecisionSpec(TomlTable):
     head: WeightDtype = "bf16"
     embedding: WeightDtype = "bf16"
     router: WeightDtype = "bf16"
+    kv_b: WeightDtype | None = None
     drafts: WeightDtype = "bf16"
     kv: CacheDtype = "bf16"
     source: str

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from simulator import paths
 from simulator.paths import did_you_mean
 from simulator.spec.typed_toml import SpecError, line, read
-from simulator.units import Quantity
 
 PARTS = "topologies/parts"
 _WANTED = "the name of a machine or part, the path of a .toml file, or a list of them"
@@ -172,7 +171,7 @@ def _said(path: Path, key: tuple[str, ...], one: _Part, other: _Part) -> Iterato
 
 def _shown(value: Any) -> str:
     if isinstance(value, dict) and "unit" in value:
-        return str(Quantity.model_construct(**{"value": value.get("value"), "unit": value["unit"]}))
+        return f"{value.get('value')} {value['unit']}".removesuffix(" 1")
     if isinstance(value, list):
         return f"a list of {len(value)}"
     return "a table" if isinstance(value, dict) else repr(value)

@@ -1,4 +1,4 @@
-"""The ways in which a library of collectives goes about one kind of them, of which it takes the fastest for each size."""
+"""The ways in which a library of collectives goes about a kind of them; it takes the fastest for each size."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class ProtocolSpec(TomlTable):
     """An algorithm with latencies and a rate of its own: NCCL's LL or Simple, a kernel that sums in one shot or two.
 
     kind, algorithm: as those of a collective. startup + startup_per_peer x peers is the latency of each of its parts
-    (an AllReduce of shards has two). rate: on the wire, one way per rank. up_to: the largest buffer that the library
-    sends this way (left out: any), in bytes of a whole AllReduce, of what a rank has after an AllGather or before a
-    ReduceScatter, or of what it sends in an All2All, its own part included.
+    (an AllReduce of shards has two). rate: on the wire, one way per rank. up_to, above: the largest buffer that the
+    library sends this way, and the largest that it does not (left out: any), in bytes of a whole AllReduce, of what a
+    rank has after an AllGather or before a ReduceScatter, or of what it sends in an All2All, its own part included.
     """
 
     kind: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
@@ -27,3 +27,9 @@ class ProtocolSpec(TomlTable):
     startup_per_peer: Seconds
     rate: BytesPerSecond
     up_to: Bytes | None = None
+    above: Bytes | None = None
+
+    def takes(self, buffer_bytes: float) -> bool:
+        """Whether the library may send a buffer of this size this way."""
+        low, high = self.above.si if self.above else -1.0, self.up_to.si if self.up_to else float("inf")
+        return low < buffer_bytes <= high

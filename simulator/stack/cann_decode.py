@@ -20,6 +20,7 @@ from simulator.stack.gpu import value_dim
 
 Kernels = list[tuple[str, Work]]
 VECTOR_PER_CUBE = 2
+DTYPES = ("int8", "bf16")
 
 
 @dataclass(frozen=True)
@@ -27,20 +28,22 @@ class CannDecode:
     """What may differ between systems on this stack.
 
     attention: kernel family of latent attention. fused_prolog: what stands before it is one kernel (MLAProlog).
-    quantises: blocks whose norm is followed by a kernel that quantises; a fused dispatch does so itself. in_l2: modules
-    whose weights may be found in L2. cached_bytes: the first so many of the cache that a prefetch may have left there.
-    fractal: rows that a cube core multiplies at once, in wholes of which a fused dispatch leaves those of an expert.
+    quantises: the norm before the experts is followed by a kernel that quantises; a fused dispatch does so itself.
+    in_l2: modules whose weights may be found in L2. cached_bytes: the first so many of the cache that a prefetch may
+    have left there. fractal: rows that a cube core multiplies at once; a dispatch leaves those of an expert in wholes.
     """
 
     name: str = "cann_decode"
     attention: str = "mla_attention"
     fused_prolog: bool = True
-    quantises: tuple[str, ...] = ("dense", "gate")
+    quantises: bool = True
     in_l2: tuple[str, ...] = ("attention", "dense", "gate", "shared", "experts")
     cached_bytes: float = 0.0
     fractal: int = 16
     wire_bytes: float = 1.0  # of a value that is gathered or dispatched: INT8
+    scale_bytes: float = 4.0
     norm_in_all_reduce: bool = False
+    fuses_shared: bool = False
     engines: tuple[str, ...] = ("aiv_small", "sdma")
     reducing_engines: tuple[str, ...] = ()
     algorithm: str = "direct"
@@ -50,27 +53,45 @@ class CannDecode:
         return _cached([("embedding.lookup", ops.copy(tokens * model.hidden))])
 
     def norm(self, model: Model, tokens: int, block: str) -> Kernels:
-        """Residual add and RMSNorm before a block, and its quantisation where that is a kernel of its own."""
+        """Residual add and RMSNorm before a block; that before the experts quantises for the shared one, too."""
         work = ops.rms_norm(tokens, model.hidden) if block == "head" else ops.add_rms_norm(tokens, model.hidden)
-        dtype = model.precision.dense if block == "dense" else model.precision.experts
-        quantised = _quantise(block, tokens, model.hidden, dtype) if block in self.quantises else []
+        experts = block == "gate" and self.quantises
+        quantised = _quantise(block, tokens, model.hidden, model.precision.experts) if experts else []
         return _cached([(f"{block}.norm", work), *quantised])
 
+    def pack(self, model: Model, tokens: int, block: str) -> Kernels:
+        """What quantises hidden states before they are gathered, where their norm has not."""
+        dtype = {"attention": model.precision.attention, "dense": model.precision.dense}.get(block, "")
+        return _cached(_quantise(block, tokens, model.hidden, dtype))
+
     def attend(self, model: Model, attention: Attention, batch: MicroBatch, tp: int, cp: int) -> Kernels:
-        """From normed tokens to what this rank's heads give; with cp, of 1/cp of the cached tokens of each request."""
-        if batch.prompts:
-            raise InputError(f"{self.name} has kernels of decode alone, and there are prompts to prefill")
+        """From what `inputs` gave to this rank's heads; with cp, of 1/cp of the cached tokens of each request."""
         seen = tuple((count, -(-keys // cp)) for count, keys in batch.decodes)
+        if not seen:
+            return []
         if isinstance(attention, Grouped):
-            return _cached(self._grouped(model, attention, batch.tokens, seen, tp))
+            return _cached(self._grouped(attention, batch.tokens, seen, tp))
         heads, own = attention.heads // tp, sum(count for count, _ in seen)
         back = ops.batched_gemm(own, heads, attention.v_dim, attention.kv_lora, weights=self._named("absorb_v"))
         core = ops.latent_attention(seen, heads, attention.kv_lora, attention.rope_dim, self.attention)
         if early := min(self.cached_bytes, core.streamed_bytes):
             core = replace(core, streamed_bytes=core.streamed_bytes - early, weight_bytes=early,
                            weights=self._named("cache"))  # fmt: skip
-        return _cached([*self._prolog(model, attention, batch.tokens, heads),
-                        *([("attention.core", core), ("attention.absorb_v", back)] if seen else [])])
+        return _cached([("attention.core", core), ("attention.absorb_v", back)])
+
+    def inputs(self, model: Model, attention: Attention, tokens: int, tp: int, packed: bool) -> Kernels:
+        """From normed hidden states to this rank's heads of queries in the latent space, or of queries, keys and
+        values, and the write to the cache. MLAProlog quantises by itself."""
+        if isinstance(attention, Latent):
+            return _cached(self._prolog(model, attention, tokens, attention.heads // tp))
+        dtype, width = model.precision.attention, _width(attention, tp)
+        return _cached([*([] if packed else _quantise("attention", tokens, model.hidden, dtype)),
+                        ("attention.qkv", ops.gemm(tokens, width, model.hidden, dtype, weights=self._named("qkv"))),
+                        ("attention.norm_rope_cache", ops.copy(tokens * width))])
+
+    def latents(self, attention: Latent) -> list[tuple[str, int]]:
+        """Prefill alone gathers latents."""
+        raise InputError(f"{self.name} has kernels of decode alone, where no latents are gathered")
 
     def _prolog(self, model: Model, a: Latent, tokens: int, heads: int) -> Kernels:
         """Down projections, norms, query up-projection, absorption, RoPE and the cache, as one kernel or many."""
@@ -89,18 +110,13 @@ class CannDecode:
             return parts
         return [("attention.prolog", ops.fused("mla_prolog", "gemm", tuple(work for _, work in parts), name("prolog")))]
 
-    def _grouped(self, model: Model, a: Grouped, tokens: int, seen: tuple[tuple[int, int], ...], tp: int) -> Kernels:
-        """Queries, keys and values as one product, norms, rotation and cache in one pass, attention."""
-        heads, kv_heads, dtype = a.heads // tp, max(a.kv_heads // tp, 1), model.precision.attention
-        width = (heads * (1 + a.gated) + 2 * kv_heads) * a.head_dim
+    def _grouped(self, a: Grouped, tokens: int, seen: tuple[tuple[int, int], ...], tp: int) -> Kernels:
+        """Attention, and its gate if there is one."""
+        heads, kv_heads = a.heads // tp, max(a.kv_heads // tp, 1)
         met = tuple((count, min(keys, a.window) if a.window else keys) for count, keys in seen)
         core = ops.grouped_attention(met, heads, kv_heads, a.head_dim, a.head_dim, "gqa_attention")
         size = 2.0 * tokens * heads * a.head_dim
-        return [*_quantise("attention", tokens, model.hidden, dtype),
-                ("attention.qkv", ops.gemm(tokens, width, model.hidden, dtype, weights=self._named("qkv"))),
-                ("attention.norm_rope_cache", ops.copy(tokens * width)),
-                *([("attention.core", core)] if seen else []),
-                *([("attention.gate", ops.passes(2 * size, size))] if a.gated else [])]
+        return [("attention.core", core), *([("attention.gate", ops.passes(2 * size, size))] if a.gated else [])]
 
     def merge(self, tokens: int, width: int, parts: int) -> Kernels:
         """Partial results of attention over `parts` of the cached tokens, put together for `width` values per token."""
@@ -112,10 +128,11 @@ class CannDecode:
         product = ops.gemm(tokens, model.hidden, width, dtype, weights=self._named("o"))
         return _cached([*_quantise("attention.o", tokens, width, dtype), ("attention.o", product)])
 
-    def dense(self, model: Model, dense: Dense, tokens: int, shards: int) -> Kernels:
-        """1/shards of the columns of a dense FFN on quantised tokens."""
-        rows, width = (tokens,), dense.intermediate // shards
-        return self._ffn("dense", rows, width, model.hidden, model.precision.dense, dense.gated)
+    def dense(self, model: Model, dense: Dense, tokens: int, shards: int, packed: bool) -> Kernels:
+        """1/shards of the columns of a dense FFN."""
+        width, dtype = dense.intermediate // shards, model.precision.dense
+        return [*([] if packed else self.pack(model, tokens, "dense")),
+                *self._ffn("dense", (tokens,), width, model.hidden, dtype, dense.gated)]
 
     def route(self, model: Model, experts: Experts, tokens: int) -> Kernels:
         """Router in FP32 and top-k."""
@@ -123,14 +140,22 @@ class CannDecode:
         return _cached([("gate.router", ops.gemm(tokens, experts.routed, model.hidden, "fp32", "fp32", name)),
                         ("gate.top_k", ops.passes(2.0 * scores, scores))])
 
-    def shared(self, model: Model, experts: Experts, tokens: int, shards: int) -> Kernels:
+    def to_rows(self, model: Model, experts: Experts, tokens: int) -> Kernels:
+        """Nothing: a fused dispatch takes tokens as they are."""
+        return []
+
+    def split_sizes(self, experts: Experts) -> Kernels:
+        """Nothing: sizes stay on the device."""
+        return []
+
+    def shared(self, model: Model, experts: Experts, tokens: int, shards: int, packed: bool) -> Kernels:
         """1/shards of the shared experts' columns on quantised tokens, if there are any."""
         width = experts.shared_intermediate // shards
         return self._ffn("shared", (tokens,), width, model.hidden, model.precision.shared) if width else []
 
     def experts(self, model: Model, experts: Experts, tokens: int, rows: Sequence[int], shards: int) -> Kernels:
         """1/shards of the columns of the local experts on the rows of each, out of `tokens` that are here: sorted and
-        selected before, summed up to tokens behind. 0: rows lie in whole fractals as a fused dispatch has put them."""
+        selected before, summed up to tokens behind. 0: rows came by themselves, a fused dispatch's in whole fractals."""
         width, dtype, hidden = experts.intermediate // shards, model.precision.experts, model.hidden
         if not tokens:
             whole = tuple(-(-count // self.fractal) * self.fractal for count in rows)
@@ -142,7 +167,7 @@ class CannDecode:
                 ("finalize.zero", ops.cached(ops.passes(0.0, sums))),
                 ("finalize.sum", ops.passes(sums / 2.0, sums))]
 
-    def finalize(self, model: Model, experts: Experts, tokens: int) -> Kernels:
+    def finalize(self, model: Model, experts: Experts, tokens: int, by_row: bool) -> Kernels:
         """The shared expert's results added to the routed ones', if there is one."""
         size = 2.0 * tokens * model.hidden
         return _cached([("finalize.add_shared", ops.passes(2.0 * size, size))]) if experts.shared_intermediate else []
@@ -195,4 +220,20 @@ def _cached(kernels: Kernels) -> Kernels:
     return [(name, ops.cached(work)) for name, work in kernels]
 
 
-STACK = CannDecode()
+def _width(a: Grouped, tp: int) -> int:
+    """Columns of the product that gives queries (and their gate), keys and values of a rank."""
+    return (a.heads // tp * (1 + a.gated) + 2 * max(a.kv_heads // tp, 1)) * a.head_dim
+
+
+def decoding(model: Model, phase: str) -> CannDecode:
+    """Kernels of decode for this model, whose activations are sent as its layers take them; InputError for another
+    phase, or where a module is in a precision without kernels."""
+    if phase != "decode":
+        raise InputError(f"kernels cann_decode are of decode alone: batch.phase={phase} has none in this generation")
+    precision, mixed = model.precision, any(isinstance(layer.feed_forward, Experts) for layer in model.layers)
+    parts = ("attention", *(("experts", "shared") if mixed else ()), "dense")
+    if wrong := [f"{part}={getattr(precision, part)}" for part in parts if getattr(precision, part) not in DTYPES]:
+        raise InputError(f"{model.name}: {', '.join(wrong)}: these kernels take {' or '.join(DTYPES)}; set "
+                         "knobs.precision, as all=int8")  # fmt: skip
+    sent = precision.experts if mixed else precision.dense
+    return CannDecode() if sent == "int8" else CannDecode(wire_bytes=2.0, scale_bytes=0.0)

@@ -4,13 +4,14 @@ Every piece is a list of (name, work) in launch order for one rank's shard. Fami
 generation: ``gemm_DTYPE`` is the framework's linear layer, with the quantisation of its input; ``context_attention``
 and ``generation_attention`` (``context_mla``, ``generation_mla``) are its attention operators; ``grouped_gemm_DTYPE``
 between ``experts_sort`` and ``experts_sum`` are its routed experts. What one stack fuses and another launches by itself
-is said by `GpuStack`. Activations stay in L2 while they are small.
+is said by `GpuStack`. Activations stay in L2 while they are small, and a later micro-batch may find weights there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from simulator.die.kernels import Work
 from simulator.model import ops
@@ -19,8 +20,22 @@ from simulator.model.transformer import Attention, Dense, Experts, Grouped, Late
 
 Kernels = list[tuple[str, Work]]
 
+BLOCK = 128  # elements that share an FP8 scale
 IN_L2_BYTES = 16e6
 """Activations of a kernel that the next one finds in L2: less than half of the smallest L2, 40 MB of an A100."""
+
+
+class AttentionFamilies(NamedTuple):
+    """Kernel families of attention: absorbed latent and grouped-query decode, prompts of latent and of grouped-query
+    attention."""
+
+    latent: str = "generation_mla"
+    grouped: str = "generation_attention"
+    latent_prompts: str = "context_mla"
+    grouped_prompts: str = "context_attention"
+
+
+LIBRARY = AttentionFamilies()
 
 
 @dataclass(frozen=True)
@@ -29,14 +44,24 @@ class GpuStack:
 
     norm_in_all_reduce: residual add and RMSNorm are part of the AllReduce before them. rope: the kernels between the
     query/key/value projection and attention, by name; none where attention rotates and writes the cache itself.
+    quantises: a kernel of its own quantises the input of each FP8 product, per block of 128; else its family includes
+    that. fuses_shared: where every rank has a slice of every expert, the shared one is a choice more of every token.
+    l2_bytes: activations of a kernel stay in L2 up to so many. logit_bytes: of a logit that is sampled from.
     """
 
     name: str
     norm_in_all_reduce: bool
     rope: tuple[str, ...]
     wire_bytes: float = 2.0  # of an activation that is gathered or dispatched: BF16
+    scale_bytes: float = 0.0
+    names_weights: bool = True
     engines: tuple[str, ...] = ("nccl",)  # what drives collectives, by preference
     algorithm: str = "auto"
+    families: AttentionFamilies = LIBRARY
+    quantises: bool = False
+    fuses_shared: bool = False
+    l2_bytes: float = IN_L2_BYTES
+    logit_bytes: float = 4.0
 
     @property
     def reducing_engines(self) -> tuple[str, ...]:
@@ -46,145 +71,188 @@ class GpuStack:
     def embed(self, model: Model, tokens: int, shards: int) -> Kernels:
         """Rows of the embedding; a shard of it gives zeros for tokens that are not its own."""
         size = 2.0 * tokens * model.hidden
-        return known([("embedding.lookup", ops.passes(size / shards, size))])
+        return self.in_l2([("embedding.lookup", ops.passes(size / shards, size))])
 
     def norm(self, model: Model, tokens: int, block: str) -> Kernels:
-        """Residual add and RMSNorm before a block, or before the head."""
-        return known([(f"{block}.norm", ops.add_rms_norm(tokens, model.hidden))])
+        """Residual add and RMSNorm before a block."""
+        return self.in_l2([(f"{block}.norm", ops.add_rms_norm(tokens, model.hidden))])
+
+    def pack(self, model: Model, tokens: int, block: str) -> Kernels:
+        """What quantises hidden states before they are gathered: nothing, they go in BF16."""
+        return []
+
+    def inputs(self, model: Model, attention: Attention, tokens: int, tp: int, packed: bool) -> Kernels:
+        """From normed hidden states to this rank's heads of queries, keys and values, or to the latents of all."""
+        dtype = model.precision.attention
+        if isinstance(attention, Latent):
+            latents = attention.q_lora + attention.cached_values
+            return self.in_l2([*self.linear("attention.qkv_a", tokens, latents, model.hidden, dtype),
+                               ("attention.qkv_a.norm", ops.rms_norm(tokens, latents))])
+        return self.in_l2(self.linear("attention.qkv", tokens, _qkv_width(attention, tp), model.hidden, dtype))
+
+    def latents(self, attention: Latent) -> list[tuple[str, int]]:
+        """What is gathered between `inputs` and `attend` where latents are: name and values per token."""
+        return [("attention.gather_latents", attention.q_lora + attention.cached_values)]
 
     def attend(self, model: Model, attention: Attention, batch: MicroBatch, tp: int, cp: int) -> Kernels:
-        """From normed tokens to what this rank's heads give; with cp, of 1/cp of the cached tokens of each request."""
+        """From what `inputs` gave to this rank's heads; with cp, of 1/cp of the cached tokens of each request."""
         if isinstance(attention, Latent):
-            return known(self._latent(model, attention, batch, tp, cp))
-        return known(self._grouped(model, attention, batch, tp, cp))
+            return self.in_l2(self._latent(model, attention, batch, tp, cp))
+        return self.in_l2(self._grouped(model, attention, batch, tp, cp))
 
     def _grouped(self, model: Model, a: Grouped, batch: MicroBatch, tp: int, cp: int) -> Kernels:
         heads, kv_heads, tokens = a.heads // tp, max(a.kv_heads // tp, 1), batch.tokens
-        width, dtype = (heads * (1 + a.gated) + 2 * kv_heads) * a.head_dim, model.precision.attention
-        kernels = [linear("attention.qkv", tokens, width, model.hidden, dtype)]
-        kernels += [(f"attention.{name}", ops.copy(tokens * width)) for name in self.rope]
+        kernels = self.rotated(a, tokens, tp)
         kv = model.precision.kv
         if batch.decodes:
             seen = tuple((queries, -(-_seen(a, keys) // cp)) for queries, keys in batch.decodes)
             kernels.append(("attention.core", ops.grouped_attention(seen, heads, kv_heads, a.head_dim, a.head_dim,
-                                                                    "generation_attention", kv)))  # fmt: skip
+                                                                    self.families.grouped, kv)))  # fmt: skip
         if batch.prompts:
-            core = ops.flash_attention(_windowed(_own(batch.prompts, cp), a.window), heads, a.head_dim, a.head_dim,
-                                       "context_attention", kv, kv_heads)
-            kernels.append(("attention.prompts", core))
-        if a.gated:
-            kernels.append(("attention.gate", ops.passes(4.0 * tokens * heads * a.head_dim,
-                                                         2.0 * tokens * heads * a.head_dim)))  # fmt: skip
-        return kernels
+            prompts = windowed(own_queries(batch.prompts, cp), a.window)
+            family = self.families.grouped_prompts
+            core = ops.flash_attention(prompts, heads, a.head_dim, a.head_dim, family, kv, kv_heads)
+            kernels.append(("attention.flash", core))
+        return [*kernels, *self.gate(a, tokens, tp)]
+
+    def rotated(self, a: Grouped, tokens: int, tp: int) -> Kernels:
+        """Rotation of queries and keys, and the write to the cache, where attention does not do so itself."""
+        return [(f"attention.{name}", ops.copy(tokens * _qkv_width(a, tp))) for name in self.rope]
+
+    def gate(self, a: Grouped, tokens: int, tp: int) -> Kernels:
+        """What the heads give times its gate, if there is one."""
+        size = 2.0 * tokens * a.heads // tp * a.head_dim
+        return [("attention.gate", ops.passes(2 * size, size))] if a.gated else []
 
     def _latent(self, model: Model, a: Latent, batch: MicroBatch, tp: int, cp: int) -> Kernels:
         heads, tokens, dtype = a.heads // tp, batch.tokens, model.precision.attention
         latent, qk_dim = a.kv_lora + a.rope_dim, a.nope_dim + a.rope_dim
-        kernels = [linear("attention.qkv_a", tokens, a.q_lora + latent, model.hidden, dtype),
-                   ("attention.qkv_a.norm", ops.rms_norm(tokens, a.q_lora + latent)),
-                   linear("attention.q_b", tokens, heads * qk_dim, a.q_lora or model.hidden, dtype)]
+        kernels = self.linear("attention.q_b", tokens, heads * qk_dim, a.q_lora or model.hidden, dtype)
         if batch.decodes:
             queries = sum(count for count, _ in batch.decodes)
             seen = tuple((count, -(-keys // cp)) for count, keys in batch.decodes)
             kernels += [
                 ("attention.absorb_k", ops.batched_gemm(queries, heads, a.kv_lora, a.nope_dim)),
                 ("attention.rope_cache", ops.copy(queries * (heads * a.rope_dim + latent))),
-                ("attention.core", ops.latent_attention(seen, heads, a.kv_lora, a.rope_dim, "generation_mla",
+                ("attention.core", ops.latent_attention(seen, heads, a.kv_lora, a.rope_dim, self.families.latent,
                                                         model.precision.kv)),
                 ("attention.absorb_v", ops.batched_gemm(queries, heads, a.v_dim, a.kv_lora)),
             ]  # fmt: skip
         if batch.prompts:
             new, keys = sum(count for count, _ in batch.prompts), sum(count + had for count, had in batch.prompts)
             kernels += [
-                linear("attention.kv_b", keys, heads * (a.nope_dim + a.v_dim), a.kv_lora, dtype),
+                *self.linear("attention.kv_b", keys, heads * (a.nope_dim + a.v_dim), a.kv_lora, dtype),
                 ("attention.prompt_rope_cache", ops.copy(new * (heads * (a.rope_dim + qk_dim) + latent))),
-                ("attention.prompts", ops.flash_attention(_windowed(_own(batch.prompts, cp), 0), heads, qk_dim, a.v_dim,
-                                                          "context_mla")),
+                ("attention.flash", ops.flash_attention(windowed(own_queries(batch.prompts, cp), 0), heads, qk_dim,
+                                                        a.v_dim, self.families.latent_prompts)),
             ]  # fmt: skip
         return kernels
 
     def output(self, model: Model, attention: Attention, tokens: int, shards: int) -> Kernels:
         """What 1/shards of the heads give, back to the hidden size."""
         width = attention.heads * value_dim(attention) // shards
-        return known([linear("attention.o", tokens, model.hidden, width, model.precision.attention)])
+        return self.in_l2(self.linear("attention.o", tokens, model.hidden, width, model.precision.attention))
 
     def merge(self, tokens: int, width: int, parts: int) -> Kernels:
         """Partial results of attention over `parts` of the cached tokens, put together for `width` values per token."""
         if not tokens:
             return []
-        return known([("attention.merge_parts", ops.passes(2.0 * parts * tokens * width, 2.0 * tokens * width))])
+        return self.in_l2([("attention.merge_parts", ops.passes(2.0 * parts * tokens * width, 2.0 * tokens * width))])
 
     def cores(self, count: int) -> dict[str, int]:
         """So many cores of a stream of its own, by pool."""
         return {"sm": count}
 
-    def dense(self, model: Model, dense: Dense, tokens: int, shards: int) -> Kernels:
+    def dense(self, model: Model, dense: Dense, tokens: int, shards: int, packed: bool) -> Kernels:
         """1/shards of the columns of a dense FFN."""
-        return known(gated(model, "dense", tokens, dense.intermediate // shards, model.precision.dense, dense.gated))
+        return self.in_l2(self.gated(model, "dense", tokens, dense.intermediate // shards, model.precision.dense,
+                                     dense.gated))
 
     def route(self, model: Model, experts: Experts, tokens: int) -> Kernels:
         """Router and top-k of these tokens."""
         scores = 4.0 * tokens * experts.routed
-        return known([linear("gate.router", tokens, experts.routed, model.hidden, model.precision.router),
-                      ("gate.top_k", ops.passes(scores, 8.0 * tokens * experts.per_token))])  # fmt: skip
+        return self.in_l2([*self.linear("gate.router", tokens, experts.routed, model.hidden, model.precision.router),
+                           ("gate.top_k", ops.passes(scores, 8.0 * tokens * experts.per_token))])  # fmt: skip
 
-    def shared(self, model: Model, experts: Experts, tokens: int, shards: int) -> Kernels:
+    def to_rows(self, model: Model, experts: Experts, tokens: int) -> Kernels:
+        """What makes the rows that are sent out of tokens: nothing, the exchange does."""
+        return []
+
+    def split_sizes(self, experts: Experts) -> Kernels:
+        """What makes the sizes that the host reads out of exchanged counts: nothing, it reads the counts."""
+        return []
+
+    def shared(self, model: Model, experts: Experts, tokens: int, shards: int, packed: bool) -> Kernels:
         """1/shards of the shared experts' columns, if there are any."""
         width = experts.shared_intermediate // shards
-        return known(gated(model, "shared", tokens, width, model.precision.shared)) if width else []
+        return self.in_l2(self.gated(model, "shared", tokens, width, model.precision.shared)) if width else []
 
     def experts(self, model: Model, experts: Experts, tokens: int, rows: Sequence[int], shards: int) -> Kernels:
-        """1/shards of the columns of the local experts on the rows of each, out of `tokens` that are here: sorted
-        before, summed up behind. 0: rows lie where a fused dispatch has put them for their experts."""
+        """1/shards of the columns of the local experts on the rows of each, out of `tokens` that are here (0: rows came
+        by themselves)."""
         width, total, dtype = experts.intermediate // shards, sum(rows), model.precision.experts
         if not total:
             return []
-        each = tuple(rows)
-        read, sorted_bytes = 2.0 * tokens * model.hidden, 2.0 * total * model.hidden
-        sort = Work("experts_sort", kind="vector", dtype="fp32", rows=each, read_bytes=read, write_bytes=sorted_bytes)
-        products = [
-            ("experts.gate_up", ops.grouped_gemm(each, 2 * width, model.hidden, dtype)),
+        each, here = tuple(rows), tokens or total
+        return self.in_l2([
+            ("experts.sort", ops.sort_rows(here, each, model.hidden)),
+            *self.grouped("experts.gate_up", each, 2 * width, model.hidden, dtype),
             ("experts.silu", ops.passes(4.0 * total * width, 2.0 * total * width)),
-            ("experts.down", ops.grouped_gemm(each, model.hidden, width, dtype)),
-        ]
-        if not tokens:
-            return in_l2(products)
-        return in_l2([("experts.sort", sort), *products, ("experts.sum", ops.passes(sorted_bytes, read))])
+            *self.grouped("experts.down", each, model.hidden, width, dtype),
+            ("experts.sum", ops.passes(2.0 * total * model.hidden, 2.0 * here * model.hidden)),
+        ])  # fmt: skip
 
-    def finalize(self, model: Model, experts: Experts, tokens: int) -> Kernels:
+    def finalize(self, model: Model, experts: Experts, tokens: int, by_row: bool) -> Kernels:
         """The shared expert's results added to the routed ones', if there is one."""
         size = 2.0 * tokens * model.hidden
-        return known([("finalize.add_shared", ops.passes(2 * size, size))]) if experts.shared_intermediate else []
+        return self.in_l2([("finalize.add_shared", ops.passes(2 * size, size))]) if experts.shared_intermediate else []
 
     def head(self, model: Model, rows: int, shards: int) -> Kernels:
-        """Logits of these rows for 1/shards of the vocabulary."""
-        return known([linear("head.logits", rows, -(-model.vocabulary // shards), model.hidden, model.precision.head)])
+        """Logits of normed rows for 1/shards of the vocabulary."""
+        columns = -(-model.vocabulary // shards)
+        return self.in_l2(self.linear("head.logits", rows, columns, model.hidden, model.precision.head))
 
     def best(self, model: Model, rows: int, shards: int) -> Kernels:
         """Nothing: all logits are gathered."""
         return []
 
     def sample(self, model: Model, rows: int, candidates: int) -> Kernels:
-        """A token for each row out of so many logits of all rows, FP32."""
-        return known([("head.sample", ops.passes(4.0 * candidates, 8.0 * rows))])
+        """A token of each row out of so many logits of all rows."""
+        return self.in_l2([("head.sample", ops.passes(self.logit_bytes * candidates, 8.0 * rows))])
 
     def project(self, model: Model, tokens: int) -> Kernels:
         """Into a draft layer: norms of the hidden state and of the sampled token's embedding, one product of both."""
-        return known([("draft.norm", ops.rms_norm(tokens, 2 * model.hidden)),
-                      linear("draft.project", tokens, model.hidden, 2 * model.hidden, model.precision.drafts)])
+        return self.in_l2([("draft.norm", ops.rms_norm(tokens, 2 * model.hidden)),
+                           *self.linear("draft.project", tokens, model.hidden, 2 * model.hidden,
+                                        model.precision.drafts)])  # fmt: skip
 
+    def linear(self, name: str, tokens: int, n: int, k: int, dtype: str) -> Kernels:
+        """A linear layer, [tokens, k] x [k, n]."""
+        return self.grouped(name, (tokens,), n, k, dtype)
 
-def linear(name: str, tokens: int, n: int, k: int, dtype: str) -> tuple[str, Work]:
-    """A framework's linear layer, [tokens, k] x [k, n]; its family includes the quantisation of the input."""
-    return name, ops.gemm(tokens, n, k, dtype)
+    def grouped(self, name: str, rows: tuple[int, ...], n: int, k: int, dtype: str) -> Kernels:
+        """One product for each group of rows, after the quantisation of their input where that is a kernel."""
+        if not self.quantises or not dtype.startswith("fp8"):
+            return [(name, ops.grouped_gemm(rows, n, k, dtype))]
+        total = sum(rows)
+        quantise = ops.passes(2.0 * total * k, total * k * (1.0 + 4.0 / BLOCK))
+        return [(f"{name}.quantise", quantise), (name, ops.grouped_gemm(rows, n, k, "fp8"))]
 
+    def gated(self, model: Model, block: str, tokens: int, width: int, dtype: str, two: bool = True) -> Kernels:
+        """An FFN of `width` columns: gate and up in one product, SiLU of one times the other, down."""
+        first, copies = (f"{block}.gate_up", 2) if two else (f"{block}.up", 1)
+        return [*self.linear(first, tokens, copies * width, model.hidden, dtype),
+                (f"{block}.silu", ops.passes(2.0 * copies * tokens * width, 2.0 * tokens * width)),
+                *self.linear(f"{block}.down", tokens, model.hidden, width, dtype)]
 
-def gated(model: Model, block: str, tokens: int, width: int, dtype: str, two: bool = True) -> Kernels:
-    """An FFN of `width` columns: gate and up in one product, SiLU of one times the other, down."""
-    first, copies = (f"{block}.gate_up", 2) if two else (f"{block}.up", 1)
-    return [linear(first, tokens, copies * width, model.hidden, dtype),
-            (f"{block}.silu", ops.passes(2.0 * copies * tokens * width, 2.0 * tokens * width)),
-            linear(f"{block}.down", tokens, model.hidden, width, dtype)]
+    def in_l2(self, kernels: Kernels) -> Kernels:
+        """These kernels, with activations that stay in L2 where they are small, and weights known to L2 by name."""
+        found = []
+        for name, work in kernels:
+            small = work.read_bytes + work.write_bytes <= self.l2_bytes
+            known = replace(work, weights=name) if self.names_weights and work.weight_bytes else work
+            found.append((name, ops.cached(known) if small else known))
+        return found
 
 
 def value_dim(attention: Attention) -> int:
@@ -192,15 +260,10 @@ def value_dim(attention: Attention) -> int:
     return attention.v_dim if isinstance(attention, Latent) else attention.head_dim
 
 
-def in_l2(kernels: Kernels) -> Kernels:
-    """These kernels, with activations that stay in L2 where they are small."""
-    return [(name, ops.cached(work) if work.read_bytes + work.write_bytes <= IN_L2_BYTES else work)
-            for name, work in kernels]
-
-
-def known(kernels: Kernels) -> Kernels:
-    """These kernels as `in_l2`, and their weights known to L2 by the kernel's name."""
-    return [(name, replace(work, weights=name) if work.weight_bytes else work) for name, work in in_l2(kernels)]
+def _qkv_width(attention: Grouped, tp: int) -> int:
+    """Values per token of a rank's queries (with their gate), keys and values."""
+    own = attention.heads // tp * (1 + attention.gated) + 2 * max(attention.kv_heads // tp, 1)
+    return own * attention.head_dim
 
 
 def _seen(attention: Grouped, keys: int) -> int:
@@ -208,7 +271,7 @@ def _seen(attention: Grouped, keys: int) -> int:
     return min(keys, attention.window) if attention.window else keys
 
 
-def _own(prompts: Sequence[tuple[int, int]], cp: int) -> list[tuple[int, int]]:
+def own_queries(prompts: Sequence[tuple[int, int]], cp: int) -> list[tuple[int, int]]:
     """(new tokens, tokens before) of a rank's queries: with cp ranks each has a piece of the front of every prompt and
     one of its end, so that all have as much to do; these are the first rank's."""
     if cp == 1:
@@ -217,7 +280,7 @@ def _own(prompts: Sequence[tuple[int, int]], cp: int) -> list[tuple[int, int]]:
     return [piece for size, new, before in pieces for piece in ((size, before), (size, before + new - size))]
 
 
-def _windowed(prompts: Sequence[tuple[int, int]], window: int) -> tuple[tuple[int, int, bool], ...]:
+def windowed(prompts: Sequence[tuple[int, int]], window: int) -> tuple[tuple[int, int, bool], ...]:
     """(queries, keys, causal) of new tokens after cached ones. Under a window only the first `window` tokens see fewer
     keys than it holds: a triangle of them, and a band of `window` keys for each of the rest."""
     found: list[tuple[int, int, bool]] = []

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from simulator.die.kernels import Work
 from simulator.errors import InputError
 from simulator.model.micro_batch import MicroBatch
-from simulator.model.transformer import Attention, Dense, Experts, Model
-from simulator.stack import cann_decode, sglang, trtllm, vllm
+from simulator.model.transformer import Attention, Dense, Experts, Latent, Model
+from simulator.stack import cann, cann_decode, pplx, sglang, sglang_2025, trtllm, vllm
 
 Kernels = list[tuple[str, Work]]
 
@@ -18,11 +19,15 @@ Kernels = list[tuple[str, Work]]
 class Stack(Protocol):
     """Kernels of the pieces of a transformer on one rank, in launch order; `shards` ranks split a module's weights.
 
-    Where a kernel names its weights (`Work.weights`), a later micro-batch may find them in L2, or a prefetch.
+    Where a kernel names its weights (`Work.weights`), those of a later micro-batch may find them in L2.
 
-    wire_bytes: of a value that is gathered or dispatched. norm_in_all_reduce: residual add and norm are part of the
-    AllReduce before them. engines, reducing_engines: what drives collectives, and AllReduce, by preference; algorithm:
-    of the first.
+    wire_bytes: of a value that is gathered or dispatched. scale_bytes: of a token's scale where it is dispatched by
+    itself (0: with the token). packed: hidden states were quantised before they were gathered. by_row: every row that
+    an expert gave comes back by itself, not in the sum of its token. norm_in_all_reduce: residual add and norm are part
+    of the AllReduce before them. best: of a shard's logits, where these are gathered instead of all (none: all are);
+    candidates: what is sampled from, over all rows. fuses_shared: where every rank has a slice of every expert, the shared one is a choice
+    more of every token, and has no kernels of its own. engines, reducing_engines: what drives collectives, and
+    AllReduce, by preference; algorithm: of the first.
     """
 
     @property
@@ -30,7 +35,11 @@ class Stack(Protocol):
     @property
     def wire_bytes(self) -> float: ...
     @property
+    def scale_bytes(self) -> float: ...
+    @property
     def norm_in_all_reduce(self) -> bool: ...
+    @property
+    def fuses_shared(self) -> bool: ...
     @property
     def engines(self) -> tuple[str, ...]: ...
     @property
@@ -39,16 +48,21 @@ class Stack(Protocol):
     def algorithm(self) -> str: ...
     def embed(self, model: Model, tokens: int, shards: int) -> Kernels: ...
     def norm(self, model: Model, tokens: int, block: str) -> Kernels: ...
+    def pack(self, model: Model, tokens: int, block: str) -> Kernels: ...
+    def inputs(self, model: Model, attention: Attention, tokens: int, tp: int, packed: bool) -> Kernels: ...
+    def latents(self, attention: Latent) -> list[tuple[str, int]]: ...
     def attend(self, model: Model, attention: Attention, batch: MicroBatch, tp: int, cp: int) -> Kernels: ...
     def merge(self, tokens: int, width: int, parts: int) -> Kernels: ...
     def output(self, model: Model, attention: Attention, tokens: int, shards: int) -> Kernels: ...
-    def dense(self, model: Model, dense: Dense, tokens: int, shards: int) -> Kernels: ...
+    def dense(self, model: Model, dense: Dense, tokens: int, shards: int, packed: bool) -> Kernels: ...
     def route(self, model: Model, experts: Experts, tokens: int) -> Kernels: ...
-    def shared(self, model: Model, experts: Experts, tokens: int, shards: int) -> Kernels: ...
+    def to_rows(self, model: Model, experts: Experts, tokens: int) -> Kernels: ...
+    def split_sizes(self, experts: Experts) -> Kernels: ...
+    def shared(self, model: Model, experts: Experts, tokens: int, shards: int, packed: bool) -> Kernels: ...
     def experts(
         self, model: Model, experts: Experts, tokens: int, rows: Sequence[int], shards: int
     ) -> Kernels: ...
-    def finalize(self, model: Model, experts: Experts, tokens: int) -> Kernels: ...
+    def finalize(self, model: Model, experts: Experts, tokens: int, by_row: bool) -> Kernels: ...
     def head(self, model: Model, rows: int, shards: int) -> Kernels: ...
     def best(self, model: Model, rows: int, shards: int) -> Kernels: ...
     def sample(self, model: Model, rows: int, candidates: int) -> Kernels: ...
@@ -56,7 +70,18 @@ class Stack(Protocol):
     def cores(self, count: int) -> dict[str, int]: ...
 
 
-STACKS: dict[str, Stack] = {one.STACK.name: one.STACK for one in (vllm, sglang, trtllm, cann_decode)}
+def _always(stack: Stack, model: Model, phase: str) -> Stack:
+    """The same for every model and phase."""
+    return stack
+
+
+STACKS: dict[str, Callable[[Model, str], Stack]] = {
+    **{one.STACK.name: partial(_always, one.STACK) for one in (vllm, sglang, sglang_2025, trtllm, pplx)},
+    "cann_decode": cann_decode.decoding,
+    "cann_2025": cann.deployed,
+    "cann_recipes": cann.recipes,
+}
+"""By the beginning of a generation's name: what runs a model in a phase ("decode", "prefill", "mixed")."""
 
 
 def labelled(kernels: Kernels, layer: int) -> Kernels:
@@ -71,9 +96,10 @@ def _labelled(work: Work, layer: int) -> Work:
     return replace(work, weights=named, parts=tuple(_labelled(part, layer) for part in work.parts))
 
 
-def stack_of(generation: str) -> Stack:
-    """The stack of a software generation, whose name begins with the stack's; InputError says which there are."""
-    found = [stack for name, stack in STACKS.items() if generation == name or generation.startswith(f"{name}_")]
+def stack_of(generation: str, model: Model, phase: str) -> Stack:
+    """The stack of a software generation, whose name begins with the stack's (the longest that does), as it runs a model
+    in a phase; InputError says which there are, or why it cannot."""
+    found = [name for name in STACKS if generation == name or generation.startswith(f"{name}_")]
     if not found:
         raise InputError(f"kernels '{generation}': no stack of that name is known; there are {', '.join(STACKS)}")
-    return found[0]
+    return STACKS[max(found, key=len)](model, phase)

@@ -169,8 +169,9 @@ KnobsT = TypeVar("KnobsT", bound=BaseModel, covariant=True)
 @dataclass(frozen=True)
 class Case(Generic[BatchT, LayoutT, KnobsT]):
     """What a rank program may read: the model, ranks, batch, layout, routing, knobs, the seed of all draws, how much
-    memory of a rank can be used, the software generation of its kernels, and what drives collectives between how many
-    neighbours. A workload says which of these it reads: `Case[Prompts, Layout, Knobs]`.
+    memory of a rank can be used, the software generation of its kernels, what drives collectives between how many
+    neighbours, and how many ranks reach each other below the outermost level of its fabric (a node). A workload says
+    which of these it reads: `Case[Prompts, Layout, Knobs]`.
     """
 
     read_model: Callable[[], Model]
@@ -185,6 +186,7 @@ class Case(Generic[BatchT, LayoutT, KnobsT]):
     usable_bytes: float = inf
     kernels: str = ""
     engines: Mapping[str, int] = field(default_factory=dict)
+    node_ranks: int = 1
 
     @cached_property
     def model(self) -> Model:
@@ -210,7 +212,8 @@ class Workload(NamedTuple):
     program: records one rank. groups: the case's groups of ranks. coordinates: what a rank may ask about itself
     beside its number. memory: items that the fullest rank keeps in HBM. measures: metrics from the makespan in seconds.
     live: what the host of every rank does beside it: a generator of a `live.host.Host` and the case, which reacts to
-    time (then every rank is simulated by itself). readings: metrics from the columns of the timeline.
+    time (then every rank is simulated by itself). readings: metrics from the columns of the timeline. has_hosts:
+    whether hosts take part in this case, where there is a `live`.
     """
 
     program: Callable[[Rank, Case], None]
@@ -220,6 +223,7 @@ class Workload(NamedTuple):
     measures: Callable[[Case, float], Mapping[str, float]] = lambda case, seconds: {}
     live: Callable[[Any, Case], Any] | None = None
     readings: Callable[[Case, Mapping[str, Any]], Mapping[str, float]] | None = None
+    has_hosts: Callable[[Case], bool] = lambda case: True
 
 
 class Scenario(Part):
@@ -312,4 +316,4 @@ class Scenario(Part):
         parts = {name: reads.part(name, getattr(self, name)) for name in ("batch", "layout", "routing", "knobs")}
         return Case(lambda: reads.model(self.transformer()), lambda: reads.shapes(self.shapes()), self.cards, ranks,
                     **parts, seed=seed, usable_bytes=usable_bytes, kernels=self.kernels,
-                    engines={name: machine.reach(name) for name in machine.collectives})
+                    engines={name: machine.reach(name) for name in machine.collectives}, node_ranks=machine.node_dies)

@@ -141,7 +141,7 @@ def simulate(scenario: Scenario, *, ranks: str = "roles", seed: int = 0, exchang
     lowering = Lowering(ready.fabric, ready.machine.collectives, exchange, ready.world.groups)
     changing = schedules(scenario.rate_changes, ready.fabric)
     roles = unfolded(ready.world)
-    live = scenario.workload.live
+    live = scenario.workload.live if scenario.workload.has_hosts(ready.case) else None
     if ranks == "roles" and live is None:
         roles = find_roles(ready.world, lowering, lambda key: rate_of(key, ready.machine, ready.fabric), changing)
     timeline = Timeline(scenario.name)
@@ -149,7 +149,7 @@ def simulate(scenario: Scenario, *, ranks: str = "roles", seed: int = 0, exchang
     sizes = {name: len(instances[0]) for name, instances in ready.world.groups.items()}
     compiler = Compiler(ready.machine, scenario.kernels, sizes)
     if record:
-        _add_ranks(timeline, ready, roles, compiler)
+        _add_ranks(timeline, ready, roles, compiler, shared=live is None)
     total = sum(ready.world.programs[rank].launches for rank in roles.leaders)
     watch = kept if progress is None else _Reporting(kept, total, progress)
     replay = (LiveReplay if live else Replay)(ready.world, compiler, ready.fabric, lowering, roles, watch, changing)
@@ -171,11 +171,11 @@ def simulate(scenario: Scenario, *, ranks: str = "roles", seed: int = 0, exchang
     return result
 
 
-def _add_ranks(timeline: Timeline, ready: Prepared, roles: Roles, compiler: Compiler) -> None:
+def _add_ranks(timeline: Timeline, ready: Prepared, roles: Roles, compiler: Compiler, shared: bool) -> None:
     known: dict[int, StaticTasks] = {}
     for rank, count in sorted(roles.multiplicity.items()):
         program = ready.world.programs[rank]
-        if id(program) not in known or ready.scenario.workload.live:  # live processes add rows of their own
+        if id(program) not in known or not shared:  # live processes add rows of their own
             known[id(program)] = StaticTasks(**compiler.columns(program))
         timeline.add_rank(rank, known[id(program)], count)
 

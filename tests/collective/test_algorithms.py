@@ -12,26 +12,29 @@ from simulator.errors import NoSuchName
 from simulator.fabric.graph import Fabric
 from simulator.program.task import ALGORITHMS, Collective
 from simulator.spec.load import load_machine
+from tests.die.machines import gpu_nodes
 
 MACHINE = load_machine("atlas_a2")
 MEMBERS = tuple(range(16))  # two nodes
+ONE_SWITCH = gpu_nodes()
 TO_ALL = [(kind, name) for kind, name in TABLE if kind.startswith("all") or kind == "reduce_scatter"]
 
 
 def test_programs_may_use_the_names_of_the_table() -> None:
-    assert ALGORITHMS["all_reduce"] == ["direct", "hierarchical", "ring", "one_shot"]
+    assert ALGORITHMS["all_reduce"] == ["direct", "hierarchical", "ring", "one_shot", "nvls", "auto"]
     assert {(kind, name) for kind, names in ALGORITHMS.items() for name in names} == set(TABLE)
 
 
 @pytest.mark.parametrize(("kind", "name"), TO_ALL)
 def test_a_rank_puts_on_the_wire_and_through_its_memory_what_its_transfers_move(kind: str, name: str) -> None:
     collective = Collective(kind, "world", "sdma", 16_000, algorithm=name)
-    engine = MACHINE.collectives["sdma"]
+    machine, members = (ONE_SWITCH, MEMBERS[:8]) if name == "nvls" else (MACHINE, MEMBERS)
+    engine = machine.collectives["sdma"]
     moved: Counter[str] = Counter()
-    for phase in Lowering(Fabric(MACHINE, 16), MACHINE.collectives).lower(collective, MEMBERS):
+    for phase in Lowering(Fabric(machine, 16), machine.collectives).lower(collective, members):
         for transfer in phase.transfers:
             moved.update({key[0]: load for key, load in transfer.loads if key[1] == 3 and key[0] in ("out", "hbm")})
-    wire_bytes, memory_bytes = amounts(collective, len(MEMBERS), engine)
+    wire_bytes, memory_bytes = amounts(collective, len(members), engine)
     assert wire_bytes == moved["out"]
     assert memory_bytes == pytest.approx(moved["hbm"], abs=32)  # whole bytes at each end of each message
 

@@ -392,3 +392,14 @@ def test_a_defect_is_one_message_and_debug_shows_where(braid: Braid, monkeypatch
     assert done.is_one_clear_message(1), done
     monkeypatch.setenv("BRAID_DEBUG", "1")
     assert "Traceback" in braid("list").err
+
+
+def test_machines_are_listed_with_their_parts_and_parts_are_not(braid: Braid) -> None:
+    listed = {row["name"]: row for row in braid("machines", "--json").json}
+    assert {"atlas_a3", "dgx_h100", "gb200_nvl72"} <= set(listed)
+    assert "h100_sxm" not in listed
+    assert {"h100_sxm", "cx7_400g"} <= set(listed["dgx_h100"]["extends"])
+    assert (listed["dgx_h100"]["ranks"], listed["atlas_a3"]["extends"]) == (512, [])
+    text = braid("machines").out
+    assert len(text.splitlines()) == len(listed)
+    assert "(h20_node, ndr_400g, cx7_400g, gdr_proxy)" in text

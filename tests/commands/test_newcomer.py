@@ -330,7 +330,7 @@ def test_what_the_library_does_not_divide_is_said_before_memory_too(
 
 EXTENDS = {
     "itself": ("extends = './itself.toml'\n", "extends: leads back to"),
-    "nobody": ("extends = 'atlas_a33'\n", "nobody.toml: extends: no machine or part 'atlas_a33' (did you mean 'atlas_a3'?)"),
+    "nobody": ("extends = 'atlas_a33'\n", "nobody.toml: extends: no machine or part 'atlas_a33' (did you mean"),
     "number": ("extends = 3\n", "number.toml: extends: got 3: the name of a machine or part, the path of a .toml"),
 }
 

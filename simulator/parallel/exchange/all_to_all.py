@@ -9,33 +9,42 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
+from simulator.errors import InputError
 from simulator.parallel.border import Form
-from simulator.parallel.exchange.task import ExpertTask, check_places
+from simulator.parallel.exchange.task import Exchange, ExpertTask
 from simulator.program.task import Collective, SizeTable
 
 
-class AllToAll:
+class AllToAll(Exchange):
     """Rows to the ranks of their experts."""
 
     needs: Form = "own"
     gives: Form = "own"
+    by_row = True
 
     def __init__(self, task: ExpertTask) -> None:
-        check_places(task, "all_to_all", whole=True)
+        check_whole(task, "all_to_all")
         self._task = task
         self._group = task.npu.group("ep")
         self._routed = task.routed(task.own)
         self._via = task.via
 
     def dispatch(self) -> None:
-        """Counts of every expert, then its rows."""
-        task, slots = self._task, len(self._routed.rows[0])
+        """Counts of every expert, then (once the host has read their sums, where it does) its rows, and their scales
+        where they go by themselves."""
+        task, stack, slots = self._task, self._task.stack, len(self._routed.rows[0])
         self._group.all_to_all("dispatch.counts", 4 * slots, self._via)
-        self._exchange("dispatch.tokens", task.model.hidden * task.stack.wire_bytes)
+        if task.settings.host_reads:
+            for name, work in stack.split_sizes(task.experts):
+                task.npu.launch(work, name)
+            task.npu.host_wait(task.npu.record(), reads=task.settings.host_reads)
+        self._exchange("dispatch.tokens", task.model.hidden * stack.wire_bytes)
+        if stack.scale_bytes:
+            self._exchange("dispatch.scales", stack.scale_bytes)
 
     def compute(self) -> None:
         """Local experts on the rows that came."""
-        self._task.launch_experts(self._task.own, lambda rows: rows)
+        self._task.launch_experts(0, self._routed.rows)
 
     def combine(self) -> None:
         """Every row back, BF16."""
@@ -49,3 +58,9 @@ class AllToAll:
         table: Callable[[], SizeTable] = cache(lambda: tuple(zip(*sizes, strict=True)) if back else sizes)
         self._task.npu.launch(Collective("all_to_all", self._group.name, self._via, sizes=table()), name)
 
+
+def check_whole(task: ExpertTask, name: str) -> None:
+    """InputError where experts are split: rows are exchanged between ranks with whole ones."""
+    if task.mesh.expert_tensor > 1:
+        raise InputError(f"exchange {name}: ep={task.mesh.ep} leaves {task.mesh.expert_tensor} ranks to split each "
+                         f"expert; with ep={task.mesh.block} all have whole ones (all_gather and all_reduce take both)")

@@ -9,19 +9,20 @@ from __future__ import annotations
 from functools import cache
 
 from simulator.parallel.border import Form
-from simulator.parallel.exchange.task import ExpertTask, check_places
-from simulator.parallel.mesh import place_of
+from simulator.parallel.exchange.all_to_all import check_whole
+from simulator.parallel.exchange.task import Exchange, ExpertTask
 from simulator.program.task import Collective
 
 
-class PutCollect:
+class PutCollect(Exchange):
     """Rows written straight to where they are needed."""
 
     needs: Form = "own"
     gives: Form = "own"
+    by_row = True
 
     def __init__(self, task: ExpertTask) -> None:
-        check_places(task, "put_collect", whole=True)
+        check_whole(task, "put_collect")
         self._task = task
         self._group = task.npu.group("ep")
 
@@ -31,28 +32,26 @@ class PutCollect:
         self._move("dispatch", task.via, task.model.hidden * task.stack.wire_bytes + task.settings.slot_bytes)
 
     def compute(self) -> None:
-        """Local experts on the rows that came, where they lie."""
-        self._task.launch_experts(self._task.own, lambda _: 0)
+        """Local experts on the rows that came."""
+        self._task.launch_experts(0, self._task.routed(self._task.own).rows)
 
     def combine(self) -> None:
-        """Results back, BF16, and summed up."""
+        """Results back, BF16."""
         task = self._task
         self._move("combine", task.settings.combine_engine or task.via, 2.0 * task.model.hidden, back=True)
 
     def _move(self, name: str, via: str, row_bytes: float, back: bool = False) -> None:
         """Write, then wait. What a rank sends to itself does not leave it."""
         task, size, own = self._task, self._group.size, self._task.own
-        rows_of = task.rows_of(own)
+        routed = task.routed(own)
 
         @cache
-        def put(leaving: int, arriving: int) -> list[tuple[str, Collective]]:
+        def put(place: int) -> list[tuple[str, Collective]]:
+            leaving, arriving = own[place] * task.copies, sum(routed.rows[place])
             ends = (arriving, leaving) if back else (leaving, arriving)
             sent, received = (int(count * row_bytes) * (size - 1) // size for count in ends)
             work = Collective("put", self._group.name, via, sent_bytes=sent, received_bytes=received)
             return [(f"{name}.write", work)]
 
-        def of_rank(rank: int) -> list[tuple[str, Collective]]:
-            return put(own[place_of(task.mesh, rank)] * task.copies, sum(rows_of(rank)))
-
-        task.launch(task.uneven, of_rank)
+        task.launch(not routed.even, put)
         self._group.collect(f"{name}.arrive", via)

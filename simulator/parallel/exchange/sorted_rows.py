@@ -6,29 +6,28 @@ and scales, which need not wait for each other; every result comes back and is s
 
 from __future__ import annotations
 
-from functools import cache
-
 from simulator.model import ops
 from simulator.parallel.border import Form
-from simulator.parallel.exchange.task import ExpertTask, check_places
-from simulator.program.task import Collective
+from simulator.parallel.exchange.all_to_all import check_whole
+from simulator.parallel.exchange.task import Exchange, ExpertTask
 
 
-class SortedRows:
+class SortedRows(Exchange):
     """Rows to the ranks of their experts."""
 
     needs: Form = "own"
     gives: Form = "own"
+    by_row = False  # what sorts and sums is of this way
 
     def __init__(self, task: ExpertTask) -> None:
-        check_places(task, "sorted_rows", whole=True)
+        check_whole(task, "sorted_rows")
         self._task, self._group = task, task.npu.group("ep")
         self._tokens, self._copies = max(task.own), max(task.own) * task.experts.per_token
 
     def dispatch(self) -> None:
         """All of it in one stream."""
         self.announce()
-        if self._task.stack.wire_bytes < 2.0:
+        if self._task.stack.scale_bytes:
             self.scales()
         self.activations()
 
@@ -41,8 +40,8 @@ class SortedRows:
         self._group.all_to_all("dispatch.counts", size, task.via, task.moving.algorithm)
 
     def scales(self) -> None:
-        """Of each row, FP32."""
-        self._send("dispatch.scales", 4)
+        """Of each row."""
+        self._send("dispatch.scales", round(self._task.stack.scale_bytes))
 
     def activations(self) -> None:
         """Of each row, as they are sent."""
@@ -50,12 +49,12 @@ class SortedRows:
 
     def compute(self) -> None:
         """Own experts on the rows that came."""
-        task, rows_of = self._task, self._task.rows_of(self._task.own)
+        task, routed = self._task, self._task.routed(self._task.own)
         hidden, wide = task.model.hidden, task.stack.wire_bytes
-        task.launch(task.uneven, lambda rank: [
-            ("experts.select", ops.cached(ops.copy(sum(rows_of(rank)) * hidden, wide)))
+        task.launch(not routed.even, lambda place: [
+            ("experts.select", ops.cached(ops.copy(sum(routed.rows[place]) * hidden, wide)))
         ])  # fmt: skip
-        task.launch_experts(task.own, lambda _: 0)
+        task.launch_experts(0, routed.rows)
 
     def combine(self) -> None:
         """Every row back, and the weighted sum of each token's."""
@@ -68,14 +67,11 @@ class SortedRows:
         """Every rank's rows to where their experts are, or back; with drawn routing as uneven as what arrives."""
         task, group = self._task, self._group
         via, algorithm = task.via, task.moving.algorithm
-        if not task.uneven and not task.mesh.shared_places:
+        routed = task.routed(task.own)
+        if routed.even and not task.mesh.shared_places:
             group.all_to_all(name, self._copies * row_bytes // group.size, via, algorithm)
             return
 
-        @cache
-        def of_group(number: int) -> Collective:
-            sizes = task.routed(task.own, number).sizes(row_bytes)
-            return Collective("all_to_all", group.name, via, sizes=tuple(zip(*sizes, strict=True)) if back else sizes,
-                              algorithm=algorithm)  # fmt: skip
-
-        task.npu.launch_by_rank(lambda rank: of_group(rank // task.mesh.ranks), name)
+        sizes = routed.sizes(row_bytes)
+        table = tuple(zip(*sizes, strict=True)) if back else sizes
+        group.all_to_all_uneven(name, table, via, algorithm)

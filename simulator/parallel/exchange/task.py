@@ -1,18 +1,18 @@
-"""What every exchange knows of the layer and micro-batch that it serves, and what it launches where ranks differ."""
+"""What every exchange knows of the layer and micro-batch that it serves, and the experts' kernels on its rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
-from typing import Literal, Protocol
+from functools import cache
+from typing import Any, Literal, Protocol
 
 from simulator.errors import InputError
 from simulator.model.expert_load import ExpertLoad
 from simulator.model.transformer import Experts, Model
 from simulator.parallel.border import Engines, Form
 from simulator.parallel.mesh import Mesh, place_of
-from simulator.parallel.routed import Routed, Routing, Together, routed, together
+from simulator.parallel.routed import Draw, Routed, Routing, Together, routed, together
 from simulator.program.rank import Rank
 from simulator.program.task import Collective
 from simulator.stack.stacks import Kernels, Stack, labelled
@@ -20,28 +20,35 @@ from simulator.stack.stacks import Kernels, Stack, labelled
 
 @dataclass(frozen=True)
 class ExchangeSettings:
-    """name: of the way (`ways`). engine, algorithm: what drives dispatch and combine, and how they go about it ("": as
-    all collectives); combine_engine: of combine alone. slot_bytes: of a written row beside its values. skew, seed: of
-    the routing. draws: rows are drawn for each source (`routed.Routed`), or for all together (`routed.Together`);
-    placement: of experts on places in these (`ExpertLoad`).
+    """name: of the way (`ways`). engine, algorithm: what drives dispatch and combine, and how it goes about it (empty: as
+    all collectives). combine_engine: of combine alone. slot_bytes: of a written row beside its values.
+
+    skew, seed, draw: of the routing (`routed.Routing`). together: rows are drawn for all sources at once
+    (`routed.Together`), and experts placed in order, or replicated and packed by their popularity. host_reads: values that the host blocks for between counts and
+    tokens, as where split sizes are given to an eager All2All (0: sizes stay on the device). own: settings of this way
+    alone (None: its defaults). node: ranks that reach each other without network cards.
     """
 
     name: str
     engine: str = ""
     skew: float | None = None
     seed: int = 0
+    host_reads: int = 0
+    draw: Draw | None = None
+    own: Any = None
+    node: int = 1
     algorithm: str = ""
     combine_engine: str = ""
     slot_bytes: float = 0.0
-    draws: Literal["by_source", "together"] = "by_source"
-    placement: Literal["in_order", "eplb"] = "eplb"
+    together: Literal["", "in_order", "eplb"] = ""
 
 
 @dataclass(frozen=True)
 class ExpertTask:
     """One MoE layer of one micro-batch on one rank.
 
-    number: of the micro-batch. tokens: of every data-parallel group, in order.
+    number: of the micro-batch. tokens: of every data-parallel group, in order. label: the micro-batch as tasks are
+    labelled with it (-1: not at all).
     """
 
     npu: Rank
@@ -54,6 +61,7 @@ class ExpertTask:
     layer: int
     number: int
     tokens: tuple[int, ...]
+    label: int = -1
 
     @property
     def via(self) -> str:
@@ -63,76 +71,104 @@ class ExpertTask:
     @property
     def moving(self) -> Engines:
         """The same with how it goes about it, for collectives of all tokens."""
-        if not self.settings.engine and not self.settings.algorithm:
-            return self.engines
-        return replace(self.engines, engine=self.via, algorithm=self.settings.algorithm or self.engines.algorithm)
+        how = self.settings.algorithm or self.engines.algorithm
+        return replace(self.engines, engine=self.via, algorithm=how)
 
     @property
     def own(self) -> tuple[int, ...]:
-        """Tokens that each rank of a stage holds of its group's: an equal share of them."""
-        return tuple(-(-tokens // self.mesh.tensor) for tokens in self.tokens for _ in range(self.mesh.tensor))
+        """Tokens that each rank of its block of experts holds of its group's: an equal share of them."""
+        held = tuple(-(-tokens // self.mesh.tensor) for tokens in self.tokens for _ in range(self.mesh.tensor))
+        return held[self._block * self.mesh.block :][: self.mesh.block]
+
+    @property
+    def _block(self) -> int:
+        """Which block of experts this is; not asked where it makes no difference."""
+        if self.mesh.replicas == 1 or (self.settings.skew is None and len(set(self.tokens)) == 1):
+            return 0
+        block = self.npu.coordinate("block")
+        assert isinstance(block, int)
+        return block
 
     @property
     def copies(self) -> int:
         """Ranks that a token goes to: those of its experts, and of the shared one where that has ranks of its own."""
         return self.experts.per_token + (self.mesh.shared_places > 0)
 
-    def routed(self, tokens: tuple[int, ...], group: int = 0) -> Routed | Together:
-        """The routing of so many tokens of every source. group: of those that exchange tokens among themselves."""
+    def routed(self, tokens: tuple[int, ...]) -> Routed | Together:
+        """The routing of so many tokens of every source."""
         mesh, how = self.mesh, self.settings
-        if how.draws == "together":
-            load = ExpertLoad(self.experts, mesh.routed_places, mesh.shared_places, how.placement, how.skew, how.seed,
+        if how.together:
+            load = ExpertLoad(self.experts, mesh.routed_places, mesh.shared_places, how.together, how.skew, how.seed,
                               mesh.redundant)  # fmt: skip
-            drawn = (self.layer, self.number, group) if how.skew is not None else (0, 0, 0)
-            return together(load, tokens, *drawn)
-        routing = Routing(how.skew, how.seed, mesh.routed_places, mesh.redundant, mesh.shared_places)
+            return together(load, tokens, *((self.layer, self.number, self._block) if how.skew is not None else (0, 0)))
+        routing = Routing(how.skew, how.seed, mesh.routed_places, mesh.redundant, self._block, how.draw,
+                          mesh.shared_places)  # fmt: skip
         return routed(self.experts, tokens, routing, self.layer, self.number)
 
-    def rows_of(self, tokens: tuple[int, ...]) -> Callable[[int], tuple[int, ...]]:
-        """By rank: rows for each of its expert slots."""
-        of_group = cache(lambda group: self.routed(tokens, group).rows)
-        return lambda rank: of_group(rank // self.mesh.ranks)[place_of(self.mesh, rank)]
-
     @property
-    def uneven(self) -> bool:
-        """Whether ranks send or get different rows."""
-        return not self.routed(self.own).even
-
-    def launch(self, uneven: bool, works_of: Callable[[int], Kernels | list[tuple[str, Collective]]]) -> None:
-        """Works by rank, where they are uneven beyond what the ranks of the shared expert differ in from the others."""
-        if not self._of_shared and uneven:  # which of both it is, is asked in any case
-            self.npu.launch_all_by_rank(works_of)
-            return
-        for name, work in works_of(self.npu.first):
-            self.npu.launch(work, name)
-
-    @cached_property
-    def _of_shared(self) -> bool:
+    def of_shared(self) -> bool:
         """Whether this rank is one of the shared expert's; asked only where there are such."""
         return bool(self.mesh.shared_places and self.npu.coordinate("shared_place"))
 
-    def launch_experts(self, tokens: tuple[int, ...], here: Callable[[int], int]) -> None:
-        """The local experts of every place on its rows of all sources' tokens. here: tokens of which the rows of so
-        many are made; 0 where rows came one by one."""
-        shards, rows_of = self.mesh.expert_tensor, self.rows_of(tokens)
-        uneven = len(set(self.routed(tokens).rows[: self.mesh.routed_places])) > 1
+    def launch(self, uneven: bool, works_of: Callable[[int], Kernels | list[tuple[str, Collective]]]) -> None:
+        """Works of every place. uneven: they differ beyond what those of the shared expert differ in from the others."""
+        of_shared = self.of_shared
+        if uneven and not of_shared:
+            self.npu.launch_all_by_rank(lambda rank: works_of(place_of(self.mesh, rank)))
+            return
+        for name, work in works_of(self.mesh.routed_places if of_shared else 0):
+            self.npu.launch(work, name)
+
+    def launch_experts(self, here: int, rows: tuple[tuple[int, ...], ...]) -> None:
+        """The local experts of every place on its rows. here: tokens on a place, of which rows are made (0: rows came
+        by themselves)."""
+        shards = self.mesh.expert_tensor
+        copies = self.experts.shared_intermediate // self.experts.intermediate if fused(self.stack, self.mesh) else 0
 
         @cache
-        def kernels(rows: tuple[int, ...]) -> Kernels:
-            made = self.stack.experts(self.model, self.experts, here(sum(rows)), rows, shards)
-            return labelled(made, self.layer)
+        def kernels(place: int) -> Kernels:
+            each = (*rows[place], *(here,) * copies)
+            return labelled(self.stack.experts(self.model, self.experts, here, each, shards), self.layer)
 
-        self.launch(uneven, lambda rank: kernels(rows_of(rank)))
+        if self.of_shared:
+            own = self.mesh.routed_places
+        elif self.settings.skew is None:  # as even as can be: all as the fullest
+            own = max(range(self.mesh.routed_places), key=lambda place: sum(rows[place]))
+        elif len(set(rows)) > 1 and all(map(sum, rows)):
+            self.npu.launch_all_by_rank(lambda rank: kernels(place_of(self.mesh, rank)))
+            return
+        else:
+            own = 0 if len(set(rows)) == 1 else place_of(self.mesh, self.npu.rank)  # one without rows
+        for name, work in kernels(own):
+            self.npu.launch(work, name)
+
+
+def check_no_shared_places(task: ExpertTask, name: str) -> None:
+    """InputError where the shared expert has places of its own, which only rows reach."""
+    if task.mesh.shared_places:
+        raise InputError(f"exchange {name}: shared_places={task.mesh.shared_places}: only all_to_all, sorted_rows and "
+                         "put_collect bring tokens to a shared expert on places of its own")  # fmt: skip
+
+
+def fused(stack: Stack, mesh: Mesh) -> bool:
+    """Whether the shared expert is a choice more of every token: every rank has a slice of every expert."""
+    return stack.fuses_shared and mesh.ep == 1
 
 
 class Exchange(Protocol):
-    """Tokens to their experts and back."""
+    """Tokens to their experts and back. Where sending and receiving are kernels of their own, each has a step of its
+    own, and other work may stand between the two; else `arrive` and `collect` are nothing. by_row: each token goes once
+    to every expert of its own, in rows sorted by expert; else whole tokens go, and sums come back."""
 
     needs: Form
     gives: Form
+    by_row: bool
 
     def dispatch(self) -> None:
         """To the ranks of their experts."""
+
+    def arrive(self) -> None:
+        """What follows in this stream has the tokens that were sent here."""
 
     def compute(self) -> None:
         """The experts."""
@@ -140,14 +176,5 @@ class Exchange(Protocol):
     def combine(self) -> None:
         """Back to where they came from."""
 
-
-def check_places(task: ExpertTask, name: str, whole: bool) -> None:
-    """InputError where an exchange cannot do with a mesh. whole: it exchanges rows between ranks with whole experts;
-    else it has no way for the shared expert alone."""
-    mesh = task.mesh
-    if whole and mesh.expert_tensor > 1:
-        raise InputError(f"exchange {name}: ep={mesh.ep} leaves {mesh.expert_tensor} ranks to split each "
-                         f"expert; with ep={mesh.stage} all have whole ones (all_gather and all_reduce take both)")
-    if not whole and mesh.shared_places:
-        raise InputError(f"exchange {name}: shared_places={mesh.shared_places}: only all_to_all and put_collect bring "
-                         "tokens to a shared expert on places of its own")  # fmt: skip
+    def collect(self) -> None:
+        """What follows in this stream has the results of its own tokens."""
