@@ -15,12 +15,14 @@ from simulator.parallel.exchange.deepep_normal import Normal
 from simulator.parallel.exchange.generic_proxy import GenericProxy, generic_proxies
 from simulator.parallel.exchange.proxy import Proxy, proxy
 from simulator.parallel.exchange.put_collect import PutCollect
+from simulator.parallel.exchange.sorted_rows import SortedRows
 from simulator.parallel.exchange.task import Exchange, ExpertTask
 
 EXCHANGES: dict[str, Callable[[ExpertTask], Exchange]] = {
     "all_reduce": AllReduce,
     "all_gather": AllGather,
     "all_to_all": AllToAll,
+    "sorted_rows": SortedRows,
     "put_collect": PutCollect,
     "proxy": Proxy,
     "generic_proxy": GenericProxy,
