@@ -6,14 +6,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 from simulator.errors import InputError
-from simulator.model.transformer import Experts, Model
+from simulator.model.transformer import Experts, Model, with_precision
 from simulator.stack.cann_decode import CannDecode, decoding
 from simulator.stack.cann_prefill import CannPrefill
 
 DEPLOYED = CannPrefill("cann_2025")
 RECIPES = CannPrefill("cann_recipes_2025", latents_apart=True)
+
+
+@cache
+def quantised(model: Model) -> Model:
+    """The model as published systems run it: INT8 weights and activations inside layers, but for the key/value
+    up-projection in BF16 and an FP32 router; embedding and head as they are."""
+    return with_precision(model, {"all": "int8", "kv_b": "bf16", "router": "fp32"})
 
 
 def deployed(model: Model, phase: str) -> CannPrefill | CannDecode:
