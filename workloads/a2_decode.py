@@ -24,10 +24,11 @@ from simulator.parallel.exchange.sorted_rows import SortedRows
 from simulator.parallel.exchange.task import ExchangeSettings
 from simulator.parallel.mesh import Mesh
 from simulator.program.rank import DEFAULT_STREAM, Event, Rank
+from simulator.stack.cann import quantised
 from simulator.stack.cann_decode import CannDecode
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Workload
-from workloads.ascend_decode import AscendKnobs, batches_of, check_drafts, kept, lengths_of, measures, model_of, passes
+from workloads.ascend_decode import AscendKnobs, batches_of, check_drafts, kept, lengths_of, measures, passes
 from workloads.forward import Forward, Tokens, tokens_of
 from workloads.prefetch import prefetching
 
@@ -66,7 +67,7 @@ Case = scenario.Case[scenario.Requests, scenario.Layout, Knobs]
 def iteration(npu: Rank, case: Case) -> None:
     """Verify, sample, draft."""
     npu.program.captured = True
-    for number, (numbers, layers, queries) in enumerate(passes(case, model_of(case))):
+    for number, (numbers, layers, queries) in enumerate(passes(case, quantised(case.model))):
         step, a = rank_of(npu, case, numbers, layers), requests_of(npu, case, queries)
         with npu.scope(layer=numbers[0] if number else -1):
             if number:
@@ -155,7 +156,7 @@ def rank_of(npu: Rank, case: Case, numbers: Sequence[int], layers: Sequence[Laye
                                 together=knobs.placement)  # fmt: skip
     stack = CannDecode(attention=knobs.attention, fused_prolog=knobs.fused_prolog, in_l2=("attention",),
                        cached_bytes=1e6 * knobs.prefetch_cache_mb, fractal=1)  # fmt: skip
-    step = Forward(npu, model_of(case), mesh_of(case), stack, Engines(knobs.engine, "direct"), exchange,
+    step = Forward(npu, quantised(case.model), mesh_of(case), stack, Engines(knobs.engine, "direct"), exchange,
                    False, ("layer",), numbers, layers)  # fmt: skip
     return prefetching(step, 1e6 * knobs.prefetch_mb, 1e9 * knobs.prefetch_gb_s)
 
@@ -200,7 +201,7 @@ def memory(case: Case) -> list[MemoryItem]:
     requests, batch, hidden = per_rank(case), case.batch, case.model.hidden
     together = requests * batch.queries * case.layout.expert_parallel * hidden
     return [
-        *kept(model_of(case), mesh_of(case), requests * (batch.prompt_tokens + batch.output_tokens)),
+        *kept(quantised(case.model), mesh_of(case), requests * (batch.prompt_tokens + batch.output_tokens)),
         ("gathered tokens and sums", "activations", together * (1 + 2 * 2)),
         ("exchange buffers", "communication", together * 3),
     ]

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from simulator.errors import InputError
 from simulator.model.layout import cached_lengths, on_ranks
 from simulator.model.micro_batch import MicroBatch
-from simulator.model.transformer import Layer, Model, with_precision
+from simulator.model.transformer import Layer, Model
 from simulator.parallel.ledger import weights_of
 from simulator.parallel.mesh import Mesh
 from simulator.study.scenario import Case, MemoryItem, Requests, decode_measures
@@ -33,12 +33,6 @@ class AscendKnobs(BaseModel):
 
 
 Served = Case[Requests, Any, Any]
-
-
-def model_of(case: Served) -> Model:
-    """INT8 weights and activations inside layers but for absorbed up-projections in BF16 and an FP32 router; embedding
-    and head as they are."""
-    return with_precision(case.model, {"all": "int8", "kv_b": "bf16", "router": "fp32"})
 
 
 def passes(case: Served, model: Model) -> Iterator[tuple[range, Sequence[Layer], int]]:

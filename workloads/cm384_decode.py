@@ -30,10 +30,11 @@ from simulator.parallel.exchange.task import ExchangeSettings
 from simulator.parallel.exchange.ways import EXCHANGES
 from simulator.parallel.mesh import Mesh, coordinates_of
 from simulator.program.rank import Rank
+from simulator.stack.cann import quantised
 from simulator.stack.cann_decode import CannDecode
 from simulator.study import scenario
 from simulator.study.scenario import Layout, MemoryItem, Workload
-from workloads.ascend_decode import AscendKnobs, batches_of, check_drafts, kept, lengths_of, measures, model_of, passes
+from workloads.ascend_decode import AscendKnobs, batches_of, check_drafts, kept, lengths_of, measures, passes
 from workloads.forward import Forward, Tokens, tokens_of
 from workloads.readings import span_us
 from workloads.schedules import one_stream, side_by_side
@@ -117,7 +118,7 @@ def iteration(npu: Rank, case: Case) -> None:
     two, held = case.knobs.micro_batches == 2, held_by(case)
     parts = case.knobs.micro_batches if max(map(len, held)) > 1 else 1  # then on the cores of a half
     with npu.stream(ATTENTION):
-        for number, (numbers, layers, queries) in enumerate(passes(case, model_of(case))):
+        for number, (numbers, layers, queries) in enumerate(passes(case, quantised(case.model))):
             step = die(npu, case, numbers, layers)
             if number and case.knobs.draft_graphs == "separate":
                 npu.launch(ops.delay("draft_graph"), "draft.graph")
@@ -138,8 +139,8 @@ def die(npu: Rank, case: Case, numbers: Sequence[int], layers: Sequence[Layer]) 
     stack = CannDecode(attention=knobs.attention, fused_prolog=knobs.fused_prolog, quantises=False)
     exchange = ExchangeSettings("put_collect", knobs.dispatch, case.routing.skew, case.seed, slot_bytes=SLOT_BYTES,
                                 combine_engine=f"{knobs.dispatch}_combine", together=case.layout.placement)
-    return Die(npu, model_of(case), case.layout.mesh(case.ranks), stack, Engines(knobs.engine, "direct"), exchange,
-               False, ("layer", "micro_batch"), numbers, layers)  # fmt: skip
+    return Die(npu, quantised(case.model), case.layout.mesh(case.ranks), stack, Engines(knobs.engine, "direct"),
+               exchange, False, ("layer", "micro_batch"), numbers, layers)  # fmt: skip
 
 
 def partition(npu: Rank, case: Case) -> None:
@@ -167,7 +168,7 @@ def exchanges(npu: Rank, case: Case) -> None:
     """Dispatches and combines of whole iterations' tokens, one after the other: with drawn routing, or each die getting
     as much as it sends."""
     npu.program.captured = True
-    model, tokens = model_of(case), whole(case, case.batch.queries)
+    model, tokens = quantised(case.model), whole(case, case.batch.queries)
     step, experts = die(npu, case, range(len(model.layers)), model.layers), experts_of(case)
     if case.routing.skew is None:
         experts = replace(experts, routed=step.mesh.ep, per_token=experts.per_token + 1)
@@ -185,7 +186,7 @@ def attentions(npu: Rank, case: Case) -> None:
     partition(npu, case)
     batch = batches_of(held_by(case), case.batch.queries)[0]
     with npu.stream(ATTENTION):
-        for numbers, layers, _ in passes(case, model_of(case)):
+        for numbers, layers, _ in passes(case, quantised(case.model)):
             step = die(npu, case, numbers, layers)
             for layer in step.layers():
                 kernels = dict(step.stack.attend(step.model, layer.attention, batch, 1, 1))
@@ -230,7 +231,7 @@ def experts_of(case: Case) -> Experts:
 
 def memory(case: Case) -> list[MemoryItem]:
     """Weights and cache of the fullest die, and buffers."""
-    model, batch, held, experts = model_of(case), case.batch, held_by(case), experts_of(case)
+    model, batch, held, experts = quantised(case.model), case.batch, held_by(case), experts_of(case)
     requests = max(map(len, held))
     fullest = max(map(sum, held)) + requests * (batch.output_tokens - batch.output_tokens // 2)
     away = requests * batch.queries * (experts.per_token + 1)
