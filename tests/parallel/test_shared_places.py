@@ -45,7 +45,7 @@ def test_the_last_places_are_the_shared_experts() -> None:
 
 
 def test_routed_ranks_do_not_keep_it() -> None:
-    alone, beside = (dict((name, size) for name, _, size in weights_of(R1, mesh, 0, False))
+    alone, beside = ({name: size for name, _, size in weights_of(R1, mesh, 0, False)}
                      for mesh in (MESH, Mesh(dp=32, ep=32)))  # fmt: skip
     assert "shared experts" not in alone
     assert beside["shared experts"] > 0
@@ -55,8 +55,8 @@ def test_routed_ranks_do_not_keep_it() -> None:
 @pytest.mark.parametrize("exchange", ["put_collect", "all_to_all", "sorted_rows"])
 def test_ranks_of_both_roles_compute_their_rows_alone(exchange: str) -> None:
     result = run(knobs__exchange=exchange)
-    routed_rank, shared_rank = result.world.programs[0], result.world.programs[35]
-    works = [{task.name: task.work for task in program.tasks if task.layer == 4} for program in (routed_rank, shared_rank)]
+    roles = result.world.programs[0], result.world.programs[35]
+    works = [{task.name: task.work for task in program.tasks if task.layer == 4} for program in roles]
     assert [len(one["experts.gate_up"].rows) for one in works] == [8, 1]
     assert all("shared.gate_up" not in one for one in works)
     assert result.header["classes"] == 2
