@@ -76,8 +76,10 @@ def run(npu: Rank, case: Case) -> None:
     where the fullest batch is larger than the largest graph. The host reads the sampled tokens of each."""
     iterations, model = iterations_of(case), model_of(case)
     npu.program.captured = requests(case) <= case.knobs.captured
-    layers = model.layers * len(iterations)
-    techniques = [GatheredWeights(npu, gathering_of(case), model, layers)] if case.knobs.sharded else []
+    techniques = []
+    if case.knobs.sharded:
+        layers = model.layers * len(iterations)
+        techniques = [GatheredWeights(npu, gathering_of(case), model, layers, case.knobs.engine)]
     order = tensor_parallel if case.knobs.attention == "tp" else data_parallel
     for iteration in iterations:
         stack, batch = stack_of(iteration), batch_of(case, iteration)

@@ -18,7 +18,6 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from simulator.errors import InputError
 from simulator.model.transformer import Latent, Model, with_precision
 from simulator.parallel.ledger import cache_bytes, weights_of
 from simulator.parallel.mesh import Mesh
@@ -51,11 +50,8 @@ def mesh_of(case: Case) -> Mesh:
 def gathering_of(case: Case) -> Gathering:
     """What FlowMLA shards; InputError where the model or its layout has no such thing to shard."""
     knobs = case.knobs
-    gathering = Gathering(knobs.sharded, knobs.shards, knobs.buffers, knobs.gather_engine, setting="knobs.sharded")
-    gathering.check(case.model)
-    if knobs.sharded and knobs.attention == "tp":
-        what = ", ".join(knobs.sharded)
-        raise InputError(f"knobs.sharded has {what}: with knobs.attention tp every rank has only its heads' part of it")
+    gathering = Gathering(modules=knobs.sharded, shards=knobs.shards, buffers=knobs.buffers, engine=knobs.gather_engine)
+    gathering.check(case.model, mesh_of(case).tensor, "knobs.sharded", "knobs.attention tp")
     return gathering
 
 

@@ -13,12 +13,14 @@ engine needs of cores and links.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field
 
 from simulator.errors import InputError
 from simulator.model.transformer import Layer, Model, weight_bytes, weight_dtype, weights
 from simulator.program.rank import Event, Rank
-from simulator.study.scenario import MemoryItem
+from simulator.study.scenario import MemoryItem, Part
 
 GATHER = "attention.gather_shards"
 MODULES = {"qkv_a": ("attention.q_a", "attention.kv_a"), "q_b": ("attention.q_b",), "qkv": ("attention.qkv",),
@@ -26,25 +28,27 @@ MODULES = {"qkv_a": ("attention.q_a", "attention.kv_a"), "q_b": ("attention.q_b"
 """The weights of each module that can be gathered, in the order of their use; its kernel is "attention.MODULE"."""
 
 
-@dataclass(frozen=True)
-class Gathering:
-    """modules: of MODULES. shards: neighbours (group "shards") that share each. buffers: layers whose gathered weights
-    there is room for. engine: what drives the AllGather, by `algorithm`. setting: the key of `modules`, for errors."""
+class Gathering(Part):
+    """What is gathered. The group "shards" has the neighbours that share it."""
 
-    modules: tuple[str, ...]
-    shards: int
-    buffers: int
-    engine: str
-    algorithm: str = "ring"
-    setting: str = "knobs.gathered"
+    modules: tuple[Literal["qkv_a", "q_b", "qkv", "o"], ...] = Field(
+        (), description="projections of which a rank keeps one share (qkv: of grouped-query attention)"
+    )
+    shards: int = Field(8, gt=1, description="neighbours that share each")
+    buffers: int = Field(2, gt=0, description="layers whose gathered weights there is room for")
+    engine: str = Field("", description="what drives the gather, in rings (empty: as other collectives)")
 
-    def check(self, model: Model) -> None:
-        """InputError: `modules` has one that some layer's attention does not have."""
+    def check(self, model: Model, tensor: int, setting: str, split: str) -> None:
+        """InputError, with the key of `modules` and that of what splits heads over `tensor` ranks: a layer's attention
+        has no such module, or no rank has the whole of one."""
         for layer in model.layers:
             there = [module for module in MODULES if _module_bytes(layer, model, module)]
             if unknown := [module for module in self.modules if module not in there]:
                 known = ", ".join(there)
-                raise InputError(f"{self.setting} has {', '.join(unknown)}: attention of {model.name} has {known}")
+                raise InputError(f"{setting} has {', '.join(unknown)}: attention of {model.name} has {known}")
+        if self.modules and tensor > 1:
+            what = ", ".join(self.modules)
+            raise InputError(f"{setting} has {what}: with {split} every rank has only its heads' part of it")
 
     def layer_bytes(self, model: Model, layer: Layer) -> float:
         """Of one layer's gathered modules, all shards together."""
@@ -65,8 +69,9 @@ class GatheredWeights:
     """The technique on one rank: gathers for `layers` in the order in which they run, each read by `parts`
     micro-batches."""
 
-    def __init__(self, npu: Rank, gathering: Gathering, model: Model, layers: Sequence[Layer], parts: int = 1) -> None:
-        self._npu, self._gathering, self._parts = npu, gathering, parts
+    def __init__(self, npu: Rank, gathering: Gathering, model: Model, layers: Sequence[Layer], engine: str,
+                 parts: int = 1) -> None:
+        self._npu, self._gathering, self._parts, self._engine = npu, gathering, parts, gathering.engine or engine
         self._sizes = [gathering.layer_bytes(model, layer) for layer in layers]
         self._last_kernel = f"attention.{[module for module in MODULES if module in gathering.modules][-1]}"
         self._reads = 0
@@ -95,7 +100,7 @@ class GatheredWeights:
         with npu.stream(f"gather {number % gathering.buffers}"):
             npu.wait(last_reader)
             shard = round(self._sizes[number] / gathering.shards)
-            gathered = npu.group("shards").all_gather(GATHER, shard, gathering.engine, gathering.algorithm)
+            gathered = npu.group("shards").all_gather(GATHER, shard, self._engine, "ring")
         self._gathered.append(gathered)
 
 

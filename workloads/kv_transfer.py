@@ -24,7 +24,7 @@ from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Part, Workload
 from workloads.moe_exchange import experts_of
 
-STACK = replace(pplx.STACK, in_l2=False)  # activations of prompts are larger than L2
+STACK = replace(pplx.STACK, l2_bytes=-1.0)  # activations of prompts are larger than L2
 GROUP = 8  # GPUs of a node; nodes are pairs: rank r of the first one sends to rank r + 8
 
 
@@ -55,10 +55,10 @@ def prefill(npu: Rank, case: Case) -> None:
     model, tokens, node = case.model, case.batch.prompt_tokens, npu.group("node")
     experts, attention, prompt = experts_of(model, GROUP), model.layers[0].attention, MicroBatch(prompts=((tokens, 0),))
     rows, local = tokens * experts.per_token, experts.routed // GROUP
-    before = [*STACK.norm(model, tokens, "attention"), *STACK.attend(model, attention, prompt, 1, 1),
-              *STACK.output(model, attention, tokens, 1),
+    before = [*STACK.norm(model, tokens, "attention"), *STACK.inputs(model, attention, tokens, 1, packed=False),
+              *STACK.attend(model, attention, prompt, 1, 1), *STACK.output(model, attention, tokens, 1),
               *STACK.norm(model, tokens, "gate"), *STACK.route(model, experts, tokens)]  # fmt: skip
-    computed = STACK.experts(model, experts, rows, split(rows, local), 1)
+    computed = STACK.experts(model, experts, 0, split(rows, local), 1)
     for layer in range(case.knobs.layers):
         with npu.scope(layer=layer):
             for name, work in before:

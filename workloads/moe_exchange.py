@@ -67,6 +67,11 @@ def experts_of(model: Model, ranks: int) -> Experts:
     return ffn
 
 
+def mesh_of(ranks: int) -> Mesh:
+    """Tokens and experts of their own on every rank."""
+    return Mesh(dp=ranks, ep=ranks)
+
+
 def drawn(routed: Routed, first: int = 0) -> np.ndarray:
     """[source, expert] rows, where every step draws popularities of its own; first: number of its first micro-batch."""
     experts, routing = routed.experts, routed.routing
@@ -78,9 +83,9 @@ def drawn(routed: Routed, first: int = 0) -> np.ndarray:
 def task_of(npu: Rank, case: Case, name: str, step: int) -> ExpertTask:
     """One step of an exchange on one rank. Where all experts are as popular, copies per node go by expectation."""
     ranks, skew = case.ranks, case.routing.skew
-    settings = ExchangeSettings(name, "nvlink", (skew or None) if name == "deepep_normal" else skew, case.seed, drawn,
-                                case.knobs, case.node_ranks)
-    return ExpertTask(npu, STACK, case.model, experts_of(case.model, ranks), Mesh(dp=ranks, ep=ranks),
+    settings = ExchangeSettings(name, "nvlink", (skew or None) if name == "deepep_normal" else skew, case.seed,
+                                draw=drawn, own=case.knobs, node=case.node_ranks)
+    return ExpertTask(npu, STACK, case.model, experts_of(case.model, ranks), mesh_of(ranks),
                       Engines("nvlink"), settings, step, 0, (case.batch.per_rank,) * ranks)
 
 
@@ -103,7 +108,7 @@ def hosts(host: Host, case: Any, name: str) -> HostProcess:
     yield from HOSTS[name](host)
 
 
-def groups(case: Any) -> Mapping[str, list[tuple[int, ...]]]:
+def nodes(case: Any) -> Mapping[str, list[tuple[int, ...]]]:
     """The GPUs of each node."""
     return {"node": blocks(case.ranks, min(case.node_ranks, case.ranks), "cards: GPUs of whole nodes")}
 
@@ -139,7 +144,7 @@ def row_readings(case: Case, columns: Mapping[str, Any]) -> Mapping[str, float]:
 
 
 def _rows_by(name: str) -> Workload:
-    return Workload(partial(program, name=name), groups, memory=row_memory, measures=measures,
+    return Workload(partial(program, name=name), nodes, memory=row_memory, measures=measures,
                     live=partial(hosts, name=name), readings=row_readings)
 
 
@@ -176,5 +181,5 @@ def copy_readings(case: Case, columns: Mapping[str, Any]) -> Mapping[str, float]
     }  # fmt: skip
 
 
-REDUCING = Workload(partial(program, name="deepep_normal"), groups, memory=copy_memory, measures=measures,
+REDUCING = Workload(partial(program, name="deepep_normal"), nodes, memory=copy_memory, measures=measures,
                     live=partial(hosts, name="deepep_normal"), readings=copy_readings)

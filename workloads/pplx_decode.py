@@ -20,14 +20,14 @@ from simulator.model.transformer import kv_bytes_per_token, matrices
 from simulator.parallel.border import Engines
 from simulator.parallel.exchange.rows import buffers
 from simulator.parallel.exchange.task import ExchangeSettings
-from simulator.parallel.mesh import Mesh
+from simulator.parallel.mesh import groups_of
 from simulator.parallel.routed import Routed
 from simulator.program.rank import Rank
 from simulator.stack.pplx import STACK
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Part, Workload
 from workloads.forward import Forward, Tokens
-from workloads.moe_exchange import Knobs, drawn, experts_of, groups, hosts, measures
+from workloads.moe_exchange import Knobs, drawn, experts_of, hosts, measures, mesh_of, nodes
 from workloads.schedules import hooks
 
 
@@ -72,9 +72,11 @@ def decode(npu: Rank, case: Case) -> None:
                          f"{batch.per_rank}: set it to 2 or more, or knobs.micro_batches to 1")
     requests = -(-batch.per_rank // parts) * parts
     whole = MicroBatch(decodes=((batch.queries, batch.cached_tokens),) * requests)
-    settings = ExchangeSettings("proxy", "nvlink", case.routing.skew, case.seed, _DRAWS[parts], knobs, case.node_ranks)
+    settings = ExchangeSettings("proxy", "nvlink", case.routing.skew, case.seed, draw=_DRAWS[parts], own=knobs,
+                                node=case.node_ranks)
     layers = case.model.layers[-1:] * knobs.layers
-    step = Forward(npu, case.model, Mesh(dp=ranks, ep=ranks), STACK, Engines("nvlink"), settings, False, parts > 1,
+    labels = ("layer", "micro_batch") if parts > 1 else ("layer",)
+    step = Forward(npu, case.model, mesh_of(ranks), STACK, Engines("nvlink"), settings, False, labels,
                    range(knobs.layers), layers)
     hooks(step, *(Tokens(one, (one.tokens,) * ranks) for one in parted(whole, parts)))
 
@@ -89,6 +91,11 @@ _DRAWS = {1: drawn, 2: _drawn_in_two}
 def proxy(host: Host, case: Case) -> HostProcess:
     """The proxy thread of one rank, in the order in which its GPU asks."""
     yield from hosts(host, case, "proxy")
+
+
+def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
+    """Of data-parallel attention and experts of their own on every rank, and the GPUs of each node."""
+    return {**groups_of(mesh_of(case.ranks)), **nodes(case)}
 
 
 def memory(case: Case) -> list[MemoryItem]:

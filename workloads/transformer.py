@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from simulator.errors import InputError
-from simulator.model.layout import cached_lengths, on_ranks, split
+from simulator.model.layout import blocks, cached_lengths, on_ranks, split
 from simulator.model.micro_batch import MicroBatch
 from simulator.model.transformer import Dense, Layer, Model, with_precision
 from simulator.parallel.border import Engines, cross
@@ -27,6 +27,7 @@ from simulator.stack.stacks import Stack, stack_of
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Part, Workload
 from workloads.forward import Forward, Tokens, alike, tokens_of
+from workloads.gathered_weights import GatheredWeights, Gathering
 from workloads.prefetch import prefetching
 from workloads.schedules import SCHEDULES
 
@@ -85,6 +86,7 @@ class Knobs(BaseModel):
     graph: Literal["decode", "always", "never"] = Field("decode", description="phases that run as captured graphs")
     programmatic_launch: bool = Field(False, description="a kernel's prologue runs beside its predecessor's end (PDL)")
     prefetch_mb: float = Field(0.0, ge=0, description="weights of the next layer's attention that are brought into L2")
+    gathered: Gathering = Gathering()
     cores: str = Field(
         "", pattern=r"^(\d+/\d+)?$", description="side_by_side: cores of the attention and the MoE stream, as 66/66"
     )
@@ -197,42 +199,47 @@ def program(npu: Rank, case: Case) -> None:
     npu.program.captured = knobs.graph == "always" or (knobs.graph == "decode" and batch.phase == "decode")
     npu.program.programmatic = knobs.programmatic_launch
     partition(npu, case)
-    model = knobs.model_of(case.model)
-    for groups in batches_of(case):
+    model, passes = knobs.model_of(case.model), batches_of(case)
+    layers = (*model.layers, *draft_layers(model, batch.drafts)) * len(passes)
+    gathered = []
+    if knobs.gathered.modules:
+        gathered = [GatheredWeights(npu, knobs.gathered, model, layers, engines_of(case).engine, knobs.parts)]
+    for groups in passes:
         group = _group(npu, groups)
         if case.layout.pp > 1:
             pipeline(npu, case, model, groups, group)
             continue
         tokens = tokens_of(groups, knobs.parts, group)
-        step = forward(npu, case, range(len(model.layers)), model.layers)
+        step = forward(npu, case, range(len(model.layers)), model.layers, gathered)
         for one in tokens:
             step.embed(one)
         SCHEDULES[knobs.schedule].order(step, *tokens)
         for one in tokens:
             step.head(one)
-        draft(npu, case, model, tokens)
+        draft(npu, case, model, tokens, gathered)
 
 
-def forward(npu: Rank, case: Case, numbers: Sequence[int], layers: Sequence[Layer]) -> Forward:
+def forward(npu: Rank, case: Case, numbers: Sequence[int], layers: Sequence[Layer],
+            techniques: Sequence[GatheredWeights] = ()) -> Forward:
     """A pass of this rank through some layers."""
     knobs = case.knobs
     exchanges = ExchangeSettings(knobs.exchange, knobs.exchange_engine, case.routing.skew, case.seed)
     labels = ("layer", *(("micro_batch",) if knobs.parts > 1 else ()))
     step = Forward(npu, knobs.model_of(case.model), knobs.placed(case.layout), stack_for(case), engines_of(case),
-                   exchanges, knobs.residual != "replicated", labels, numbers, layers,
+                   exchanges, knobs.residual != "replicated", labels, numbers, layers, techniques,
                    gathers_latents=knobs.residual == "split_latents")
     return prefetching(step, 1e6 * knobs.prefetch_mb)
 
 
-def draft(npu: Rank, case: Case, model: Model, verified: Sequence[Tokens]) -> None:
+def draft(npu: Rank, case: Case, model: Model, verified: Sequence[Tokens],
+          techniques: Sequence[GatheredWeights] = ()) -> None:
     """One pass of a draft layer for each draft token: the first catches up with all tokens that were verified."""
     if not case.batch.drafts or not verified[0].batch.decodes:
         return
-    layers = draft_layers(model)
-    for depth in range(case.batch.drafts):
+    for depth, layer in enumerate(draft_layers(model, case.batch.drafts)):
         queries = case.batch.queries if depth == 0 else 1
         number = len(model.layers) + depth
-        step = forward(npu, case, [number], [layers[min(depth, len(layers) - 1)]])
+        step = forward(npu, case, [number], [layer], techniques)
         tokens = [_drafting(one, case.batch.queries, queries) for one in verified]
         with npu.scope(layer=number):
             for one in tokens:
@@ -250,12 +257,12 @@ def _drafting(verified: Tokens, before: int, queries: int) -> Tokens:
     return Tokens(verified.batch.drafting(queries), counts, batches=each)
 
 
-def draft_layers(model: Model) -> tuple[Layer, ...]:
-    """Its MTP layers, or (EAGLE) one more layer like its last one where that is dense; InputError if it has neither."""
-    if model.drafts:
-        return model.drafts
-    if isinstance(model.layers[-1].feed_forward, Dense):
-        return model.layers[-1:]
+def draft_layers(model: Model, depth: int) -> tuple[Layer, ...]:
+    """So many draft layers: its MTP layers, the last of them again and again, or (EAGLE) layers like its last one where
+    that is dense; InputError if it has neither."""
+    own = model.drafts or (model.layers[-1:] if isinstance(model.layers[-1].feed_forward, Dense) else ())
+    if own or not depth:
+        return tuple(own[min(number, len(own) - 1)] for number in range(depth))
     raise InputError(f"batch.drafts: {model.name} has no draft layer of its own, and no published one is in its file")
 
 
@@ -352,7 +359,12 @@ def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     if case.layout.ranks != case.ranks:
         raise InputError(f"mesh {case.layout.words()} has {case.layout.ranks} ranks, but cards={case.cards} are "
                          f"{case.ranks}: set cards, or an axis, so that they are as many")
-    return groups_of(case.knobs.placed(case.layout))
+    gathered = case.knobs.gathered
+    gathered.check(case.model, case.layout.tensor, "knobs.gathered.modules", "layout.tp or layout.cp above 1")
+    if gathered.modules and case.layout.pp > 1:
+        raise InputError(f"knobs.gathered.modules: layout.pp is {case.layout.pp}; it must be 1")
+    shards = gathered.shards if gathered.modules else 1
+    return {**groups_of(case.knobs.placed(case.layout)), "shards": blocks(case.ranks, shards, "knobs.gathered.shards")}
 
 
 def coordinates(case: Case, rank: int) -> Mapping[str, object]:
@@ -362,14 +374,15 @@ def coordinates(case: Case, rank: int) -> Mapping[str, object]:
 
 def memory(case: Case) -> list[MemoryItem]:
     """The fullest rank: of the first or the last stage."""
-    mesh, model = case.knobs.placed(case.layout), case.knobs.model_of(case.model)
+    mesh, model, gathered = case.knobs.placed(case.layout), case.knobs.model_of(case.model), case.knobs.gathered
     passes = batches_of(case)
     held = max((_held(case, one) for groups in passes for one in groups), key=sum)
     tokens = max(one.tokens for groups in passes for one in groups)
     sampled = max(one.sampled for groups in passes for one in groups)
 
     def items(stage: int) -> list[MemoryItem]:
-        return [*weights_of(model, mesh, stage, bool(case.batch.drafts)),
+        return [*weights_of(model, mesh, stage, bool(case.batch.drafts), gathered=gathered.kept()),
+                *gathered.memory(model),
                 (f"cache, {model.precision.kv}", "KV", cache_bytes(model, mesh, held, stage)),
                 ("activations of one pass", "activations", activation_bytes(model, mesh, tokens, sampled))]
 

@@ -99,6 +99,8 @@ def _line(library: Library, chip: ChipSpec, name: str, source: str, make: Make, 
             return _borrowed(library, chip, name, family)
     except TableMissing as error:
         return Line(name, why=f"left out: {error}")
+    except KeyError as error:
+        raise InputError(f"{source}: the table of {name} has no column {error}") from error
     return _fitted(name, source, family, "measured with TensorRT-LLM" if assumed else "")
 
 
@@ -139,7 +141,9 @@ def covered(columns: Columns) -> str:
         names = {"m": "rows", "groups": "groups"}
     else:
         names = {"m": "m", "n": "n", "k": "k"}
-    sizes = {name: columns[key] for name, key in names.items()}
+    sizes = {name: columns[key] for name, key in names.items() if key in columns}
     if "m" in sizes and "local" not in columns and "groups" in columns:  # as many rows of each group
         sizes["m"] = columns["m"] * columns["groups"]
+    if "heads" in sizes:
+        sizes["sharing"] = columns["heads"] // columns["kv_heads"]
     return ", ".join(f"{name} {int(each.min())}..{int(each.max())}" for name, each in sizes.items())

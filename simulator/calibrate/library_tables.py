@@ -1,8 +1,8 @@
 """Tables of measured library kernels as columns, from systems/CHIP/KIND/FRAMEWORK/VERSION of ai-dynamo/aiconfigurator.
 
-Kept are sizes that transformers have (products at least 128 wide and deep), and the kernel source that the framework
-chooses: the fastest of several for the same shape, and of attention the one that most rows have, as others serve head
-sizes of their own. Of MLA, tables are those of TensorRT-LLM, CHIP.KIND.trtllm.VERSION.*.parquet.
+Kept are sizes that transformers have (products at least 128 wide and deep), and of several kernel sources the
+framework's usual one, which most rows have: in attention others serve head sizes of their own, in routed experts models
+of their own. Tables of MLA are TensorRT-LLM's, CHIP.KIND.trtllm.VERSION.*.parquet.
 """
 
 from __future__ import annotations
@@ -108,15 +108,20 @@ def products(library: Library, dtype: str) -> Columns:
 def attention(library: Library, phase: str, cache: str) -> Columns:
     """phase: "context" or "generation"; cache: data type of keys and values, "bfloat16" or "fp8".
 
-    Of arithmetic in FP8 and in BF16 over an FP8 cache, the former. Prompts of one token are decode.
+    Of arithmetic in FP8 and in BF16 over an FP8 cache, the former. Prompts of one token are decode. Heads with keys of
+    their own are left out of TensorRT-LLM's decode: a kernel without tensor cores serves them.
     """
     table = library.table("attention", f"{phase}_attention_perf")
+    table = {"window_size": np.zeros(len(table["seconds"])), **table}  # older releases were measured without
     kept = table["kv_cache_dtype"] == cache
     if cache == "fp8" and phase == "context" and (table["attn_dtype"][kept] == "fp8").any():
         kept &= table["attn_dtype"] == "fp8"
     kv_heads = np.where(table["num_key_value_heads"] == 0, table["num_heads"], table["num_key_value_heads"])
     kept &= table["num_heads"] <= MOST_SHARING * kv_heads
-    kept &= (table["isl"] > 1) if phase == "context" else True
+    if phase == "context":
+        kept &= table["isl"] > 1
+    elif library.framework == "trtllm":
+        kept &= table["num_heads"] > kv_heads
     if not kept.any():
         return where(table, kept)
     usual = Counter(table["kernel_source"][kept].tolist()).most_common(1)[0][0]
@@ -125,12 +130,13 @@ def attention(library: Library, phase: str, cache: str) -> Columns:
 
 
 def experts(library: Library, dtype: str) -> Columns:
-    """Routed experts of one data type on the fullest rank: the fastest source of each shape that the usual one serves.
+    """Routed experts of one data type on the fullest rank, by the source that serves most rows.
 
-    `rows`, `groups`: local experts' rows, as many as the widest rank has; `copies`: rows that the sum reads.
+    Others are kept for shapes that it does not have, of models that it serves. `local`: rows of every local expert;
+    `up`: how many products lead up.
     """
     table = library.table("moe", "moe_perf")
-    chosen = _fastest(_usual_models(where(table, table["moe_dtype"] == dtype)))
+    chosen = _one_each(_usual_models(where(table, table["moe_dtype"] == dtype)))
     keys = ("num_tokens", "num_experts", "topk", "distribution", "moe_ep_size")
     shapes, place = np.unique(np.array([chosen[key].astype(str) for key in keys]), axis=1, return_inverse=True)
     local = [fullest(int(tokens), int(count), int(topk), str(kind), int(ranks))
@@ -154,10 +160,12 @@ def _usual_models(table: Columns) -> Columns:
     return where(table, np.array([source in kept for source in sources]))
 
 
-def _fastest(table: Columns) -> Columns:
-    """One row for each shape."""
+def _one_each(table: Columns) -> Columns:
+    """One row for each shape: of the source that serves most rows where it has it, else the fastest."""
     keys = (*MODEL, "num_tokens", "moe_tp_size", "moe_ep_size", "distribution")
-    order = np.argsort(table["seconds"], kind="stable")
+    served = Counter(table["kernel_source"].tolist())
+    rank = np.array([-served[source] for source in table["kernel_source"].tolist()])
+    order = np.lexsort((table["seconds"], rank))
     shapes = list(zip(*(table[key][order].tolist() for key in keys), strict=True))
     first = {shape: place for place, shape in reversed(list(enumerate(shapes)))}
     return where(table, order[sorted(first.values())])

@@ -6,7 +6,7 @@ rows that are quantised before, with an FP32 scale each; the first product of a 
 reads again. The router is FP32, embedding and head are BF16. Activations go through HBM, past what L2 could keep.
 
 Rows for an All2All are sorted twice: `to_rows` sorts a rank's own tokens by expert before the dispatch, `re_routing`
-what arrived by local expert; `unsort` and `finalize` undo both. Kernels that only handle indices, counts or weights move
+what arrived by local expert; `unsort` and `finalize` undo both. Kernels that handle indices, counts or weights move
 few bytes, but an eager host launches each of them. A kernel without anything to move is not launched.
 
 Source: hicann/cann-recipes-infer at fbc225d, DeepSeek-R1 prefill.
@@ -80,14 +80,15 @@ class CannPrefill:
         return [("attention.gather_latents", queries + cached)]
 
     def attend(self, model: Model, attention: Attention, batch: MicroBatch, tp: int, cp: int) -> Kernels:
-        """From what `inputs` gave to this rank's heads: FlashAttention of prompts, with layouts before and behind it."""
+        """From what `inputs` gave to this rank's heads: FlashAttention of prompts, layouts before and behind it."""
         if batch.decodes:
             raise InputError(f"{self.name} has kernels of prefill alone here, and there are requests that decode")
         heads, family = attention.heads // tp, f"flash_attention_{self.operands}"
         prompts = own_queries(batch.prompts, cp)
         if isinstance(attention, Grouped):
             size, kv_heads = attention.head_dim, max(attention.kv_heads // tp, 1)
-            flash = ops.flash_attention(windowed(prompts, attention.window), heads, size, size, family, "bf16", kv_heads)
+            seen = windowed(prompts, attention.window)
+            flash = ops.flash_attention(seen, heads, size, size, family, "bf16", kv_heads)
             before = _grouped_layouts(attention, batch.tokens, heads, kv_heads)
         else:
             qk_dim = attention.nope_dim + attention.rope_dim
@@ -175,9 +176,13 @@ class CannPrefill:
         """Logits of normed rows for 1/shards of the vocabulary, BF16."""
         return _busy([("head.logits", ops.gemm(rows, -(-model.vocabulary // shards), model.hidden, "bf16"))])
 
-    def sample(self, model: Model, rows: int) -> Kernels:
-        """A token out of each row of logits."""
-        return _busy([("head.sample", ops.passes(4.0 * rows * model.vocabulary, 8.0 * rows))])
+    def best(self, model: Model, rows: int, shards: int) -> Kernels:
+        """Nothing: all logits are gathered."""
+        return []
+
+    def sample(self, model: Model, rows: int, candidates: int) -> Kernels:
+        """A token of each row out of so many logits of all rows."""
+        return _busy([("head.sample", ops.passes(4.0 * candidates, 8.0 * rows))])
 
     def project(self, model: Model, tokens: int) -> Kernels:
         """Into a draft layer: norms of the hidden state and of the sampled token's embedding, one product of both."""

@@ -99,7 +99,7 @@ def test_more_of_anything_never_takes_less(m: int, columns: int, depth: int) -> 
     here = alone_s(lib.linear(m, n, k))
     assert alone_s(lib.linear(2 * m, n, k)) >= 0.88 * here
     assert alone_s(lib.linear(m, n + 256, k)) >= here * (1 - 1e-9)
-    assert alone_s(lib.linear(m, n, k + 512)) >= 0.97 * here  # the ramp of a tile is shared by more pieces
+    assert alone_s(lib.linear(m, n, 2 * k)) >= 0.9 * here  # the ramp of a tile is shared by more pieces
 
 
 @settings(max_examples=60)

@@ -28,7 +28,8 @@ def of(model: Model, dtype: str) -> Model:
 @pytest.mark.parametrize(("dtype", "element"), [("fp8_block", 1), ("bf16", 2)])
 def test_a_layer_reads_every_weight_of_attention_once(dtype: str, element: int) -> None:
     model, prompt = of(R1, dtype), MicroBatch(prompts=((4, 0),))
-    kernels = STACK.attend(model, MLA, prompt, 1, 1) + STACK.output(model, MLA, 4, 1)
+    kernels = STACK.inputs(model, MLA, 4, 1, False) + STACK.attend(model, MLA, prompt, 1, 1)
+    kernels += STACK.output(model, MLA, 4, 1)
     matrices = sum(one.elements for one in weights(MLA, 7168) if one.inputs > 1)
     assert total(kernels, "weight_bytes") == element * matrices
     assert [name for name, _ in kernels if name.endswith("quantise")] == (
@@ -46,7 +47,7 @@ def test_absorbed_products_do_the_work_of_kv_b() -> None:
 @pytest.mark.parametrize(("ranks", "heads"), [(1, 64), (4, 16), (8, 8)])
 def test_a_rank_reads_its_share_of_grouped_query_weights_once(ranks: int, heads: int) -> None:
     model = of(QWEN, "bf16")
-    kernels = STACK.attend(model, GQA, DECODE, ranks, 1) + STACK.output(model, GQA, 2, ranks)
+    kernels = STACK.inputs(model, GQA, 2, ranks, False) + STACK.output(model, GQA, 2, ranks)
     assert total(kernels, "weight_bytes") == 2 * 4096 * (2 * heads * 128 + max(4 // ranks, 1) * 2 * 128)
 
 
@@ -85,5 +86,5 @@ def test_quantising_reads_bf16_and_writes_fp8_with_a_scale_per_block() -> None:
 
 
 def test_the_most_specific_name_of_a_stack_wins() -> None:
-    assert stack_of("sglang_2025") is STACK
-    assert stack_of("sglang_0_5").name == "sglang"
+    assert stack_of("sglang_2025", R1, "decode") is STACK
+    assert stack_of("sglang_0_5", R1, "decode").name == "sglang"

@@ -74,12 +74,13 @@ class Normal(Exchange):
 
     needs: Form = "own"
     gives: Form = "own"
+    by_row = False
 
     def __init__(self, task: ExpertTask) -> None:
         check_whole(task, "deepep_normal")
         self._task, self._settings = task, task.settings.own or NormalSettings()
         self._routed = task.routed(task.own)
-        self._place = task.npu.rank % task.mesh.stage
+        self._place = task.npu.rank % task.mesh.block
         self._first = task.npu.rank - self._place
         self._copies: Copies = copies_of(self._routed, task, self._place, self._settings)
         micro_batch = f".{task.label}" if task.label >= 0 else ""
@@ -108,7 +109,7 @@ class Normal(Exchange):
     def compute(self) -> None:
         """Local experts on the rows that came."""
         task, rows = self._task, self._routed.rows[self._place]
-        for name, work in task.stack.experts(task.model, task.experts, sum(rows), rows, 1):
+        for name, work in task.stack.experts(task.model, task.experts, 0, rows, 1):
             task.npu.launch(work, name)
 
     def combine(self) -> None:

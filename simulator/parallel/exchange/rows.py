@@ -149,6 +149,7 @@ class RowKernels(Exchange):
 
     needs: Form = "own"
     gives: Form = "own"
+    by_row = True
     begins: tuple[str, str] = ("send_done", "combine_packed")
     settings: type[RowSettings] = RowSettings
     asked: type[Asked] = Asked
@@ -179,7 +180,7 @@ class RowKernels(Exchange):
     def compute(self) -> None:
         """Local experts on the rows that came."""
         task, rows = self._task, self._routed.rows[self._crossing.place]
-        for name, work in task.stack.experts(task.model, task.experts, sum(rows), rows, 1):
+        for name, work in task.stack.experts(task.model, task.experts, 0, rows, 1):
             task.npu.launch(work, name)
 
     def combine(self) -> None:
@@ -221,13 +222,13 @@ class RowKernels(Exchange):
 
 def crossing_of(task: ExpertTask, settings: Any) -> Crossing:
     """That of the rank which records; its program becomes its own."""
-    rank, stage = task.npu.rank, task.mesh.stage
+    rank, places = task.npu.rank, task.mesh.block
     routed = task.routed(task.own)
     micro_batch = f".{task.label}" if task.label >= 0 else ""
     name = task.npu.new_name(f"step {task.layer}{micro_batch}")
     slot_bytes = round(task.model.hidden * task.stack.wire_bytes) + SOURCE_BYTES
-    return Crossing(name, task.layer, task.label, rank % stage, rank // stage * stage, routed.sizes(1.0),
-                    task.own[rank % stage], slot_bytes, 2 * task.model.hidden, min(task.settings.node, stage), settings)
+    return Crossing(name, task.layer, task.label, rank % places, rank // places * places, routed.sizes(1.0),
+                    task.own[rank % places], slot_bytes, 2 * task.model.hidden, min(task.settings.node, places), settings)
 
 
 def phase(read_bytes: float, write_bytes: float) -> Work:
