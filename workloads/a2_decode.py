@@ -16,7 +16,7 @@ from pydantic import Field
 
 from simulator.errors import InputError
 from simulator.model import ops
-from simulator.model.layout import blocks
+from simulator.model.layout import blocks, shard_size
 from simulator.model.transformer import Layer
 from simulator.parallel.border import Engines
 from simulator.parallel.exchange.all_gather import AllGather
@@ -28,7 +28,16 @@ from simulator.stack.cann import quantised
 from simulator.stack.cann_decode import CannDecode
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Workload
-from workloads.ascend_decode import AscendKnobs, batches_of, check_drafts, kept, lengths_of, measures, passes
+from workloads.ascend_decode import (
+    AscendKnobs,
+    batches_of,
+    check_drafts,
+    experts_of,
+    kept,
+    lengths_of,
+    measures,
+    passes,
+)
 from workloads.forward import Forward, Tokens, tokens_of
 from workloads.prefetch import prefetching
 
@@ -190,6 +199,8 @@ def mesh_of(case: Case) -> Mesh:
 def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     """Expert-parallel groups, and the tensor-parallel groups inside nodes."""
     check_drafts(case)
+    if case.routing.skew is None:
+        shard_size(experts_of(case).routed, case.layout.expert_parallel, "experts")
     ep = blocks(case.ranks, case.layout.expert_parallel, "layout.expert_parallel")
     node = blocks(case.ranks, case.layout.tensor_parallel, "layout.tensor_parallel")
     return {"ep": ep, "block": ep, "o_proj": blocks(case.ranks, 1), "tensor": blocks(case.ranks, 1),

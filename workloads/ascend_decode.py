@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from simulator.errors import InputError
 from simulator.model.layout import cached_lengths, on_ranks
 from simulator.model.micro_batch import MicroBatch
-from simulator.model.transformer import Layer, Model
+from simulator.model.transformer import Experts, Layer, Model
 from simulator.parallel.ledger import weights_of
 from simulator.parallel.mesh import Mesh
 from simulator.study.scenario import Case, MemoryItem, Requests, decode_measures
@@ -49,6 +49,15 @@ def check_drafts(case: Served) -> None:
     if case.batch.draft_tokens and not case.model.drafts:
         raise InputError(f"batch.draft_tokens is {case.batch.draft_tokens}, but {case.model.name} has no MTP layer to "
                          "draft with: it must be 0")  # fmt: skip
+
+
+def experts_of(case: Served) -> Experts:
+    """Those of a layer; InputError where there are none."""
+    ffn = case.model.layers[-1].feed_forward
+    if not isinstance(ffn, Experts):
+        raise InputError(f"model {case.model.name} has no experts, and this program is for such: transformer:decode "
+                         "runs it on this machine, too")  # fmt: skip
+    return ffn
 
 
 def batches_of(lengths: Sequence[tuple[int, ...]], queries: int, number: int = 0) -> list[MicroBatch]:

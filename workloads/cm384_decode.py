@@ -21,10 +21,9 @@ from typing import Any, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from simulator.errors import InputError
 from simulator.model import ops
 from simulator.model.layout import blocks, shard_size
-from simulator.model.transformer import Attention, Experts, Layer
+from simulator.model.transformer import Attention, Layer
 from simulator.parallel.border import Engines, cross
 from simulator.parallel.exchange.task import ExchangeSettings
 from simulator.parallel.exchange.ways import EXCHANGES
@@ -34,7 +33,16 @@ from simulator.stack.cann import quantised
 from simulator.stack.cann_decode import CannDecode
 from simulator.study import scenario
 from simulator.study.scenario import Layout, MemoryItem, Workload
-from workloads.ascend_decode import AscendKnobs, batches_of, check_drafts, kept, lengths_of, measures, passes
+from workloads.ascend_decode import (
+    AscendKnobs,
+    batches_of,
+    check_drafts,
+    experts_of,
+    kept,
+    lengths_of,
+    measures,
+    passes,
+)
 from workloads.forward import Forward, Tokens, tokens_of
 from workloads.readings import span_us
 from workloads.schedules import one_stream, side_by_side
@@ -219,14 +227,6 @@ def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
 def coordinates(case: Case, rank: int) -> Mapping[str, object]:
     """The last dies of a group have the shared expert."""
     return coordinates_of(case.layout.mesh(case.ranks), rank)
-
-
-def experts_of(case: Case) -> Experts:
-    """Those of a layer."""
-    ffn = case.model.layers[-1].feed_forward
-    if not isinstance(ffn, Experts):
-        raise InputError(f"model {case.model.name} has no experts: it is for transformer:decode")
-    return ffn
 
 
 def memory(case: Case) -> list[MemoryItem]:

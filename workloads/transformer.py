@@ -22,7 +22,7 @@ from simulator.parallel.border import Engines, cross
 from simulator.parallel.exchange.task import ExchangeSettings
 from simulator.parallel.ledger import activation_bytes, cache_bytes, stages_of, weights_of
 from simulator.parallel.mesh import Mesh, check, coordinates_of, groups_of
-from simulator.program.rank import Rank
+from simulator.program.rank import DEFAULT_STREAM, Rank
 from simulator.stack.stacks import Stack, stack_of
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Part, Workload
@@ -116,11 +116,14 @@ def _precise(model: Model, words: tuple[str, ...]) -> Model:
 Case = scenario.Case[Step, Mesh, Knobs]
 
 
-def partition(npu: Rank, case: Case) -> None:
-    """Cores of their own for the two streams of `side_by_side`, where the knobs say so."""
-    if case.knobs.cores and case.knobs.schedule == "side_by_side":
-        for stream, count in zip(("attention", "moe"), case.knobs.cores.split("/"), strict=True):
-            npu.confine(stream, stack_for(case).cores(int(count)))
+def partition(npu: Rank, case: Case) -> str:
+    """Cores of their own for the two streams of `side_by_side`, where the knobs say so; gives the stream of what stands
+    around the layers, which has cores."""
+    if not case.knobs.cores or case.knobs.schedule != "side_by_side":
+        return DEFAULT_STREAM
+    for stream, count in zip(("attention", "moe"), case.knobs.cores.split("/"), strict=True):
+        npu.confine(stream, stack_for(case).cores(int(count)))
+    return "attention"
 
 
 def stack_for(case: Case) -> Stack:
@@ -198,7 +201,13 @@ def program(npu: Rank, case: Case) -> None:
     knobs, batch = case.knobs, case.batch
     npu.program.captured = knobs.graph == "always" or (knobs.graph == "decode" and batch.phase == "decode")
     npu.program.programmatic = knobs.programmatic_launch
-    partition(npu, case)
+    with npu.stream(partition(npu, case)):
+        _passes(npu, case)
+
+
+def _passes(npu: Rank, case: Case) -> None:
+    """Those of the phase, each with its drafts, in the current stream."""
+    knobs, batch = case.knobs, case.batch
     model, passes = knobs.model_of(case.model), batches_of(case)
     layers = (*model.layers, *draft_layers(model, batch.drafts)) * len(passes)
     gathered = []

@@ -41,7 +41,8 @@ class ExpertLoad:
 
     def rows(self, tokens: int, layer: int, number: int, group: int) -> Rows:
         """Rows of every slot of every place, for so many tokens of a micro-batch of one expert-parallel group."""
-        behind = ((-(-tokens // self.shared),),) * self.shared if self.shared else ()
+        chosen = tokens if self.experts.shared_intermediate else 0
+        behind = ((-(-chosen // self.shared),),) * self.shared if self.shared else ()
         if self.skew is None:
             each = -(-tokens * self.experts.per_token // (self.routed * self.slots))
             return ((each,) * self.slots,) * self.routed + behind

@@ -1,4 +1,4 @@
-"""A prefetch of the next layer's attention on models and machines that no paper has: take its cause away and it goes."""
+"""A prefetch of the next layer's attention on models and machines that no paper has: without cause, no effect."""
 
 from __future__ import annotations
 

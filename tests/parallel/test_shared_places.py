@@ -45,7 +45,7 @@ def test_the_last_places_are_the_shared_experts() -> None:
 
 
 def test_routed_ranks_do_not_keep_it() -> None:
-    alone, beside = (dict((name, size) for name, _, size in weights_of(R1, mesh, 0, False))
+    alone, beside = ({name: size for name, _, size in weights_of(R1, mesh, 0, False)}
                      for mesh in (MESH, Mesh(dp=32, ep=32)))  # fmt: skip
     assert "shared experts" not in alone
     assert beside["shared experts"] > 0
@@ -54,9 +54,9 @@ def test_routed_ranks_do_not_keep_it() -> None:
 
 @pytest.mark.parametrize("exchange", ["put_collect", "all_to_all", "sorted_rows"])
 def test_ranks_of_both_roles_compute_their_rows_alone(exchange: str) -> None:
-    result = run(knobs__exchange=exchange)
-    routed_rank, shared_rank = result.world.programs[0], result.world.programs[35]
-    works = [{task.name: task.work for task in program.tasks if task.layer == 4} for program in (routed_rank, shared_rank)]
+    result = run(knobs__exchange=exchange, routing__skew="none")
+    roles = result.world.programs[0], result.world.programs[35]
+    works = [{task.name: task.work for task in program.tasks if task.layer == 4} for program in roles]
     assert [len(one["experts.gate_up"].rows) for one in works] == [8, 1]
     assert all("shared.gate_up" not in one for one in works)
     assert result.header["classes"] == 2
@@ -69,6 +69,11 @@ def test_uneven_contexts_and_drawn_rows_are_recorded_once_for_each_role() -> Non
     cores = {task.work.scores for program in result.world.programs for task in program.tasks
              if task.name == "attention.core" and task.layer == 0}  # fmt: skip
     assert len(cores) == 36
+
+
+def test_streams_that_have_all_cores_do_what_stands_around_the_layers_too() -> None:
+    result = run(knobs__schedule="side_by_side", knobs__cores="12/12")
+    assert {task.stream for task in result.world.programs[0].tasks} == {"attention", "moe"}
 
 
 def test_what_cannot_be_is_refused() -> None:

@@ -93,7 +93,7 @@ class ExpertTask:
     @property
     def copies(self) -> int:
         """Ranks that a token goes to: those of its experts, and of the shared one where that has ranks of its own."""
-        return self.experts.per_token + (self.mesh.shared_places > 0)
+        return self.experts.per_token + bool(self.mesh.shared_places and self.experts.shared_intermediate)
 
     def routed(self, tokens: tuple[int, ...]) -> Routed | Together:
         """The routing of so many tokens of every source."""
