@@ -9,7 +9,7 @@ from simulator.die.kernels import Work
 from simulator.errors import InputError
 from simulator.model.micro_batch import MicroBatch
 from simulator.model.transformer import Attention, Dense, Experts, Latent, Model
-from simulator.stack import sglang, sglang_2025, trtllm, vllm
+from simulator.stack import sglang, sglang_2025, trtllm, trtllm_min_latency, vllm
 
 Kernels = list[tuple[str, Work]]
 
@@ -66,7 +66,8 @@ class Stack(Protocol):
     def cores(self, count: int) -> dict[str, int]: ...
 
 
-STACKS: dict[str, Stack] = {one.STACK.name: one.STACK for one in (vllm, sglang, sglang_2025, trtllm)}
+_FILES = (vllm, sglang, sglang_2025, trtllm, trtllm_min_latency)
+STACKS: dict[str, Stack] = {one.STACK.name: one.STACK for one in _FILES} | {"trtllm_2025": trtllm_min_latency.STACK}
 
 
 def stack_of(generation: str) -> Stack:
