@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from scenarios.pplx import cx7_ep32_gpu_initiated, prefill_reducing
 from simulator.study.scenario import Scenario, Source, Study
-from workloads.reducing_moe import ReducingKnobs
+from workloads.moe_exchange import ReducingKnobs
 
 _expect = Source("DeepEP, README of deepseek-ai/DeepEP (remembered)").expects
 NVLINK = ": the node's NVLink alone, at the rate of the normal kernels; these reach 98 of its 155 GB/s, 127 in combine"

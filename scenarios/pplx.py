@@ -8,9 +8,16 @@ from __future__ import annotations
 from typing import Literal
 
 from simulator.study.scenario import Expected, RoutingSpec, Scenario, Source, Study
-from workloads.moe_variants import GENERIC, GPU_INITIATED, GenericKnobs
-from workloads.pplx_moe import DISPATCH_COMBINE, Knobs, Tokens
-from workloads.reducing_moe import REDUCING, ReducingKnobs
+from workloads.moe_exchange import (
+    DISPATCH_COMBINE,
+    GENERIC,
+    GPU_INITIATED,
+    REDUCING,
+    GenericKnobs,
+    Knobs,
+    ReducingKnobs,
+    Tokens,
+)
 
 PPLX = Source("TransferEngine and MoE kernels of Perplexity, arXiv 2510.27656")
 UCCL = Source("UCCL-EP on EFA, uccl-project/uccl at da914a2: dispatch + combine")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from simulator.study.library import load_scenario
 from simulator.study.scenario import Scenario
 from workloads.faults import Fault
-from workloads.pplx_moe import Knobs
+from workloads.moe_exchange import Knobs
 
 
 def slow_card() -> Scenario:

@@ -78,7 +78,7 @@ def items(case: Case, held: int) -> list[MemoryItem]:
     model, gathering = model_of(case), gathering_of(case)
     latent = isinstance(model.layers[0].attention, Latent)
     return [
-        *weights_of(model, mesh_of(case), 0, False, gathering.kept()),
+        *weights_of(model, mesh_of(case), 0, False, gathered=gathering.kept()),
         *gathering.memory(model),
         ("activations of a step with prompts", "activations", prompt_step_bytes(case)),
         (f"logits of graphs for {case.knobs.captured} requests, twice", "activations", captured_bytes(case)),

@@ -7,6 +7,7 @@ writes that layer's pages to its partner's. The decoder counts immediates, a pag
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,12 +15,16 @@ from pydantic import BaseModel, ConfigDict, Field
 from simulator.errors import InputError
 from simulator.live.host import Host
 from simulator.live.thread import HostProcess, Label
-from simulator.model.layout import blocks, shard_size, split
+from simulator.model.layout import blocks, split
+from simulator.model.micro_batch import MicroBatch
+from simulator.model.transformer import kv_bytes_per_token, matrices
 from simulator.program.rank import Rank
+from simulator.stack import pplx
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Part, Workload
-from workloads import fp8_layers as layers
+from workloads.moe_exchange import experts_of
 
+STACK = replace(pplx.STACK, l2_bytes=-1.0)  # activations of prompts are larger than L2
 GROUP = 8  # GPUs of a node; nodes are pairs: rank r of the first one sends to rank r + 8
 
 
@@ -47,16 +52,22 @@ def prefill(npu: Rank, case: Case) -> None:
     npu.program.captured = True
     if not _prefills(npu.rank):
         return
-    s, tokens, node = case.shapes, case.batch.prompt_tokens, npu.group("node")
-    local = shard_size(s.routed_experts, GROUP, "routed experts")
+    model, tokens, node = case.model, case.batch.prompt_tokens, npu.group("node")
+    experts, attention, prompt = experts_of(model, GROUP), model.layers[0].attention, MicroBatch(prompts=((tokens, 0),))
+    rows, local = tokens * experts.per_token, experts.routed // GROUP
+    before = [*STACK.norm(model, tokens, "attention"), *STACK.inputs(model, attention, tokens, 1, packed=False),
+              *STACK.attend(model, attention, prompt, 1, 1), *STACK.output(model, attention, tokens, 1),
+              *STACK.norm(model, tokens, "gate"), *STACK.route(model, experts, tokens)]  # fmt: skip
+    computed = STACK.experts(model, experts, 0, split(rows, local), 1)
     for layer in range(case.knobs.layers):
         with npu.scope(layer=layer):
-            layers.launch(npu, layers.prefill_attention(s, tokens))
+            for name, work in before:
+                npu.launch(work, name)
             npu.set_flag("kv.progress", f"layer {layer}", watched=True)
-            rows = tokens * s.experts_per_token
-            node.all_to_all("dispatch.tokens", rows * s.hidden // GROUP, "nvlink")
-            layers.launch(npu, layers.experts(s, tuple(split(rows, local))))
-            node.all_to_all("combine.tokens", rows * s.hidden * 2 // GROUP, "nvlink")
+            node.all_to_all("dispatch.tokens", rows * model.hidden // GROUP, "nvlink")
+            for name, work in computed:
+                npu.launch(work, name)
+            node.all_to_all("combine.tokens", rows * model.hidden * 2 // GROUP, "nvlink")
     npu.set_flag("prefilled", "prefilled", watched=True)
 
 
@@ -74,7 +85,7 @@ def proxy(host: Host, case: Case) -> HostProcess:
             yield from host.until(arrived, f"the pages of layer {layer}")
         yield from host.set_flag(Label("kv.complete", case.knobs.layers - 1), "complete")
         return
-    page_bytes = case.batch.page_tokens * case.shapes.kv_values * 2
+    page_bytes = case.batch.page_tokens * case.model.layers[0].attention.cached_values * 2
     if not case.knobs.layer_by_layer:
         yield from host.until_flag("prefilled")
     for layer in range(case.knobs.layers):
@@ -119,12 +130,13 @@ def coordinates(case: Case, rank: int) -> Mapping[str, object]:
 
 def memory(case: Case) -> list[MemoryItem]:
     """FP8 weights of attention and routed experts, the cache, and one layer's activations."""
-    s, tokens = case.shapes, case.batch.prompt_tokens
+    model, tokens = case.model, case.batch.prompt_tokens
+    sizes, experts = matrices(model.layers, model.hidden), experts_of(model, GROUP)
     return [
-        ("attention", "weights", float(s.layers * s.mla_parameters)),
-        ("latent cache, BF16", "KV", 2.0 * tokens * s.kv_values * s.layers),
-        ("routed experts", "weights", s.moe_layers * s.routed_experts / GROUP * s.expert_parameters),
-        ("dispatched rows", "communication", 3.0 * tokens * s.experts_per_token * s.hidden),
+        ("attention", "weights", sizes["attention"]),
+        ("latent cache, BF16", "KV", tokens * kv_bytes_per_token(model, "bf16")),
+        ("routed experts", "weights", sizes["experts"] / GROUP),
+        ("dispatched rows", "communication", 3.0 * tokens * experts.per_token * model.hidden),
     ]
 
 

@@ -73,7 +73,30 @@ def two_batches(step: Pass, a: Tokens, b: Tokens) -> None:
             step.beside(step.combine, one)
 
 
-def side_by_side(step: Pass, a: Tokens, b: Tokens) -> None:
+def hooks(step: Pass, *batches: Tokens) -> None:
+    """One stream, in which the send and the receive part of an exchange surround the other micro-batch's work: what
+    posts or drives writes is none of the cores' business (receive hooks of DeepEP's low-latency kernels; Perplexity).
+
+    compute  collect a', attend a, send a, shared a | collect b', ... b | arrive a, experts a, return a | ... b
+    """
+    for layer in step.layers():
+        for one in batches:
+            step.attend(one)
+            step.reduce(one)
+            if step.is_dense(layer):
+                step.feed_forward(one, layer)
+                continue
+            step.route(one)
+            step.dispatch(one)
+            step.shared(one)
+        for one in batches if not step.is_dense(layer) else ():
+            step.experts(one)
+            step.combine(one)
+    for one in batches:
+        step.finalize(one)
+
+
+def side_by_side(step: Pass, *batches: Tokens) -> None:
     """Attention of one micro-batch beside the feed-forward of the other, a stream each (CloudMatrix384). Both streams
     may have cores of their own (`knobs.cores`): then no kernel of one waits for those of the other.
 
@@ -81,7 +104,7 @@ def side_by_side(step: Pass, a: Tokens, b: Tokens) -> None:
     moe                 | feed-forward a | feed-forward b | ...
     """
     for layer in step.layers():
-        for one in (a, b):
+        for one in batches:
             with step.on("attention", one):
                 step.attend(one)
                 step.reduce(one)
@@ -100,5 +123,6 @@ SCHEDULES = {
     "one_stream": Schedule(one_stream, 1),
     "single_batch": Schedule(single_batch, 1),
     "two_batches": Schedule(two_batches, 2),
+    "hooks": Schedule(hooks, 2),
     "side_by_side": Schedule(side_by_side, 2),
 }

@@ -16,18 +16,19 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from simulator.errors import InputError
 from simulator.model.layout import blocks, cached_lengths, on_ranks, split
-from simulator.model.micro_batch import MicroBatch, parted
+from simulator.model.micro_batch import MicroBatch
 from simulator.model.transformer import Dense, Layer, Model, with_precision
 from simulator.parallel.border import Engines, cross
 from simulator.parallel.exchange.task import ExchangeSettings
 from simulator.parallel.ledger import activation_bytes, cache_bytes, stages_of, weights_of
 from simulator.parallel.mesh import Mesh, check, coordinates_of, groups_of
 from simulator.program.rank import Rank
-from simulator.stack.stacks import stack_of
+from simulator.stack.stacks import Stack, stack_of
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Part, Workload
-from workloads.forward import Forward, Tokens
+from workloads.forward import Forward, Tokens, alike, tokens_of
 from workloads.gathered_weights import GatheredWeights, Gathering
+from workloads.prefetch import prefetching
 from workloads.schedules import SCHEDULES
 
 ROUNDS = 2  # of a pipeline that decodes: the first one fills it, the second is measured
@@ -67,7 +68,7 @@ class Knobs(BaseModel):
     schedule: Literal["one_stream", "single_batch", "two_batches", "side_by_side"] = Field(
         "one_stream", description="the order of pieces on streams (workloads/schedules.py)"
     )
-    exchange: Literal["all_reduce", "all_gather", "all_to_all", "put_collect"] = Field(
+    exchange: Literal["all_reduce", "all_gather", "all_to_all", "sorted_rows", "put_collect"] = Field(
         "all_reduce", description="how tokens reach their experts"
     )
     residual: Literal["replicated", "split", "split_latents"] = Field(
@@ -119,12 +120,17 @@ def partition(npu: Rank, case: Case) -> None:
     """Cores of their own for the two streams of `side_by_side`, where the knobs say so."""
     if case.knobs.cores and case.knobs.schedule == "side_by_side":
         for stream, count in zip(("attention", "moe"), case.knobs.cores.split("/"), strict=True):
-            npu.confine(stream, stack_of(case.kernels).cores(int(count)))
+            npu.confine(stream, stack_for(case).cores(int(count)))
+
+
+def stack_for(case: Case) -> Stack:
+    """The stack of the generation, as it runs this model in this phase."""
+    return stack_of(case.kernels, case.knobs.model_of(case.model), case.batch.phase)
 
 
 def engines_of(case: Case) -> Engines:
     """What drives collectives: what the knobs say, or of what the stack would take the first that the machine has."""
-    knobs, stack = case.knobs, stack_of(case.kernels)
+    knobs, stack = case.knobs, stack_for(case)
     engine = knobs.engine or _first(stack.engines, case.engines)
     if not engine:
         raise InputError(f"knobs.engine: {stack.name} takes {', '.join(stack.engines)}, of which the machine has none; "
@@ -184,12 +190,6 @@ def _chunks(lengths: Sequence[int], prefix: int, budget: int) -> Iterator[MicroB
         yield MicroBatch(0, (), tuple(pieces), ends)
 
 
-def tokens_of(case: Case, groups: Sequence[MicroBatch], group: int, parts: int) -> list[Tokens]:
-    """The micro-batches of one data-parallel group in a pass, with the tokens of all groups."""
-    cut = [parted(one, parts) for one in groups]
-    return [Tokens(cut[group][number], tuple(one[number].tokens for one in cut)) for number in range(parts)]
-
-
 # --- the program ----------------------------------------------------------------------------------------------------
 
 
@@ -209,7 +209,7 @@ def program(npu: Rank, case: Case) -> None:
         if case.layout.pp > 1:
             pipeline(npu, case, model, groups, group)
             continue
-        tokens = tokens_of(case, groups, group, knobs.parts)
+        tokens = tokens_of(groups, knobs.parts, group)
         step = forward(npu, case, range(len(model.layers)), model.layers, gathered)
         for one in tokens:
             step.embed(one)
@@ -225,9 +225,10 @@ def forward(npu: Rank, case: Case, numbers: Sequence[int], layers: Sequence[Laye
     knobs = case.knobs
     exchanges = ExchangeSettings(knobs.exchange, knobs.exchange_engine, case.routing.skew, case.seed)
     labels = ("layer", *(("micro_batch",) if knobs.parts > 1 else ()))
-    return Forward(npu, knobs.model_of(case.model), knobs.placed(case.layout), stack_of(case.kernels), engines_of(case),
+    step = Forward(npu, knobs.model_of(case.model), knobs.placed(case.layout), stack_for(case), engines_of(case),
                    exchanges, knobs.residual != "replicated", labels, numbers, layers, techniques,
                    gathers_latents=knobs.residual == "split_latents")
+    return prefetching(step, 1e6 * knobs.prefetch_mb)
 
 
 def draft(npu: Rank, case: Case, model: Model, verified: Sequence[Tokens],
@@ -252,7 +253,8 @@ def draft(npu: Rank, case: Case, model: Model, verified: Sequence[Tokens],
 def _drafting(verified: Tokens, before: int, queries: int) -> Tokens:
     """The same requests with so many query tokens each instead of those before."""
     counts = tuple(-(-count // before) * queries for count in verified.of_groups)
-    return Tokens(verified.batch.drafting(queries), counts)
+    each = tuple(one.drafting(queries) for one in verified.batches)
+    return Tokens(verified.batch.drafting(queries), counts, batches=each)
 
 
 def draft_layers(model: Model, depth: int) -> tuple[Layer, ...]:
@@ -265,8 +267,8 @@ def draft_layers(model: Model, depth: int) -> tuple[Layer, ...]:
 
 
 def _group(npu: Rank, groups: Sequence[MicroBatch]) -> int:
-    """The data-parallel group of this rank; not asked where all have the same to do."""
-    if len(set(groups)) == 1:
+    """The data-parallel group of this rank; not asked where one recording serves all of them."""
+    if alike(groups):
         return 0
     group = npu.coordinate("dp")
     assert isinstance(group, int)
@@ -314,7 +316,7 @@ def _in_flight(case: Case, groups: Sequence[MicroBatch], group: int) -> list[lis
     group has requests, or prompt tokens, for them."""
     parts, pp = case.knobs.parts, case.layout.pp
     least = min(len(one.decodes) or sum(new for new, _ in one.prompts) for one in groups)
-    cut = tokens_of(case, groups, group, parts * max(min(pp, least // parts), 1))
+    cut = tokens_of(groups, parts * max(min(pp, least // parts), 1), group)
     return [cut[first : first + parts] for first in range(0, len(cut), parts)]
 
 
@@ -379,7 +381,8 @@ def memory(case: Case) -> list[MemoryItem]:
     sampled = max(one.sampled for groups in passes for one in groups)
 
     def items(stage: int) -> list[MemoryItem]:
-        return [*weights_of(model, mesh, stage, bool(case.batch.drafts), gathered.kept()), *gathered.memory(model),
+        return [*weights_of(model, mesh, stage, bool(case.batch.drafts), gathered=gathered.kept()),
+                *gathered.memory(model),
                 (f"cache, {model.precision.kv}", "KV", cache_bytes(model, mesh, held, stage)),
                 ("activations of one pass", "activations", activation_bytes(model, mesh, tokens, sampled))]
 

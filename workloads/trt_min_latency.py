@@ -105,7 +105,7 @@ def head(one: Pass) -> None:
     tensor = one.npu.group("tensor")
     one.launch(one.stack.head(one.model, one.tokens, tensor.size))
     tensor.all_gather("head.gather", 2 * one.tokens * -(-one.model.vocabulary // tensor.size), "nccl")
-    one.launch(one.stack.sample(one.model, one.tokens))
+    one.launch(one.stack.sample(one.model, one.tokens, one.tokens * one.model.vocabulary))
 
 
 def draft(one: Pass, layer: Layer, number: int) -> None:

@@ -28,8 +28,10 @@ class MicroBatch:
 
     @property
     def sampled(self) -> int:
-        """Rows of which logits are needed: all query tokens of decode, the last token of every prompt that ends."""
-        return sum(queries for queries, _ in self.decodes) + self.ends
+        """Rows of which logits are computed: all query tokens of decode, padded where nothing else is in the batch, the
+        last token of every prompt that ends."""
+        queries = sum(queries for queries, _ in self.decodes)
+        return (max(queries, self.padded) if self.decodes and not self.prompts else queries) + self.ends
 
     def drafting(self, queries: int) -> MicroBatch:
         """The same requests in a pass of a draft layer, with so many query tokens each."""
@@ -54,7 +56,7 @@ def parted(batch: MicroBatch, parts: int) -> tuple[MicroBatch, ...]:
         MicroBatch(number, decodes[number], prompts[number], ends[number], -(-batch.padded // parts))
         for number in range(parts)
     )
-    if any(not one.tokens for one in made):
+    if (batch.decodes or batch.prompts) and not all(one.decodes or one.prompts for one in made):
         raise ValueError(f"{parts} micro-batches need {parts} requests on every data-parallel rank, or a prompt of "
                          f"{parts} tokens: there are {len(batch.decodes)} and {len(batch.prompts)}")
     return made

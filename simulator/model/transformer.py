@@ -6,7 +6,8 @@ declares here once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import singledispatch
 from typing import Literal, TypeAlias, get_args
@@ -18,6 +19,7 @@ from simulator.spec.model_tables import CacheDtype, WeightDtype
 Shard: TypeAlias = Literal["columns", "rows", "kv_heads", "experts", "vocabulary", ""]
 
 _BYTES = {
+    "fp32":      4.0,
     "bf16":      2.0,
     "fp8":       1.0,
     "fp8_block": 1.0 + 4 / (128 * 128),  # an FP32 scale for each block of 128 x 128
@@ -138,8 +140,9 @@ class Layer:
 class Precision:
     """In what the weights of each module are stored and computed, and the cache (`kv`) is kept.
 
-    bf16; fp8: per tensor; fp8_block: blocks of 128 x 128; int8: weights and activations; int4: weights alone; mxfp4;
-    nvfp4. drafts: all matrices of the MTP layers. Vectors (norms, biases, sinks) are always BF16.
+    fp32; bf16; fp8: per tensor; fp8_block: blocks of 128 x 128; int8: weights and activations; int4: weights alone;
+    mxfp4; nvfp4. kv_b: the key/value up-projection of latent attention, which quantised checkpoints may leave alone (none: as
+    attention). drafts: all matrices of the MTP layers. Vectors (norms, biases, sinks) are always BF16.
     """
 
     attention: WeightDtype = "bf16"
@@ -149,6 +152,7 @@ class Precision:
     head: WeightDtype = "bf16"
     embedding: WeightDtype = "bf16"
     router: WeightDtype = "bf16"
+    kv_b: WeightDtype | None = None
     drafts: WeightDtype = "bf16"
     kv: CacheDtype = "bf16"
 
@@ -240,6 +244,14 @@ def layer_weights(layer: Layer, hidden: int) -> tuple[Weight, ...]:
     return weights(layer.attention, hidden) + weights(layer.feed_forward, hidden)
 
 
+def matrices(layers: Iterable[Layer], hidden: int) -> Counter[str]:
+    """Elements of all matrices of some layers by module ("attention", "experts", ...): norms and biases left out."""
+    found: Counter[str] = Counter()
+    for weight in (weight for layer in layers for weight in layer_weights(layer, hidden) if weight.inputs > 1):
+        found[weight.name.partition(".")[0]] += weight.elements
+    return found
+
+
 def end_weights(model: Model) -> tuple[Weight, ...]:
     """Of what stands before and behind the layers: embedding, last norm, and the head where it is not the embedding."""
     head = Weight("head", model.hidden, model.vocabulary, shard="vocabulary")
@@ -292,6 +304,8 @@ def weight_dtype(weight: Weight, precision: Precision) -> WeightDtype:
     if weight.inputs == 1:
         return "bf16"
     module = weight.name.partition(".")[0]
+    if weight.name == "attention.kv_b" and precision.kv_b:
+        return precision.kv_b
     field: WeightDtype = getattr(precision, {"gate": "router", "draft": "drafts"}.get(module, module))
     return field
 

@@ -41,10 +41,11 @@ def stages_of(model: Model, mesh: Mesh) -> list[tuple[int, ...]]:
     return found
 
 
-def weights_of(model: Model, mesh: Mesh, stage: int, drafts: bool,
+def weights_of(model: Model, mesh: Mesh, stage: int, drafts: bool, absorbed: bool = True,
                gathered: Mapping[str, int] = MappingProxyType({})) -> list[Item]:
-    """Weights of one rank of a stage. drafts: whether the MTP layers are loaded, on the last stage. gathered: weights
-    by name of which a rank keeps one share of so many, and gathers the others when they are used."""
+    """Weights of one rank of a stage. drafts: whether the MTP layers are loaded, on the last stage. absorbed: whether
+    latent attention keeps its up-projection once more, for decode. gathered: weights by name of which a rank keeps one
+    share of so many, and gathers the others when they are used."""
     sizes: dict[str, float] = defaultdict(float)
     layers = [model.layers[number] for number in stages_of(model, mesh)[stage]]
     for weight in _kept(model, mesh, stage, layers):
@@ -55,8 +56,8 @@ def weights_of(model: Model, mesh: Mesh, stage: int, drafts: bool,
             for weight in (*draft_weights(model), *layer_weights(layer, model.hidden)):
                 elements = _local_elements(weight, mesh)
                 sizes["draft layers"] += weight_bytes(model.precision.drafts, elements)
-    if absorbed := sum(_absorbed_bytes(layer.attention, mesh) for layer in layers):
-        sizes["attention: absorbed kv_b, BF16"] = absorbed
+    if again := sum(_absorbed_bytes(layer.attention, mesh) for layer in layers) * absorbed:
+        sizes["attention: absorbed kv_b, BF16"] = again
     return [(title, "weights", size) for title, size in sizes.items() if size]
 
 
@@ -78,12 +79,14 @@ def _local_elements(weight: Weight, mesh: Mesh) -> float:
     """Elements of a weight on one rank."""
     module = weight.name.partition(".")[0]
     if weight.shard == "experts":
-        copies = -(-weight.copies // mesh.ep) + mesh.redundant
+        copies = -(-weight.copies // mesh.routed_places) + mesh.redundant
         return weight.elements / weight.copies * copies / (mesh.expert_tensor if weight.inputs > 1 else 1)
     if weight.shard == "kv_heads":
         return weight.elements / weight.copies * max(weight.copies // mesh.tp, 1)
     if weight.shard == "vocabulary":
         return weight.elements / mesh.split(module)
+    if module == "shared" and mesh.shared_places:
+        return 0.0  # on ranks of its own
     if not weight.shard:
         return weight.elements
     if weight.name == "attention.o":

@@ -114,8 +114,8 @@ class MinLatency(GpuStack):
     def head(self, model: Model, rows: int, shards: int) -> Kernels:
         return [("head.logits", small(ops.gemm(rows, -(-model.vocabulary // shards), model.hidden, "bf16")))]
 
-    def sample(self, model: Model, rows: int) -> Kernels:
-        return [(f"head.{name}", framework(rows, model.vocabulary)) for name in ("to_fp32", "sample")]
+    def sample(self, model: Model, rows: int, candidates: int) -> Kernels:
+        return [(f"head.{name}", framework(1, candidates)) for name in ("to_fp32", "sample")]
 
     def project(self, model: Model, tokens: int) -> Kernels:
         norms = [(f"draft.{name}_norm", vector(tokens, model.hidden)) for name in ("embedding", "hidden")]

@@ -8,7 +8,7 @@ import pytest
 
 from simulator.study.library import load_scenario
 from tests.published.runs import run
-from workloads.reducing_moe import copies_of
+from workloads.moe_exchange import copies
 
 EP16, EP32 = "deepep:normal_ep16", "deepep:normal_ep32"
 ENDLESS = {"machine__collectives__nvlink__ladder__default__0__rate": "1000 TB/s",
@@ -59,9 +59,9 @@ def test_one_node_needs_no_card() -> None:
 
 def test_copies_are_those_of_drawn_experts() -> None:
     scenario = load_scenario(EP32)
-    copies, random, tokens = copies_of(scenario.case(scenario.machine_spec(), 0)), Random(1), 20_000
+    found, random, tokens = copies(scenario.case(scenario.machine_spec(), 0)), Random(1), 20_000
     drawn = [random.sample(range(256), 8) for _ in range(tokens)]  # 8 experts on each of 32 GPUs
     nodes, gpus = (sum(len({expert // each for expert in experts}) for experts in drawn) / tokens for each in (64, 8))
-    assert copies.per_node * copies.nodes / copies.tokens == pytest.approx(nodes, rel=0.003)
-    assert copies.inside / copies.tokens == pytest.approx(gpus, rel=0.003)
-    assert copies.crossing == pytest.approx(copies.per_node * 3)
+    assert found.returning / found.tokens == pytest.approx(nodes, rel=0.003)
+    assert found.inside.leaving / found.tokens == pytest.approx(gpus, rel=0.003)
+    assert found.leaving == pytest.approx(found.returning * 3 / 4)

@@ -56,8 +56,9 @@ def test_plain_products_take_all_tokens_through_every_active_expert() -> None:
 
 
 def test_generations_of_the_machine_find_it() -> None:
-    assert stack_of("trtllm_1_3") is stack_of("trtllm_2025") is stack_of("trtllm_2025_own") is STACK
-    assert stack_of("trtllm").name == "trtllm"
+    for generation in ("trtllm_1_3", "trtllm_2025", "trtllm_2025_own"):
+        assert stack_of(generation, R1, "decode") is STACK
+    assert stack_of("trtllm", R1, "decode").name == "trtllm"
 
 
 def tpot(**changes: str) -> float:

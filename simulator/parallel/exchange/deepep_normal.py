@@ -1,0 +1,177 @@
+"""DeepEP's normal kernels, for many tokens: a copy per node crosses the network, and sums before they cross it back.
+
+In dispatch a token crosses the network cards once for every node where an expert of it is, to the GPU with its sender's
+number, and goes on from there over NVLink, once for every GPU. Combine is the way back: results are summed in their
+node before they cross. Kernels hold SMs while they wait; tokens move in chunks, so that the wire, NVLink and the copy
+out of the buffers, or the sum, work on different chunks at the same time. GPUs post the writes themselves.
+
+    dispatch   count, pack | wire 0   | wire 1   | ...     combine   nvlink 0 | nvlink 1 | ...
+                own node's | nvlink 0 | ...                                   | sum 0    | sum 1  | ...
+                             copy     | copy 0   | ...                                   | wire 0 | ... | sum of nodes
+
+How many copies there are (`copies`) is their expectation. Published by DeepSeek, deepseek-ai/DeepEP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from simulator.live.gpu_initiated import Arrival, Posted
+from simulator.live.thread import Label
+from simulator.model import ops
+from simulator.model.layout import split
+from simulator.parallel.border import Form
+from simulator.parallel.exchange.all_to_all import check_whole
+from simulator.parallel.exchange.copies import Copies, Passed, copies_of
+from simulator.parallel.exchange.rows import ROUTE_BYTES, SOURCE_BYTES, Block, phase
+from simulator.parallel.exchange.task import Exchange, ExpertTask
+from simulator.program.rank import Event
+
+WRITE_TOKENS = 32  # of a write; those of a channel's chunk in DeepEP's configuration for 32 ranks (remembered)
+
+
+class NormalSettings(BaseModel):
+    """How the exchange is done. held_sms and chunk_tokens are DeepEP's (deepseek-ai/DeepEP, `Buffer`'s configuration;
+    remembered): 20 SMs are 10 channels, and a channel sends 32 tokens at a time."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    held_sms: int = Field(20, ge=0, description="SMs that a kernel holds while it waits")
+    chunk_tokens: int = Field(320, gt=0, description="tokens that move together: 32 on each of 10 channels")
+    nodes_per_token: int = Field(
+        0, ge=0, description="a token's experts are on so many nodes at most; 0: on as many as its groups of experts"
+    )
+
+
+@dataclass(frozen=True)
+class ChunkPosts:
+    """Writes to the same numbers of other nodes at one flag, and what comes from them (`live.gpu_initiated.Posts`).
+
+    chunks: of each the counter that it raises, and (rank, tokens) for every one of them.
+    """
+
+    flag: str
+    label: Label
+    row_bytes: int
+    chunks: tuple[tuple[str, tuple[tuple[int, int], ...]], ...]
+    arrivals: tuple[Arrival, ...]
+
+    @property
+    def writes(self) -> Iterator[Posted]:
+        """Of a few tokens each, to all ranks in turn, chunk by chunk."""
+        for counter, parts in self.chunks:
+            for first in range(0, max((tokens for _, tokens in parts), default=0), WRITE_TOKENS):
+                for rank, tokens in parts:
+                    if tokens > first:
+                        yield Posted(rank, min(WRITE_TOKENS, tokens - first) * self.row_bytes, counter)
+
+
+class Normal(Exchange):
+    """Tokens once per node, results summed per node."""
+
+    needs: Form = "own"
+    gives: Form = "own"
+    by_row = False
+
+    def __init__(self, task: ExpertTask) -> None:
+        check_whole(task, "deepep_normal")
+        self._task, self._settings = task, task.settings.own or NormalSettings()
+        self._routed = task.routed(task.own)
+        self._place = task.npu.rank % task.mesh.block
+        self._first = task.npu.rank - self._place
+        self._copies: Copies = copies_of(self._routed, task, self._place, self._settings)
+        micro_batch = f".{task.label}" if task.label >= 0 else ""
+        self._name = task.npu.new_name(f"step {task.layer}{micro_batch}")
+        self._held = (("sm", self._settings.held_sms),) if self._settings.held_sms else ()
+        self._sizes = {"dispatch": round(task.model.hidden * task.stack.wire_bytes) + SOURCE_BYTES,
+                       "combine": 2 * task.model.hidden}  # fmt: skip
+        self._copied: Event | None = None
+
+    def dispatch(self) -> None:
+        """Own node's tokens at once, then what comes over the wire, chunk by chunk, over NVLink and out of buffers."""
+        npu, copies, size = self._task.npu, self._copies, self._sizes["dispatch"]
+        npu.launch(ops.passes(copies.tokens * self._task.experts.per_token * 8.0, ROUTE_BYTES), "dispatch.count")
+        npu.launch(phase(copies.tokens * size, copies.leaving * size), "dispatch.pack")
+        npu.set_flag("dispatch.send_done", self._flag("packed"), request=self._all_chunks())
+        self._copied = self._received(copies.own, 1)
+        for chunk in range(copies.chunks if copies.nodes > 1 else 0):
+            npu.wait_flag("dispatch.wait", self._flag("dispatched", chunk), self._held)
+            self._copied = self._received(copies.passed_on, copies.chunks)
+
+    def arrive(self) -> None:
+        """All of them are out of the buffers."""
+        assert self._copied is not None, "what was not sent cannot come"
+        self._task.npu.wait(self._copied)
+
+    def compute(self) -> None:
+        """Local experts on the rows that came."""
+        task, rows = self._task, self._routed.rows[self._place]
+        for name, work in task.stack.experts(task.model, task.experts, 0, rows, 1):
+            task.npu.launch(work, name)
+
+    def combine(self) -> None:
+        """Over NVLink to the GPU with the sender's number, summed chunk by chunk, over the wire, and summed again."""
+        npu, copies, size = self._task.npu, self._copies, self._sizes["combine"]
+        for chunk in range(copies.chunks):
+            arrived = self._spread("combine.nvlink", copies.inside, copies.chunks, "combine")
+            with npu.stream("sum"):
+                npu.wait(arrived)
+                npu.launch(phase(copies.inside.leaving * size / copies.chunks, copies.summed * size / copies.chunks),
+                           "combine.reduce")
+                summed = npu.set_flag("combine.send_done", self._flag("summed", chunk), request=self._one_chunk(chunk))
+        npu.wait(summed)
+        if copies.nodes > 1:
+            npu.wait_flag("combine.wait", self._flag("combined"), self._held)
+        npu.launch(ops.passes(copies.returning * size, copies.tokens * size), "combine.sum")
+
+    # --- parts -------------------------------------------------------------------------------------------------------
+
+    def _flag(self, what: str, chunk: int = 0) -> str:
+        """The name of a flag, and of the counter that sets it."""
+        return f"{self._name} {what} {chunk}"
+
+    def _received(self, passed: Passed, parts: int) -> Event:
+        """One of so many parts over NVLink, then out of the buffers, beside what arrives next."""
+        npu, size = self._task.npu, passed.arriving / parts * self._sizes["dispatch"]
+        arrived = self._spread("dispatch.nvlink", passed, parts, "dispatch")
+        with npu.stream("receive"):
+            npu.wait(arrived)
+            return npu.launch(ops.passes(size, size), "dispatch.copy")
+
+    def _spread(self, name: str, passed: Passed, parts: int, block: Block) -> Event:
+        """One of so many parts to, or from, all of the node."""
+        node, row_bytes, via = self._task.npu.group("node"), self._sizes[block], self._task.via
+        if not passed.table:
+            return node.all_to_all(name, round(passed.leaving / parts * row_bytes / node.size), via)
+        table = passed.table if block == "dispatch" else tuple(zip(*passed.table, strict=True))
+        sizes = tuple(tuple(round(copies / parts * row_bytes) for copies in row) for row in table)
+        return node.all_to_all_uneven(name, sizes, via)
+
+    def _label(self, block: Block) -> Label:
+        return Label(f"{block}.tokens", self._task.layer, self._task.label)
+
+    def _all_chunks(self) -> ChunkPosts:
+        """What a dispatch posts when it is packed."""
+        counters = [self._flag("dispatched", chunk) for chunk in range(self._copies.chunks)]
+        leave, come = (self._chunks(one) for one in (self._copies.to_nodes, self._copies.from_nodes))
+        size = self._sizes["dispatch"]
+        arrivals = [Arrival(counter, size * sum(tokens for _, tokens in parts), counter)
+                    for counter, parts in zip(counters, come, strict=True)]
+        return ChunkPosts(self._flag("packed"), self._label("dispatch"), size,
+                          tuple(zip(counters, leave, strict=True)), tuple(arrivals))
+
+    def _one_chunk(self, chunk: int) -> ChunkPosts:
+        """What a combine posts when a chunk is summed: back to where it came from."""
+        counter, size = self._flag("combined"), self._sizes["combine"]
+        come = [tokens for parts in self._chunks(self._copies.to_nodes) for _, tokens in parts]
+        arrivals = (Arrival(counter, size * sum(come), counter),) if not chunk else ()
+        back = self._chunks(self._copies.from_nodes)[chunk]
+        return ChunkPosts(self._flag("summed", chunk), self._label("combine"), size, ((counter, back),), arrivals)
+
+    def _chunks(self, parts: tuple[tuple[int, int], ...]) -> list[tuple[tuple[int, int], ...]]:
+        """(rank, tokens) of every chunk, of (place, tokens) of all."""
+        cut = [(self._first + place, split(tokens, self._copies.chunks)) for place, tokens in parts]
+        return [tuple((rank, pieces[chunk]) for rank, pieces in cut) for chunk in range(self._copies.chunks)]
