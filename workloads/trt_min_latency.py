@@ -17,7 +17,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 
 from simulator.errors import InputError
-from simulator.model.transformer import Latent, Layer, Model, with_precision
+from simulator.model.transformer import Latent, Layer, Model, experts_of, with_precision
 from simulator.parallel.ledger import cache_bytes, weights_of
 from simulator.parallel.mesh import Mesh, groups_of
 from simulator.program.rank import Rank
@@ -156,7 +156,9 @@ def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     if known <= case.batch.draft_tokens:
         have = f"batch.accepted has {known} values, for 0 to {known - 1} draft tokens"
         raise ValueError(f"{have}, but batch.draft_tokens is {case.batch.draft_tokens}")
-    case.shapes.check_drafts(case.batch.draft_tokens)
+    if case.batch.draft_tokens and not case.model.drafts:
+        raise InputError(f"batch.draft_tokens is {case.batch.draft_tokens}, but {case.model.name} has no MTP layer to "
+                         "draft with: it must be 0")  # fmt: skip
     check_accepted(case)
     check_split(case)
     return groups_of(mesh_of(case))
@@ -178,18 +180,19 @@ def _relaxed(case: Case) -> bool:
 
 def check_split(case: Case) -> None:
     """Splits that do not use all ranks, or that do not come out even, are refused."""
-    s, layout, copies = case.shapes, case.layout, _copies(case)
-    if not isinstance(case.model.layers[0].attention, Latent):
-        raise InputError(f"{s.name} has grouped-query attention, and this program is for latent attention")
+    attention, experts = case.model.layers[0].attention, experts_of(case.model)
+    layout, copies = case.layout, _copies(case)
+    if not isinstance(attention, Latent):
+        raise InputError(f"{case.model.name} has grouped-query attention, and this program is for latent attention")
     used = layout.expert_parallel * layout.tensor_parallel * copies
     if used != case.ranks:
         twice = "two copies (knobs.smart_router) of " if copies > 1 else ""
         split = f"layout.tensor_parallel {layout.tensor_parallel} x layout.expert_parallel {layout.expert_parallel}"
         raise ValueError(f"{twice}routed experts take {split} = {used} ranks, but there are {case.ranks}")
     for what, size, over in (
-        ("heads", s.heads, case.ranks),
-        ("routed experts", s.routed_experts, layout.expert_parallel),
-        ("columns of an expert", s.expert_intermediate, layout.tensor_parallel),
+        ("heads", attention.heads, case.ranks),
+        ("routed experts", experts.routed, layout.expert_parallel),
+        ("columns of an expert", experts.intermediate, layout.tensor_parallel),
     ):
         if size % over:
             raise ValueError(f"{size} {what} cannot be split over {over} ranks")
