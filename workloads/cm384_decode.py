@@ -26,8 +26,8 @@ from simulator.model import ops
 from simulator.model.layout import blocks, shard_size
 from simulator.model.transformer import Attention, Experts, Layer
 from simulator.parallel.border import Engines, cross
-from simulator.parallel.exchange.put_collect import PutCollect
 from simulator.parallel.exchange.task import ExchangeSettings
+from simulator.parallel.exchange.ways import EXCHANGES
 from simulator.parallel.mesh import Mesh, coordinates_of
 from simulator.program.rank import Rank
 from simulator.stack.cann_decode import CannDecode
@@ -39,7 +39,7 @@ from workloads.readings import span_us
 from workloads.schedules import one_stream, side_by_side
 
 ATTENTION, MOE = "attention", "moe"
-EXCHANGES = 20  # of `exchanges`
+REPEATS = 20  # of `exchanges`
 SLOT_BYTES = 512  # of a token copy, beside its INT8 values: where its scale is
 
 
@@ -172,8 +172,8 @@ def exchanges(npu: Rank, case: Case) -> None:
     if case.routing.skew is None:
         experts = replace(experts, routed=step.mesh.ep, per_token=experts.per_token + 1)
         step.mesh = step.mesh.model_copy(update={"shared_places": 0})
-    for layer in range(EXCHANGES):
-        exchange = PutCollect(replace(step.task(tokens, experts, layer), number=0))
+    for layer in range(REPEATS):
+        exchange = EXCHANGES["put_collect"](replace(step.task(tokens, experts, layer), number=0))
         with npu.scope(layer=layer):
             exchange.dispatch()
             exchange.combine()
@@ -199,7 +199,7 @@ def exchange_readings(_: Case, columns: Mapping[str, Any]) -> Mapping[str, float
 
 def exchange_measures(_: Case, seconds: float) -> Mapping[str, float]:
     """Latency of a dispatch and a combine together."""
-    return {"dispatch_combine_us": seconds / EXCHANGES * 1e6}
+    return {"dispatch_combine_us": seconds / REPEATS * 1e6}
 
 
 # --- what a scenario needs to know ------------------------------------------------------------------------------------

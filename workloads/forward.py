@@ -467,8 +467,8 @@ def tokens_of(groups: Sequence[MicroBatch], parts: int, own: int = 0) -> list[To
 
 
 def alike(groups: Sequence[MicroBatch]) -> bool:
-    """Whether groups differ in nothing but the lengths of contexts, so that one recording serves them all."""
-    return len({(one.tokens, one.sampled, bool(one.decodes), bool(one.prompts)) for one in groups}) == 1
+    """Whether layers differ in nothing but what attention meets, so that one recording of them serves all groups."""
+    return len({(one.tokens, bool(one.decodes), bool(one.prompts)) for one in groups}) == 1
 
 
 _SUMS: dict[tuple[Form, Form], str] = {("partial", "all"): "all_reduce", ("partial", "own"): "reduce_scatter"}

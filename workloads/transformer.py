@@ -268,7 +268,7 @@ def draft_layers(model: Model, depth: int) -> tuple[Layer, ...]:
 
 def _group(npu: Rank, groups: Sequence[MicroBatch]) -> int:
     """The data-parallel group of this rank; not asked where one recording serves all of them."""
-    if alike(groups):
+    if alike(groups) and len({one.sampled for one in groups}) == 1:
         return 0
     group = npu.coordinate("dp")
     assert isinstance(group, int)

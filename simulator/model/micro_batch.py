@@ -28,10 +28,8 @@ class MicroBatch:
 
     @property
     def sampled(self) -> int:
-        """Rows of which logits are computed: all query tokens of decode, padded where nothing else is in the batch, the
-        last token of every prompt that ends."""
-        queries = sum(queries for queries, _ in self.decodes)
-        return (max(queries, self.padded) if self.decodes and not self.prompts else queries) + self.ends
+        """Rows of which logits are needed: all query tokens of decode, the last token of every prompt that ends."""
+        return sum(queries for queries, _ in self.decodes) + self.ends
 
     def drafting(self, queries: int) -> MicroBatch:
         """The same requests in a pass of a draft layer, with so many query tokens each."""

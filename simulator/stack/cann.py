@@ -9,14 +9,17 @@ from dataclasses import replace
 
 from simulator.errors import InputError
 from simulator.model.transformer import Experts, Model
+from simulator.stack.cann_decode import CannDecode, decoding
 from simulator.stack.cann_prefill import CannPrefill
 
 DEPLOYED = CannPrefill("cann_2025")
 RECIPES = CannPrefill("cann_recipes_2025", latents_apart=True)
 
 
-def deployed(model: Model, phase: str) -> CannPrefill:
-    """Kernels of `cann_2025`."""
+def deployed(model: Model, phase: str) -> CannPrefill | CannDecode:
+    """Kernels of `cann_2025`, which has those of decode, too."""
+    if phase == "decode":
+        return decoding(model, phase)
     return _prefill(DEPLOYED, model, phase)
 
 

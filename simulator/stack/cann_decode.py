@@ -155,7 +155,7 @@ class CannDecode:
 
     def experts(self, model: Model, experts: Experts, tokens: int, rows: Sequence[int], shards: int) -> Kernels:
         """1/shards of the columns of the local experts on the rows of each, out of `tokens` that are here: sorted and
-        selected before, summed up to tokens behind. 0: rows came by themselves, a fused dispatch's in whole fractals."""
+        selected before, summed up to tokens behind. 0: rows came by themselves, in whole fractals."""
         width, dtype, hidden = experts.intermediate // shards, model.precision.experts, model.hidden
         if not tokens:
             whole = tuple(-(-count // self.fractal) * self.fractal for count in rows)

@@ -25,9 +25,9 @@ class Stack(Protocol):
     itself (0: with the token). packed: hidden states were quantised before they were gathered. by_row: every row that
     an expert gave comes back by itself, not in the sum of its token. norm_in_all_reduce: residual add and norm are part
     of the AllReduce before them. best: of a shard's logits, where these are gathered instead of all (none: all are);
-    candidates: what is sampled from, over all rows. fuses_shared: where every rank has a slice of every expert, the shared one is a choice
-    more of every token, and has no kernels of its own. engines, reducing_engines: what drives collectives, and
-    AllReduce, by preference; algorithm: of the first.
+    candidates: what is sampled from, over all rows. fuses_shared: where every rank has a slice of every expert, the
+    shared one is a choice more of every token, and has no kernels of its own. engines, reducing_engines: what drives
+    collectives, and AllReduce, by preference; algorithm: of the first.
     """
 
     @property

@@ -20,13 +20,14 @@ from simulator.stack.stacks import Kernels, Stack, labelled
 
 @dataclass(frozen=True)
 class ExchangeSettings:
-    """name: of the way (`ways`). engine, algorithm: what drives dispatch and combine, and how it goes about it (empty: as
-    all collectives). combine_engine: of combine alone. slot_bytes: of a written row beside its values.
+    """name: of the way (`ways`). engine, algorithm: what drives dispatch and combine, and how it goes about it (empty:
+    as all collectives). combine_engine: of combine alone. slot_bytes: of a written row beside its values.
 
     skew, seed, draw: of the routing (`routed.Routing`). together: rows are drawn for all sources at once
-    (`routed.Together`), and experts placed in order, or replicated and packed by their popularity. host_reads: values that the host blocks for between counts and
-    tokens, as where split sizes are given to an eager All2All (0: sizes stay on the device). own: settings of this way
-    alone (None: its defaults). node: ranks that reach each other without network cards.
+    (`routed.Together`), and experts placed in order, or replicated and packed by their popularity. host_reads: values
+    that the host blocks for between counts and tokens, as where split sizes are given to an eager All2All (0: sizes
+    stay on the device). own: settings of this way alone (None: its defaults). node: ranks that reach each other without
+    network cards.
     """
 
     name: str
@@ -111,7 +112,7 @@ class ExpertTask:
         return bool(self.mesh.shared_places and self.npu.coordinate("shared_place"))
 
     def launch(self, uneven: bool, works_of: Callable[[int], Kernels | list[tuple[str, Collective]]]) -> None:
-        """Works of every place. uneven: they differ beyond what those of the shared expert differ in from the others."""
+        """Works of every place. uneven: they differ beyond what those of the shared expert have of their own."""
         of_shared = self.of_shared
         if uneven and not of_shared:
             self.npu.launch_all_by_rank(lambda rank: works_of(place_of(self.mesh, rank)))
