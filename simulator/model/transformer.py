@@ -265,6 +265,14 @@ def draft_weights(model: Model) -> tuple[Weight, ...]:
     return (Weight("draft.norm", 1, 3 * model.hidden), Weight("draft.project", 2 * model.hidden, model.hidden))
 
 
+def experts_of(model: Model) -> Experts:
+    """The experts of its last layer; InputError where that has none."""
+    found = model.layers[-1].feed_forward
+    if not isinstance(found, Experts):
+        raise InputError(f"{model.name} has no experts, and this program is for a mixture of experts")
+    return found
+
+
 def parameters(model: Model) -> int:
     """Of the whole model without its MTP layers, which is how most published totals count."""
     return sum(weight.elements for weight in _all_weights(model))

@@ -11,7 +11,7 @@ from simulator.die.kernels import Work
 from simulator.errors import InputError
 from simulator.model.micro_batch import MicroBatch
 from simulator.model.transformer import Attention, Dense, Experts, Latent, Model
-from simulator.stack import cann, cann_decode, pplx, sglang, sglang_2025, trtllm, vllm
+from simulator.stack import cann, cann_decode, pplx, sglang, sglang_2025, trtllm, trtllm_min_latency, vllm
 
 Kernels = list[tuple[str, Work]]
 
@@ -77,6 +77,8 @@ def _always(stack: Stack, model: Model, phase: str) -> Stack:
 
 STACKS: dict[str, Callable[[Model, str], Stack]] = {
     **{one.STACK.name: partial(_always, one.STACK) for one in (vllm, sglang, sglang_2025, trtllm, pplx)},
+    "trtllm_1_3": partial(_always, trtllm_min_latency.STACK),
+    "trtllm_2025": partial(_always, trtllm_min_latency.STACK),
     "cann_decode": cann_decode.decoding,
     "cann_2025": cann.deployed,
     "cann_recipes": cann.recipes,
