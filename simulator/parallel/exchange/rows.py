@@ -228,7 +228,8 @@ def crossing_of(task: ExpertTask, settings: Any) -> Crossing:
     name = task.npu.new_name(f"step {task.layer}{micro_batch}")
     slot_bytes = round(task.model.hidden * task.stack.wire_bytes) + SOURCE_BYTES
     return Crossing(name, task.layer, task.label, rank % places, rank // places * places, routed.sizes(1.0),
-                    task.own[rank % places], slot_bytes, 2 * task.model.hidden, min(task.settings.node, places), settings)
+                    task.own[rank % places], slot_bytes, 2 * task.model.hidden, min(task.settings.node, places),
+                    settings)
 
 
 def phase(read_bytes: float, write_bytes: float) -> Work:
