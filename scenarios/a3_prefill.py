@@ -6,9 +6,7 @@ Published by Huawei's cann-recipes-infer, "DeepSeek-R1 prefill optimisation on A
 from __future__ import annotations
 
 from simulator.study.scenario import Layout, Prompts, Scenario, Source, Study
-from workloads.a3_parts import Knobs
-from workloads.a3_prefill import DATA_PARALLEL, MICRO_BATCH
-from workloads.a3_sequence_parallel import SP_TP_SP
+from workloads.a3_prefill import DATA_PARALLEL, MICRO_BATCH, SP_TP_SP, Knobs
 
 _expect = Source("cann-recipes-infer, DeepSeek-R1 prefill optimisation on Atlas A3").expects
 LONGER = (1.0, None)  # a sign: the ratio is above one

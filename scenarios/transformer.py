@@ -1,9 +1,13 @@
-"""Any transformer on any mesh and machine: where `braid step` begins, and where the same words are settings."""
+"""Any transformer on any mesh and machine: where `braid step` begins, and where the same words are settings.
+
+Every token draws its experts, all of them as popular: few tokens then touch as many as in truth, which even routing
+spreads over more. `routing.skew` makes some popular, and none spreads rows evenly.
+"""
 
 from __future__ import annotations
 
 from simulator.parallel.mesh import Mesh
-from simulator.study.scenario import Scenario
+from simulator.study.scenario import RoutingSpec, Scenario
 from workloads.transformer import TRANSFORMER, Knobs, Step
 
 
@@ -17,6 +21,7 @@ def decode() -> Scenario:
         cards=8,
         batch=Step(requests=64),
         layout=Mesh(tp=8),
+        routing=RoutingSpec(skew=0.0),
         knobs=Knobs(),
         workload=TRANSFORMER,
     )

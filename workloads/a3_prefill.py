@@ -1,154 +1,201 @@
-"""Prefill of DeepSeek-R1 on Atlas A3 as in cann-recipes-infer, with data parallel MLA: two programs, in launch order.
+"""Prefill of DeepSeek-R1 on Atlas A3 as in cann-recipes-infer: three programs, in launch order.
 
-* `data_parallel`: experts expert parallel, one stream.
+* `data_parallel`: attention data parallel, experts expert parallel, one stream.
 * `micro_batch`: the same, as two micro-batches on a compute stream and a communication stream.
+* `sp_tp_sp`: for few or uneven prompts: attention has its tokens split for the projections and its heads split for
+  itself; one micro-batch, or two that run whole layers on a stream each.
+
+Host launches are eager, and the host blocks on the split sizes of every dispatch.
 """
 
 from __future__ import annotations
 
-from simulator.model import moe
-from simulator.model.layout import deal
-from simulator.program.rank import Event, Rank
-from simulator.study.scenario import Workload
-from workloads.a3_parts import (
-    COMM,
-    Case,
-    Exchange,
-    attend,
-    coordinates,
-    embed,
-    end_of,
-    groups,
-    head,
-    launch,
-    measures,
-    route,
-)
-from workloads.a3_prefill_memory import data_parallel_memory
+from dataclasses import replace
+from functools import partial
+from typing import Literal
 
-# --- one stream -------------------------------------------------------------------------------------------------------
+from pydantic import BaseModel, ConfigDict, Field
+
+from simulator.model.transformer import Experts, Latent
+from simulator.parallel.border import Engines
+from simulator.parallel.mesh import Mesh
+from simulator.program.rank import Event, Rank
+from simulator.stack.cann import RECIPES
+from simulator.study import scenario
+from simulator.study.scenario import MemoryItem
+from workloads import cann_prefill as shared
+from workloads.cann_prefill import embed, head
+from workloads.forward import COMM, Forward, Tokens
+
+
+class Knobs(BaseModel):
+    """The techniques that can be switched."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    engine: str = Field("sdma", description="what drives collectives: an engine of the machine (sdma, aiv, ...)")
+    attention: Literal["ntd", "tnd"] = Field("ntd", description="layout of FlashAttention's operands")
+    enqueue: Literal["interleaved", "in_order"] = Field(
+        "interleaved", description="micro-batches: dispatches before combines, or each micro-batch to its end"
+    )
+    micro_batches: Literal[1, 2] = Field(2, description="sp_tp_sp only: streams that run whole layers")
+    read_sizes: bool = Field(True, description="the host blocks on the split sizes of each dispatch")
+
+
+Case = scenario.Case[scenario.Prompts, scenario.Layout, Knobs]
+
+
+# --- attention data parallel ------------------------------------------------------------------------------------------
 
 
 def data_parallel(npu: Rank, case: Case) -> None:
-    """Every step of a layer after the other, compute and communication in one stream."""
-    prompts = _prompts(npu)
-    embed(npu, case)
-    for layer in range(case.shapes.layers):
-        with npu.scope(layer=layer):
-            attend(npu, case, prompts)
-            if layer < case.shapes.dense_layers:
-                launch(npu, moe.dense(case.shapes, sum(prompts)))
-                continue
-            route(npu, case, sum(prompts))
-            exchange = Exchange(npu, case, layer, 0, 1)
-            launch(npu, moe.shared_expert(case.shapes, sum(prompts)))
-            exchange.dispatch()
-            exchange.experts()
-            exchange.combine()
-            launch(npu, moe.finalize_routing(case.shapes, sum(prompts)))
-    head(npu, case)
+    """Every piece of a layer after the other, compute and communication in one stream.
 
-
-# --- two micro-batches on two streams ---------------------------------------------------------------------------------
+    compute  attend | route | shared | dispatch | experts | combine | finalize
+    """
+    step = _forward(npu, case, _own_prompts(case), labelled=False)
+    (a,) = _checked(case, shared.whole_prompts(npu, case, 1))
+    embed(step, case)
+    shared.one_stream(step, a, step.route, step.shared, step.dispatch, step.experts, step.combine, step.finalize)
+    head(step, case)
 
 
 def micro_batch(npu: Rank, case: Case) -> None:
-    """dispatch 0 under attention 1 and shared experts, dispatch 1 under experts 0, combine 0 under experts 1,
-    combine 1 under the next layer's attention 0."""
-    prompts = deal(_prompts(npu), 2)
-    embed(npu, case)
-    combined: Event | None = None  # combine of micro-batch 1 of the layer before
-    for layer in range(case.shapes.layers):
-        with npu.scope(layer=layer):
-            if layer < case.shapes.dense_layers:
-                dense_layer(npu, case, prompts)
-            elif case.knobs.enqueue == "interleaved":
-                combined = moe_layer(npu, case, layer, prompts, combined)
-            else:
-                combined = moe_layer_in_order(npu, case, layer, prompts, combined)
-    finalize(npu, case, case.shapes.layers - 1, 1, sum(prompts[1]), combined)
-    npu.wait(end_of(npu, COMM))
-    head(npu, case)
+    """Two micro-batches on two streams; dense layers one after the other on the first."""
+    step, (a, b) = _forward(npu, case, _own_prompts(case)), _checked(case, shared.whole_prompts(npu, case, 2))
+    embed(step, case)
+    for layer in step.layers():
+        if not step.is_dense(layer):
+            (interleaved if case.knobs.enqueue == "interleaved" else in_order)(step, a, b)
+            continue
+        for one in (a, b):
+            step.attend(one)
+            step.dense(one)
+    step.finalize(b)
+    npu.wait(_end_of(npu, COMM))
+    head(step, case)
 
 
-def dense_layer(npu: Rank, case: Case, prompts: list[tuple[int, ...]]) -> None:
-    """Both micro-batches one after the other on C."""
-    for number in (0, 1):
-        with npu.scope(micro_batch=number):
-            attend(npu, case, prompts[number])
-            launch(npu, moe.dense(case.shapes, sum(prompts[number])))
+def interleaved(step: Forward, a: Tokens, b: Tokens) -> None:
+    """The published order of launches: dispatch a under attention b and shared experts, dispatch b under experts a,
+    combine a under experts b, combine b under the next layer's attention a.
+
+    compute  attend a | finalize b' | route a | attend b, route b | shared a, b | experts a | experts b   | finalize a
+    comm                                      | dispatch a                      | dispatch b | combine a | combine b
+    """
+    step.attend(a)
+    step.finalize(b)
+    step.route(a)
+    routed_a = step.npu.record()
+    step.attend(b)
+    step.route(b)
+    routed_b = step.npu.record()
+    step.shared(a)
+    step.shared(b)
+    step.beside(step.dispatch, a, after=routed_a)
+    step.experts(a)
+    computed_a = step.npu.record()
+    step.beside(step.dispatch, b, after=routed_b)
+    step.beside(step.combine, a, after=computed_a)
+    step.experts(b)
+    step.beside(step.combine, b)
+    step.finalize(a)
 
 
-def moe_layer(npu: Rank, case: Case, layer: int, prompts: list[tuple[int, ...]], combined: Event | None) -> Event:
-    """One layer in the published order of launches."""
-    tokens = [sum(prompts[0]), sum(prompts[1])]
-    exchange = [Exchange(npu, case, layer, number, 2) for number in (0, 1)]
-
-    with npu.scope(micro_batch=0):  # 1
-        attend(npu, case, prompts[0])
-    finalize(npu, case, layer - 1, 1, tokens[1], combined)
-    with npu.scope(micro_batch=0):
-        route(npu, case, tokens[0])
-        routed_0 = npu.record()
-    with npu.scope(micro_batch=1):  # 2
-        attend(npu, case, prompts[1])
-        route(npu, case, tokens[1])
-        routed_1 = npu.record()
-    for number in (0, 1):
-        with npu.scope(micro_batch=number):
-            launch(npu, moe.shared_expert(case.shapes, tokens[number]))
-
-    dispatched_0 = exchange[0].on_comm(exchange[0].dispatch, routed_0)  # 3
-    worked_0 = _experts(npu, case, exchange[0], dispatched_0)  # 4
-    dispatched_1 = exchange[1].on_comm(exchange[1].dispatch, routed_1)  # 5
-    combined_0 = exchange[0].on_comm(exchange[0].combine, worked_0)  # 6
-    worked_1 = _experts(npu, case, exchange[1], dispatched_1)
-    combined_1 = exchange[1].on_comm(exchange[1].combine, worked_1)
-    finalize(npu, case, layer, 0, tokens[0], combined_0)  # 7
-    return combined_1
-
-
-def moe_layer_in_order(
-    npu: Rank, case: Case, layer: int, prompts: list[tuple[int, ...]], combined: Event | None
-) -> Event:
+def in_order(step: Forward, a: Tokens, b: Tokens) -> None:
     """For comparison: the communication stream gets each micro-batch's dispatch and combine one after the other."""
-    finalize(npu, case, layer - 1, 1, sum(prompts[1]), combined)
-    done = []
-    for number in (0, 1):
-        exchange = Exchange(npu, case, layer, number, 2)
-        with npu.scope(micro_batch=number):
-            attend(npu, case, prompts[number])
-            route(npu, case, sum(prompts[number]))
-            routed = npu.record()
-            launch(npu, moe.shared_expert(case.shapes, sum(prompts[number])))
-        dispatched = exchange.on_comm(exchange.dispatch, routed)
-        worked = _experts(npu, case, exchange, dispatched)
-        done.append(exchange.on_comm(exchange.combine, worked))
-    finalize(npu, case, layer, 0, sum(prompts[0]), done[0])
-    return done[1]
+    step.finalize(b)
+    for one in (a, b):
+        step.attend(one)
+        step.route(one)
+        routed = step.npu.record()
+        step.shared(one)
+        step.beside(step.dispatch, one, after=routed)
+        step.experts(one)
+        step.beside(step.combine, one)
+    step.finalize(a)
 
 
-def _experts(npu: Rank, case: Case, exchange: Exchange, dispatched: Event) -> Event:
-    npu.wait(dispatched)
-    with npu.scope(micro_batch=exchange.number):
-        exchange.experts()
-    return npu.record()
+# --- tokens split, heads split, tokens split --------------------------------------------------------------------------
 
 
-def finalize(npu: Rank, case: Case, layer: int, number: int, tokens: int, combined: Event | None) -> None:
-    """C waits for a combine and adds its experts' rows; nothing to do before the first MoE layer."""
-    if combined is not None:
-        npu.wait(combined)
-        with npu.scope(layer=layer, micro_batch=number):
-            launch(npu, moe.finalize_routing(case.shapes, tokens))
+def sp_tp_sp(npu: Rank, case: Case) -> None:
+    """Micro-batches run whole layers on streams of their own; launches alternate between them, block by block.
+
+    stream of each  attend | route, shared, dispatch | experts, combine, finalize
+    """
+    step = _forward(npu, case, _own_tokens(case))
+    batches = _checked(case, shared.split_prompts(case, case.knobs.micro_batches, "own"))
+    embed(step, case)
+    start = npu.record()
+    for one in batches:
+        with npu.stream(_stream(one)):
+            npu.wait(start)
+    for layer in step.layers():
+        blocks = (step.route, step.shared, step.dispatch), (step.experts, step.combine, step.finalize)
+        for block in ((step.attend,), *(((step.dense,),) if step.is_dense(layer) else blocks)):
+            for one in batches:
+                with npu.stream(_stream(one)):
+                    for verb in block:
+                        verb(one)
+    for one in batches:
+        npu.wait(_end_of(npu, _stream(one)))
+    head(step, case)
 
 
-def _prompts(npu: Rank) -> tuple[int, ...]:
-    """Those of this rank."""
-    prompts = npu.coordinate("prompts")
-    assert isinstance(prompts, tuple)
-    return prompts
+def _stream(one: Tokens) -> str:
+    return f"micro_batch_{one.batch.number}"
 
 
-DATA_PARALLEL = Workload(data_parallel, groups, coordinates, data_parallel_memory, measures)
-MICRO_BATCH = Workload(micro_batch, groups, coordinates, data_parallel_memory, measures)
+def _end_of(npu: Rank, stream: str) -> Event:
+    """When all that is in a stream has ended."""
+    with npu.stream(stream):
+        return npu.record()
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def _forward(npu: Rank, case: Case, mesh: Mesh, labelled: bool = True) -> Forward:
+    knobs, residual = case.knobs, "split_latents" if mesh.tp > 1 else "replicated"
+    return shared.pass_of(npu, case, mesh, replace(RECIPES, operands=knobs.attention), Engines(knobs.engine, "direct"),
+                          "all_to_all", 2 if knobs.read_sizes else 0, residual, labelled)
+
+
+def _checked(case: Case, batches: list[Tokens]) -> list[Tokens]:
+    """ValueError: a micro-batch has nothing to do; how many prompts would do."""
+    for one in batches:
+        if not any(one.of_groups):
+            setting = "prompt_lengths" if case.batch.prompt_lengths else "requests"
+            whose, enough = " of every rank" if len(one.of_groups) > 1 else "", len(batches) * len(one.of_groups)
+            raise ValueError(f"micro-batch {one.batch.number + 1} of {len(batches)} has no prompts: batch.{setting} "
+                             f"gives {len(case.batch.lengths)}, and {enough} are one for each{whose}")
+    return batches
+
+
+_own_prompts = partial(shared.mesh_of, data_parallel=True, o_proj=1)
+_own_tokens = partial(shared.mesh_of, data_parallel=False, o_proj=1)
+
+
+def _memory(case: Case, mesh: Mesh, tokens: int) -> list[MemoryItem]:
+    """Hidden states, the phase that needs most, and rows on their way; attention with split heads has all tokens."""
+    model, total, rows, arriving = case.model, sum(case.batch.lengths), 0, 0
+    phases = {"embedding": 2 * 2 * total * model.hidden}
+    for layer in set(model.layers):
+        a, ffn = layer.attention, layer.feed_forward
+        per_head = 2 * (3 * a.nope_dim + 2 * a.rope_dim + 3 * a.v_dim) if isinstance(a, Latent) else 8 * a.head_dim
+        phases["attention"] = (total if mesh.tp > 1 else tokens) * a.heads // mesh.tp * per_head
+        if isinstance(ffn, Experts):
+            rows, arriving = tokens * ffn.per_token, -(-total * ffn.per_token // case.ranks)
+            phases["experts"] = arriving * (3 * model.hidden + 4 * 2 * ffn.intermediate)
+        else:
+            phases["dense FFN"] = tokens * (4 * 2 + 1) * ffn.intermediate
+    largest = max(phases, key=lambda name: phases[name])
+    return [("hidden state and residual", "activations", 2 * 2 * tokens * model.hidden),
+            (f"largest phase: {largest}", "activations", phases[largest]),
+            ("dispatched and combined rows", "communication", 2 * (rows + arriving) * model.hidden)]
+
+
+DATA_PARALLEL = shared.workload(data_parallel, _own_prompts, _memory)
+MICRO_BATCH = shared.workload(micro_batch, _own_prompts, _memory)
+SP_TP_SP = shared.workload(sp_tp_sp, _own_tokens, _memory)

@@ -1,39 +1,37 @@
 """FlowMLA (Ant Group, on SGLang): decode of DeepSeek-R1 with data parallel attention whose o_proj is sharded.
 
-Data parallel attention has all of MLA on every card, which leaves little memory for requests. FlowMLA keeps 1/n of
-o_proj on each of n cards and gathers it just in time: two buffers, odd and even layers; when attention of layer i has
-used its buffer, the all-gather of layer i + 2 starts on that parity's communication stream, and o_proj of layer i + 2
-waits for its end. Meanwhile its CTAs hold SMs. The feed-forward is tensor or expert parallel over all cards: an
-AllGather of all data parallel tokens before it, and after it an AllReduce of all of them, of which each keeps its own
-(SGLang 0.4.10, `layers/communicator.py` and `models/deepseek_v2.py`), or a ReduceScatter (later). NCCL runs rings.
-
-Layer, data parallel: projections -> attention (decode, prompts) -> [wait for gathered o_proj] o -> [gather of layer
-i + 2] -> add -> AllGather -> norm, gate, experts, shared expert -> AllReduce -> own tokens. Tensor parallel (the
-baseline): all cards have all tokens and some heads; an AllReduce after o and after the feed-forward.
+What is sharded is gathered just in time (`gathered_weights`). The feed-forward is tensor or expert parallel over all
+cards: an AllGather of all data parallel tokens before it, and after it an AllReduce of all of them, of which each keeps
+its own (SGLang 0.4.10, `layers/communicator.py` and `models/deepseek_v2.py`), or a ReduceScatter (later). NCCL runs
+rings. The baseline is tensor parallel: all cards have all tokens and some heads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from dataclasses import replace
+from math import inf
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from simulator.errors import InputError
-from simulator.model import gqa, ops, serving
-from simulator.model.choices import blocks_of, chosen_rows, even_rows
-from simulator.model.decode import in_l2
 from simulator.model.layout import blocks, shard_size
-from simulator.model.mla import Kernels
-from simulator.program.rank import Event, Rank
+from simulator.model.micro_batch import MicroBatch
+from simulator.model.transformer import Layer
+from simulator.parallel.border import Engines
+from simulator.parallel.exchange.task import ExchangeSettings
+from simulator.parallel.mesh import Mesh, groups_of
+from simulator.program.rank import Rank
+from simulator.stack.sglang_2025 import STACK, Sglang2025
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Part, Workload
-from workloads.flow_mla_memory import items, requests, sharded_bytes
-from workloads.flow_mla_run import GATHER, LAST, Iteration, iterations_of, readings
+from workloads.flow_mla_memory import gathering_of, items, mesh_of, model_of, requests
+from workloads.flow_mla_run import Iteration, iterations_of, readings
+from workloads.forward import Forward, Tokens
+from workloads.gathered_weights import GatheredWeights
 
 RING = "ring"  # NCCL's algorithm for AllGather, ReduceScatter and AllReduce over nodes
-SAMPLE = 2048  # tokens of which each draws its experts; of more, chance moves no expert's share by much
 
 
 class Batch(Part):
@@ -75,235 +73,101 @@ Case = scenario.Case[Batch, scenario.Layout, Knobs]
 
 def run(npu: Rank, case: Case) -> None:
     """The iterations that stand for the whole run: one captured graph each, or launched kernel by kernel throughout
-    where the fullest batch is larger than the largest graph."""
-    iterations = iterations_of(case)
+    where the fullest batch is larger than the largest graph. The host reads the sampled tokens of each."""
+    iterations, model = iterations_of(case), model_of(case)
     npu.program.captured = requests(case) <= case.knobs.captured
-    shards = Shards(npu, case, len(iterations) * case.shapes.layers)
+    techniques = []
+    if case.knobs.sharded:
+        layers = model.layers * len(iterations)
+        techniques = [GatheredWeights(npu, gathering_of(case), model, layers, case.knobs.engine)]
+    order = tensor_parallel if case.knobs.attention == "tp" else data_parallel
     for iteration in iterations:
-        step(npu, case, iteration, shards)
+        stack, batch = stack_of(iteration), batch_of(case, iteration)
+        step = forward(npu, case, iteration, stack, techniques)
+        tokens = Tokens(batch, (batch.tokens,))
+        step.launch(stack.embed(model, batch.tokens, 1))
+        order(step, stack, tokens)
+        step.head(tokens)
+        npu.host_wait(npu.record())
 
 
-def step(npu: Rank, case: Case, iteration: Iteration, shards: Shards) -> None:
-    """One iteration: embedding, layers, LM head; the host reads the sampled tokens before it launches the next one.
+def tensor_parallel(step: Forward, stack: Sglang2025, a: Tokens) -> None:
+    """Some heads of all tokens, and a slice of the feed-forward.
 
-    Layers are labelled in one iteration, so that what is shown of a layer is of one time that it runs.
+    compute  attend a | AllReduce | feed-forward a | AllReduce
     """
-    s, tokens = case.shapes, _tokens(case, iteration)
-    launch(npu, iteration, [("embedding.lookup", ops.passes(2.0 * tokens * s.hidden, 2.0 * tokens * s.hidden))])
-    for layer in range(s.layers):
-        with npu.scope(layer=layer if iteration.labelled else None):
-            if case.knobs.attention == "tp":
-                tensor_parallel_layer(npu, case, iteration, layer)
-            else:
-                data_parallel_layer(npu, case, iteration, layer, shards)
-    head(npu, case, iteration)
-    npu.host_wait(npu.record())
+    for layer in step.layers():
+        step.attend(a)
+        step.reduce(a)
+        feed_forward(step, a, layer)
 
 
-# --- one layer --------------------------------------------------------------------------------------------------------
+def data_parallel(step: Forward, stack: Sglang2025, a: Tokens) -> None:
+    """All heads of own tokens; then the feed-forward of everybody's, b.
+
+    compute  attend a | add | AllGather | norm | feed-forward b | AllReduce | own of b
+    """
+    everybody = Mesh(tp=step.mesh.stage, ep=step.mesh.ep)
+    for layer in step.layers():
+        step.attend(a)
+        b = gather(step, stack, a)
+        feed_forward(step.across(everybody), b, layer)
+        if b.form == "all":
+            step.launch(stack.own_rows(step.model, "ffn.own", a.batch.tokens))
 
 
-def data_parallel_layer(npu: Rank, case: Case, iteration: Iteration, layer: int, shards: Shards) -> None:
-    """All heads of own tokens; then the feed-forward of everybody's."""
-    s, tokens = case.shapes, _tokens(case, iteration)
-    shards.before("qkv_a", "q_b", "qkv")
-    attend(npu, case, iteration, s.heads)
-    *before, o = serving.output(s, tokens, s.heads, case.knobs.dtype)
-    launch(npu, iteration, before)
-    shards.before("o")
-    launch(npu, iteration, [o])
-    shards.read()
-    everybody = tokens * npu.group("world").size
-    gather_tokens(npu, case, iteration, tokens)
-    launch(npu, iteration, [("ffn.norm", ops.rms_norm(everybody, s.hidden))])
-    feed_forward(npu, case, iteration, layer, everybody)
-    combine_tokens(npu, case, iteration, tokens)
-
-
-def gather_tokens(npu: Rank, case: Case, iteration: Iteration, tokens: int) -> None:
+def gather(step: Forward, stack: Sglang2025, a: Tokens) -> Tokens:
     """Own tokens, residual added, to everybody; the sum is the new residual of own ones."""
-    size = 2.0 * tokens * case.shapes.hidden
-    launch(npu, iteration, [("ffn.add", ops.passes(2 * size, size))])
-    npu.group("world").all_gather("ffn.all_gather", round(size), case.knobs.engine, RING)
-    launch(npu, iteration, own("ffn.residual", tokens, case.shapes.hidden))
+    count, world = a.batch.tokens, step.npu.group("world")
+    step.launch(stack.add(step.model, "ffn.add", count))
+    world.all_gather("ffn.all_gather", 2 * count * step.model.hidden, step.engines.engine, RING)
+    step.launch(stack.own_rows(step.model, "ffn.residual", count))
+    together = count * world.size
+    step.launch(stack.norm_alone(step.model, "ffn.norm", together))
+    return Tokens(MicroBatch(padded=together), (together,), normed=True)
 
 
-def combine_tokens(npu: Rank, case: Case, iteration: Iteration, tokens: int) -> None:
-    """What the feed-forward gave, summed over all ranks; own tokens are kept."""
-    s, world = case.shapes, npu.group("world")
-    if case.knobs.combine == "reduce_scatter":
-        world.reduce_scatter("ffn.reduce_scatter", 2 * tokens * s.hidden, case.knobs.engine, RING)
+def feed_forward(step: Forward, a: Tokens, layer: Layer) -> None:
+    """Slices of the dense FFN or of every expert, or whole experts and then the shared one; and the sum."""
+    if step.is_dense(layer):
+        step.dense(a)
+        step.reduce(a)
         return
-    all_reduce(npu, case, "ffn.all_reduce", tokens * world.size)
-    launch(npu, iteration, own("ffn.own", tokens, s.hidden))
+    step.route(a)
+    step.experts(a)
+    step.shared(a)
+    step.combine(a)
 
 
-def own(name: str, tokens: int, width: int) -> Kernels:
-    """Own rows out of everybody's: a buffer is zeroed, then they are copied into it."""
-    return [(f"{name}.zero", ops.passes(0.0, 2.0 * tokens * width)), (name, ops.copy(tokens * width))]
-
-
-def tensor_parallel_layer(npu: Rank, case: Case, iteration: Iteration, layer: int) -> None:
-    """Some heads of all tokens, and a slice of the feed-forward, an AllReduce after each."""
-    s, tokens = case.shapes, _tokens(case, iteration)
-    heads = s.heads // case.ranks
-    attend(npu, case, iteration, heads)
-    launch(npu, iteration, serving.output(s, tokens, heads, case.knobs.dtype))
-    all_reduce(npu, case, "attention.all_reduce", tokens)
-    launch(npu, iteration, [("ffn.norm", ops.add_rms_norm(tokens, s.hidden))])
-    feed_forward(npu, case, iteration, layer, tokens)
-    all_reduce(npu, case, "ffn.all_reduce", tokens)
-
-
-def attend(npu: Rank, case: Case, iteration: Iteration, heads: int) -> None:
-    """Projections of all tokens, then attention of those that decode and of the prompts."""
-    s, dtype = case.shapes, case.knobs.dtype
-    kind = gqa if s.kv_heads else serving
-    launch(npu, iteration, kind.projections(s, _tokens(case, iteration), heads, dtype))
-    if iteration.decoding:
-        dummies = iteration.padded(case) - iteration.decoding
-        contexts = ((1, iteration.cached),) * iteration.decoding + ((1, 1),) * dummies
-        launch(npu, iteration, kind.decode_attention(s, contexts, heads))
-    if iteration.prompts:
-        launch(npu, iteration, kind.prompt_attention(s, iteration.prompts, heads, dtype))
-
-
-def feed_forward(npu: Rank, case: Case, iteration: Iteration, layer: int, tokens: int) -> None:
-    """Dense FFN, or gate, routed and shared experts, of all tokens: slices of each, or whole experts (EP)."""
-    s, dtype = case.shapes, case.knobs.dtype
-    if layer < s.dense_layers:
-        launch(npu, iteration, serving.ffn(s, "dense", tokens, s.dense_intermediate // case.ranks, dtype))
-        return
-    launch(npu, iteration, serving.gate(s, tokens))
-    if case.layout.expert_parallel == 1:
-        sliced_experts(npu, case, iteration, layer, tokens)
-    else:
-        whole_experts(npu, case, iteration, layer, tokens)
-        shared_experts(npu, case, iteration, tokens)
-
-
-def sliced_experts(npu: Rank, case: Case, iteration: Iteration, layer: int, tokens: int) -> None:
-    """A slice of every expert; the shared one is a choice more of every token (SGLang's shared experts fusion)."""
-    s = case.shapes
-    rows = expert_rows(case, layer, tokens) + (tokens,) * s.shared_experts
-    width = s.expert_intermediate // case.ranks
-    launch(npu, iteration, serving.experts(s, tokens, rows, width, case.knobs.dtype))
-
-
-def whole_experts(npu: Rank, case: Case, iteration: Iteration, layer: int, tokens: int) -> None:
-    """Local experts, or slices of them; where routing is drawn, every rank has rows of its own (else the fullest's)."""
-    s, ep = case.shapes, case.layout.expert_parallel
-    rows, width = blocks_of(expert_rows(case, layer, tokens), ep), s.expert_intermediate * ep // case.ranks
-    of_place = cache(lambda place: serving.experts(s, tokens, rows[place], width, case.knobs.dtype))
-    if case.routing.skew is None:
-        launch(npu, iteration, of_place(max(range(ep), key=lambda place: sum(rows[place]))))
-        return
-    placed = cache(lambda place: _placed(iteration, of_place(place)))
-    npu.launch_all_by_rank(lambda rank: placed(rank * ep // case.ranks))
-
-
-def shared_experts(npu: Rank, case: Case, iteration: Iteration, tokens: int) -> None:
-    """A slice of the shared experts, if there are any, added to what the routed ones give."""
-    s = case.shapes
-    if not s.shared_experts:
-        return
-    width = s.shared_experts * s.expert_intermediate // case.ranks
-    launch(npu, iteration, serving.ffn(s, "shared", tokens, width, case.knobs.dtype))
-    launch(npu, iteration, [("shared.add", ops.passes(4.0 * tokens * s.hidden, 2.0 * tokens * s.hidden))])
-
-
-def expert_rows(case: Case, layer: int, tokens: int) -> tuple[int, ...]:
-    """Rows of every expert: even, or each token's own choice. A sample of many tokens stands for all of them."""
-    s, skew = case.shapes, case.routing.skew
-    if skew is None:
-        return even_rows(tokens, s.routed_experts, s.experts_per_token)
-    drawn = min(tokens, SAMPLE)
-    limit = s.expert_groups, s.groups_per_token
-    rows = chosen_rows(drawn, s.routed_experts, s.experts_per_token, skew, (case.seed, layer), *limit)
-    return tuple(round(count * tokens / drawn) for count in rows)
-
-
-def head(npu: Rank, case: Case, iteration: Iteration) -> None:
-    """Last tokens of everybody, a shard of the vocabulary; logits come together again, then one token is drawn."""
-    s, world = case.shapes, npu.group("world")
-    rows = max(iteration.padded(case) + len(iteration.prompts), 1)
-    launch(npu, iteration, [("head.norm", ops.add_rms_norm(rows, s.hidden))])
-    everybody = rows
-    if case.knobs.attention == "dp":
-        everybody = rows * world.size
-        world.all_gather("head.gather_tokens", 2 * rows * s.hidden, case.knobs.engine, RING)
-    launch(npu, iteration, [("head.logits", ops.gemm(everybody, s.vocabulary // world.size, s.hidden, "bf16"))])
-    world.all_gather("head.gather_logits", 2 * everybody * s.vocabulary // world.size, case.knobs.engine, RING)
-    launch(npu, iteration, [(LAST, ops.passes(2.0 * rows * s.vocabulary, 8.0 * rows))])
-
-
-# --- FlowMLA ----------------------------------------------------------------------------------------------------------
-
-
-class Shards:
-    """Sharded modules: as many gathers ahead as there are buffers, each buffer's on a stream of its own."""
-
-    def __init__(self, npu: Rank, case: Case, layers: int) -> None:
-        self.npu, self.case, self.left = npu, case, layers
-        self.asked = self.used = 0  # layers gathered, layers read
-        self.gathered: list[Event] = []
-        if case.knobs.sharded:
-            for _ in range(case.knobs.buffers):
-                self._gather()
-
-    def before(self, *modules: str) -> None:
-        """What follows reads these modules of the present layer."""
-        if set(modules) & set(self.case.knobs.sharded):
-            self.npu.wait(self.gathered[self.used])
-
-    def read(self) -> None:
-        """The last reader of the present layer's buffer is launched: gather into the buffer that it leaves."""
-        if self.case.knobs.sharded:
-            self.used += 1
-            self._gather()
-
-    def _gather(self) -> None:
-        if self.asked == self.left:
-            return
-        knobs, last_reader = self.case.knobs, self.npu.record()
-        with self.npu.stream(f"gather {self.asked % knobs.buffers}"):
-            self.npu.wait(last_reader)
-            shard = round(sharded_bytes(self.case) / knobs.shards)
-            self.gathered.append(self.npu.group("shards").all_gather(GATHER, shard, knobs.gather_engine, RING))
-        self.asked += 1
-
-
-# --- parts ------------------------------------------------------------------------------------------------------------
-
-
-def launch(npu: Rank, iteration: Iteration, kernels: Kernels) -> None:
-    """One kernel after the other."""
-    for name, work in _placed(iteration, kernels):
-        npu.launch(work, name)
-
-
-def all_reduce(npu: Rank, case: Case, name: str, tokens: int) -> None:
-    """Sum over all ranks, by the kernel for its size."""
-    size, knobs = 2 * tokens * case.shapes.hidden, case.knobs
-    engine = knobs.small_engine if size <= knobs.small_mb * 1e6 else knobs.engine
-    npu.group("world").all_reduce(name, size, engine, RING)
-
-
-def _placed(iteration: Iteration, kernels: Kernels) -> Kernels:
+def stack_of(iteration: Iteration) -> Sglang2025:
     """Without prompts activations are few enough to stay in L2."""
-    return kernels if iteration.prompts else in_l2(kernels)
+    return replace(STACK, l2_bytes=0.0 if iteration.prompts else inf)
 
 
-def _tokens(case: Case, iteration: Iteration) -> int:
+def batch_of(case: Case, iteration: Iteration) -> MicroBatch:
     """Of one rank's attention: prompts, and requests that decode with what fills up their graph."""
-    return sum(iteration.prompts) + iteration.padded(case)
+    dummies = iteration.padded(case) - iteration.decoding
+    decodes = ((1, iteration.cached),) * iteration.decoding + ((1, 1),) * dummies
+    return MicroBatch(0, decodes, tuple((new, 0) for new in iteration.prompts), len(iteration.prompts))
+
+
+def forward(npu: Rank, case: Case, iteration: Iteration, stack: Sglang2025,
+            techniques: list[GatheredWeights]) -> Forward:
+    """One iteration. Layers are labelled in one, so that what is shown of a layer is of one time that it runs."""
+    knobs, model = case.knobs, model_of(case)
+    engines = Engines(knobs.engine, RING, knobs.small_engine, case.ranks, knobs.small_mb * 1e6, "", RING)
+    exchanges = ExchangeSettings("all_reduce", "", case.routing.skew, case.seed)
+    scattered = knobs.attention == "dp" and knobs.combine == "reduce_scatter"
+    labels = ("layer",) if iteration.labelled else ()
+    return Forward(npu, model, mesh_of(case), stack, engines, exchanges, scattered, labels, range(len(model.layers)),
+                   model.layers, techniques)
 
 
 def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
-    """Everybody, and the neighbours that share modules; what cannot be split is refused."""
+    """Those of all ranks as one, and the neighbours that share modules; what cannot be split is refused."""
     check_split(case)
     shards = case.knobs.shards if case.knobs.sharded else case.ranks
-    return {"world": blocks(case.ranks, case.ranks), "shards": blocks(case.ranks, shards, "knobs.shards")}
+    return {**groups_of(Mesh(tp=case.ranks)), "shards": blocks(case.ranks, shards, "knobs.shards")}
 
 
 def check_split(case: Case) -> None:
@@ -318,8 +182,8 @@ def check_split(case: Case) -> None:
 
 
 def coordinates(case: Case, rank: int) -> Mapping[str, object]:
-    """All ranks are alike."""
-    return {}
+    """The place of its experts."""
+    return {"place": rank * case.layout.expert_parallel // case.ranks}
 
 
 def memory(case: Case) -> list[MemoryItem]:

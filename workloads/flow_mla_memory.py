@@ -15,56 +15,44 @@ share of memory that the server leaves free.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
-from simulator.errors import InputError
-from simulator.model.serving import BLOCK
+from simulator.model.transformer import Latent, Model, with_precision
+from simulator.parallel.ledger import cache_bytes, weights_of
+from simulator.parallel.mesh import Mesh
+from simulator.stack.gpu import BLOCK
 from simulator.study.scenario import MemoryItem
+from workloads.gathered_weights import Gathering
 
 if TYPE_CHECKING:
     from workloads.flow_mla import Case
 
-ELEMENT = {"fp8": 1.0 + 4.0 / 128**2, "bf16": 2.0}
 FUSED_CHUNK = 64 * 1024  # tokens that sliced experts take at once
 
 
-def module_parameters(case: Case) -> dict[str, int]:
-    """Of one layer's attention, by module that can be sharded.
-
-    Raises:
-        InputError: `sharded` names a module that this model does not have, or there is nothing to shard.
-    """
-    s = case.shapes
-    latent = {"qkv_a": s.hidden * (s.q_lora + s.kv_values), "q_b": s.q_lora * s.heads * s.qk_dim}
-    sizes = {"qkv": s.hidden * (s.heads * s.qk_dim + s.kv_values)} if s.kv_heads else latent
-    sizes["o"] = s.o_proj_parameters
-    unknown = [name for name in case.knobs.sharded if name not in sizes]
-    if unknown:
-        raise InputError(f"knobs.sharded has {', '.join(unknown)}: attention of {s.name} has {', '.join(sizes)}")
-    if case.knobs.sharded and case.knobs.attention == "tp":
-        what = ", ".join(case.knobs.sharded)
-        raise InputError(f"knobs.sharded has {what}: with knobs.attention tp every rank has only its heads' part of it")
-    return sizes
+def model_of(case: Case) -> Model:
+    """Linear layers in one precision; router, embedding and head in BF16, and so is the cache."""
+    return _precise(case.model, {"fp8": "fp8_block", "bf16": "bf16"}[case.knobs.dtype])
 
 
-def split_parameters(case: Case) -> dict[str, float]:
-    """The same on one of the ranks that split heads (all on a data parallel one). Down projections are whole on each,
-    and so is a head of keys and values where there are fewer than ranks."""
-    s, sizes, shards = case.shapes, module_parameters(case), _head_shards(case)
-    split: dict[str, float] = {name: size / shards for name, size in sizes.items()}
-    if s.kv_heads:
-        return split | {"qkv": s.hidden * (s.heads * s.qk_dim / shards + s.kv_values_of(shards))}
-    return split | {"qkv_a": sizes["qkv_a"]}
+@cache
+def _precise(model: Model, dtype: str) -> Model:
+    return with_precision(model, {"all": dtype, **dict.fromkeys(("router", "embedding", "head", "kv"), "bf16")})
 
 
-def _head_shards(case: Case) -> int:
-    return case.ranks if case.knobs.attention == "tp" else 1
+def mesh_of(case: Case) -> Mesh:
+    """Tensor parallel throughout, or data parallel attention before a feed-forward that all ranks share."""
+    n, ep = case.ranks, case.layout.expert_parallel
+    return Mesh(tp=n, ep=ep) if case.knobs.attention == "tp" else Mesh(dp=n, ep=ep, dense=n, shared=n, head=n)
 
 
-def sharded_bytes(case: Case) -> float:
-    """Of one layer's modules that FlowMLA shards."""
-    sizes = module_parameters(case)
-    return sum(sizes[name] for name in case.knobs.sharded) * ELEMENT[case.knobs.dtype]
+def gathering_of(case: Case) -> Gathering:
+    """What FlowMLA shards; InputError where the model or its layout has no such thing to shard."""
+    knobs = case.knobs
+    gathering = Gathering(modules=knobs.sharded, shards=knobs.shards, buffers=knobs.buffers, engine=knobs.gather_engine)
+    gathering.check(case.model, mesh_of(case).tensor, "knobs.sharded", "knobs.attention tp")
+    return gathering
 
 
 def requests(case: Case) -> int:
@@ -82,23 +70,19 @@ def request_bytes(case: Case) -> float:
     """The cache of one request at its longest on one rank, BF16 (70,272 B a token in DeepSeek-R1, on every rank)."""
     batch = case.batch
     tokens = max(batch.prompt_tokens + batch.output_tokens, batch.cached_tokens + 1)
-    return 2.0 * case.shapes.kv_values_of(_head_shards(case)) * case.shapes.layers * tokens
+    return cache_bytes(model_of(case), mesh_of(case), [tokens])
 
 
 def items(case: Case, held: int) -> list[MemoryItem]:
     """What one rank keeps with so many requests."""
-    s, element = case.shapes, ELEMENT[case.knobs.dtype]
-    experts = s.moe_layers * element * s.expert_parameters / case.ranks
+    model, gathering = model_of(case), gathering_of(case)
+    latent = isinstance(model.layers[0].attention, Latent)
     return [
-        *attention(case),
-        ("routed experts", "weights", s.routed_experts * experts),
-        ("shared expert, a shard", "weights", s.shared_experts * experts),
-        ("dense FFN, a shard", "weights", s.dense_layers * element * s.dense_parameters / case.ranks),
-        ("router, BF16", "weights", s.moe_layers * 2.0 * s.router_parameters),
-        ("LM head, a shard", "weights", 2.0 * s.embedding_parameters / case.ranks),
+        *weights_of(model, mesh_of(case), 0, False, gathered=gathering.kept()),
+        *gathering.memory(model),
         ("activations of a step with prompts", "activations", prompt_step_bytes(case)),
         (f"logits of graphs for {case.knobs.captured} requests, twice", "activations", captured_bytes(case)),
-        (f"{'KV' if s.kv_heads else 'latent'} cache of {held} requests", "KV", held * request_bytes(case)),
+        (f"{'latent' if latent else 'KV'} cache of {held} requests", "KV", held * request_bytes(case)),
     ]
 
 
@@ -130,24 +114,3 @@ def captured_bytes(case: Case) -> float:
     """BF16 logits of the largest batch for which a graph is captured, of all data parallel ranks, two copies."""
     batches = case.ranks if case.knobs.attention == "dp" else 1
     return 2 * 2.0 * case.shapes.vocabulary * case.knobs.captured * batches
-
-
-def attention(case: Case) -> list[MemoryItem]:
-    """Attention, its absorbed copies, FlowMLA's shards and buffers, and the embedding."""
-    s, knobs, element = case.shapes, case.knobs, ELEMENT[case.knobs.dtype]
-    share = _head_shards(case)
-    kv_b = s.kv_lora * s.heads * (s.nope_dim + s.v_dim)
-    parts: list[MemoryItem] = [
-        (f"attention: {name}" + (", a shard" if name in knobs.sharded else ""), "weights",
-         s.layers * element * size / (knobs.shards if name in knobs.sharded else 1))
-        for name, size in split_parameters(case).items()
-    ]  # fmt: skip
-    if kv_b:
-        parts.append(("attention: kv_b", "weights", s.layers * element * kv_b / share))
-        parts.append(("attention: kv_b absorbed, BF16", "weights", s.layers * 2.0 * kv_b / share))
-    embedding = "embedding" + (", a shard" if share > 1 else ", replicated")
-    parts.append((embedding, "weights", 2.0 * s.embedding_parameters / share))
-    if knobs.sharded:
-        gathered = sharded_bytes(case) * (knobs.shards - 1) / knobs.shards
-        parts.append((f"{knobs.buffers} buffers for gathered weights", "communication", knobs.buffers * gathered))
-    return parts

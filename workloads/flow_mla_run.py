@@ -14,12 +14,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from workloads.flow_mla_memory import fitting, items, requests
+from workloads.gathered_weights import GATHER
 
 if TYPE_CHECKING:
     from workloads.flow_mla import Case
 
 CAPTURED = (1, 2, 4)  # small batch sizes for which graphs are captured; beyond, multiples of 8
-LAST, GATHER = "head.sample", "attention.gather_shards"
+LAST = "head.sample"
 
 
 @dataclass(frozen=True)

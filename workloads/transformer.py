@@ -18,7 +18,7 @@ from simulator.errors import InputError
 from simulator.live.host import Host
 from simulator.live.thread import HostProcess
 from simulator.model.layout import blocks, cached_lengths, on_ranks, split
-from simulator.model.micro_batch import MicroBatch, parted
+from simulator.model.micro_batch import MicroBatch
 from simulator.model.transformer import Dense, Experts, Layer, Model, with_precision
 from simulator.parallel.border import Engines, cross
 from simulator.parallel.exchange.task import ExchangeSettings
@@ -26,11 +26,13 @@ from simulator.parallel.exchange.ways import HOSTS, buffers_of
 from simulator.parallel.ledger import activation_bytes, cache_bytes, stages_of, weights_of
 from simulator.parallel.mesh import Mesh, check, coordinates_of, groups_of
 from simulator.program.rank import Rank
-from simulator.stack.stacks import stack_of
+from simulator.stack.stacks import Stack, stack_of
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Part, Workload
 from simulator.units import PS_PER_S
-from workloads.forward import Forward, Tokens
+from workloads.forward import Forward, Tokens, alike, tokens_of
+from workloads.gathered_weights import GatheredWeights, Gathering
+from workloads.prefetch import prefetching
 from workloads.schedules import SCHEDULES
 from workloads.some_layers import left_seconds, stretches
 
@@ -72,7 +74,8 @@ class Knobs(BaseModel):
         "one_stream", description="the order of pieces on streams (workloads/schedules.py)"
     )
     exchange: Literal[
-        "all_reduce", "all_gather", "all_to_all", "put_collect", "proxy", "generic_proxy", "deepep_ll", "deepep_normal"
+        "all_reduce", "all_gather", "all_to_all", "sorted_rows", "put_collect", "proxy", "generic_proxy", "deepep_ll",
+        "deepep_normal",
     ] = Field("all_reduce", description="how tokens reach their experts")
     residual: Literal["replicated", "split", "split_latents"] = Field(
         "replicated", description="between pieces a tensor-parallel rank has all tokens, or a share, and gathers hidden"
@@ -93,6 +96,7 @@ class Knobs(BaseModel):
         0, ge=0, description="of neighbouring layers that are alike so many are simulated, three at least, and their"
         " time stands for that of all (0: all are)"
     )
+    gathered: Gathering = Gathering()
     cores: str = Field(
         "", pattern=r"^(\d+/\d+)?$", description="side_by_side: cores of the attention and the MoE stream, as 66/66"
     )
@@ -126,12 +130,17 @@ def partition(npu: Rank, case: Case) -> None:
     """Cores of their own for the two streams of `side_by_side`, where the knobs say so."""
     if case.knobs.cores and case.knobs.schedule == "side_by_side":
         for stream, count in zip(("attention", "moe"), case.knobs.cores.split("/"), strict=True):
-            npu.confine(stream, stack_of(case.kernels).cores(int(count)))
+            npu.confine(stream, stack_for(case).cores(int(count)))
+
+
+def stack_for(case: Case) -> Stack:
+    """The stack of the generation, as it runs this model in this phase."""
+    return stack_of(case.kernels, case.knobs.model_of(case.model), case.batch.phase)
 
 
 def engines_of(case: Case) -> Engines:
     """What drives collectives: what the knobs say, or of what the stack would take the first that the machine has."""
-    knobs, stack = case.knobs, stack_of(case.kernels)
+    knobs, stack = case.knobs, stack_for(case)
     engine = knobs.engine or _first(stack.engines, case.engines)
     if not engine:
         raise InputError(f"knobs.engine: {stack.name} takes {', '.join(stack.engines)}, of which the machine has none; "
@@ -191,12 +200,6 @@ def _chunks(lengths: Sequence[int], prefix: int, budget: int) -> Iterator[MicroB
         yield MicroBatch(0, (), tuple(pieces), ends)
 
 
-def tokens_of(case: Case, groups: Sequence[MicroBatch], group: int, parts: int) -> list[Tokens]:
-    """The micro-batches of one data-parallel group in a pass, with the tokens of all groups."""
-    cut = [parted(one, parts) for one in groups]
-    return [Tokens(cut[group][number], tuple(one[number].tokens for one in cut)) for number in range(parts)]
-
-
 # --- the program ----------------------------------------------------------------------------------------------------
 
 
@@ -206,43 +209,49 @@ def program(npu: Rank, case: Case) -> None:
     npu.program.captured = knobs.graph == "always" or (knobs.graph == "decode" and batch.phase == "decode")
     npu.program.programmatic = knobs.programmatic_launch
     partition(npu, case)
-    model = knobs.model_of(case.model)
-    for groups in batches_of(case):
+    model, passes = knobs.model_of(case.model), batches_of(case)
+    layers = (*model.layers, *draft_layers(model, batch.drafts)) * len(passes)
+    gathered = []
+    if knobs.gathered.modules:
+        gathered = [GatheredWeights(npu, knobs.gathered, model, layers, engines_of(case).engine, knobs.parts)]
+    for groups in passes:
         group = _group(npu, groups)
         if case.layout.pp > 1:
             pipeline(npu, case, model, groups, group)
             continue
-        tokens = tokens_of(case, groups, group, knobs.parts)
+        tokens = tokens_of(groups, knobs.parts, group)
         numbers = [number for stretch in stretches(model.layers, knobs.layers) for number in stretch.numbers]
-        step = forward(npu, case, numbers, [model.layers[number] for number in numbers])
+        step = forward(npu, case, numbers, [model.layers[number] for number in numbers], gathered)
         for one in tokens:
             step.embed(one)
         SCHEDULES[knobs.schedule].order(step, *tokens)
         for one in tokens:
             step.head(one)
-        draft(npu, case, model, tokens)
+        draft(npu, case, model, tokens, gathered)
 
 
-def forward(npu: Rank, case: Case, numbers: Sequence[int], layers: Sequence[Layer]) -> Forward:
+def forward(npu: Rank, case: Case, numbers: Sequence[int], layers: Sequence[Layer],
+            techniques: Sequence[GatheredWeights] = ()) -> Forward:
     """A pass of this rank through some layers."""
     knobs = case.knobs
     exchanges = ExchangeSettings(knobs.exchange, knobs.exchange_engine, case.routing.skew, case.seed,
                                  node=case.node_ranks)
     labels = ("layer", *(("micro_batch",) if knobs.parts > 1 else ()))
-    return Forward(npu, knobs.model_of(case.model), knobs.placed(case.layout), stack_of(case.kernels), engines_of(case),
-                   exchanges, knobs.residual != "replicated", labels, numbers, layers,
+    step = Forward(npu, knobs.model_of(case.model), knobs.placed(case.layout), stack_for(case), engines_of(case),
+                   exchanges, knobs.residual != "replicated", labels, numbers, layers, techniques,
                    gathers_latents=knobs.residual == "split_latents")
+    return prefetching(step, 1e6 * knobs.prefetch_mb)
 
 
-def draft(npu: Rank, case: Case, model: Model, verified: Sequence[Tokens]) -> None:
+def draft(npu: Rank, case: Case, model: Model, verified: Sequence[Tokens],
+          techniques: Sequence[GatheredWeights] = ()) -> None:
     """One pass of a draft layer for each draft token: the first catches up with all tokens that were verified."""
     if not case.batch.drafts or not verified[0].batch.decodes:
         return
-    layers = draft_layers(model)
-    for depth in range(case.batch.drafts):
+    for depth, layer in enumerate(draft_layers(model, case.batch.drafts)):
         queries = case.batch.queries if depth == 0 else 1
         number = len(model.layers) + depth
-        step = forward(npu, case, [number], [layers[min(depth, len(layers) - 1)]])
+        step = forward(npu, case, [number], [layer], techniques)
         tokens = [_drafting(one, case.batch.queries, queries) for one in verified]
         with npu.scope(layer=number):
             for one in tokens:
@@ -256,21 +265,22 @@ def draft(npu: Rank, case: Case, model: Model, verified: Sequence[Tokens]) -> No
 def _drafting(verified: Tokens, before: int, queries: int) -> Tokens:
     """The same requests with so many query tokens each instead of those before."""
     counts = tuple(-(-count // before) * queries for count in verified.of_groups)
-    return Tokens(verified.batch.drafting(queries), counts)
+    each = tuple(one.drafting(queries) for one in verified.batches)
+    return Tokens(verified.batch.drafting(queries), counts, batches=each)
 
 
-def draft_layers(model: Model) -> tuple[Layer, ...]:
-    """Its MTP layers, or (EAGLE) one more layer like its last one where that is dense; InputError if it has neither."""
-    if model.drafts:
-        return model.drafts
-    if isinstance(model.layers[-1].feed_forward, Dense):
-        return model.layers[-1:]
+def draft_layers(model: Model, depth: int) -> tuple[Layer, ...]:
+    """So many draft layers: its MTP layers, the last of them again and again, or (EAGLE) layers like its last one where
+    that is dense; InputError if it has neither."""
+    own = model.drafts or (model.layers[-1:] if isinstance(model.layers[-1].feed_forward, Dense) else ())
+    if own or not depth:
+        return tuple(own[min(number, len(own) - 1)] for number in range(depth))
     raise InputError(f"batch.drafts: {model.name} has no draft layer of its own, and no published one is in its file")
 
 
 def _group(npu: Rank, groups: Sequence[MicroBatch]) -> int:
-    """The data-parallel group of this rank; not asked where all have the same to do."""
-    if len(set(groups)) == 1:
+    """The data-parallel group of this rank; not asked where one recording serves all of them."""
+    if alike(groups) and len({one.sampled for one in groups}) == 1:
         return 0
     group = npu.coordinate("dp")
     assert isinstance(group, int)
@@ -318,7 +328,7 @@ def _in_flight(case: Case, groups: Sequence[MicroBatch], group: int) -> list[lis
     group has requests, or prompt tokens, for them."""
     parts, pp = case.knobs.parts, case.layout.pp
     least = min(len(one.decodes) or sum(new for new, _ in one.prompts) for one in groups)
-    cut = tokens_of(case, groups, group, parts * max(min(pp, least // parts), 1))
+    cut = tokens_of(groups, parts * max(min(pp, least // parts), 1), group)
     return [cut[first : first + parts] for first in range(0, len(cut), parts)]
 
 
@@ -363,7 +373,12 @@ def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
                          f"{case.ranks}: set cards, or an axis, so that they are as many")
     if case.knobs.layers and (case.layout.pp > 1 or len(batches_of(case)) > 1):
         raise InputError(f"knobs.layers is {case.knobs.layers}: with several passes, or stages, it must be 0")
-    found = groups_of(case.knobs.placed(case.layout))
+    gathered = case.knobs.gathered
+    gathered.check(case.model, case.layout.tensor, "knobs.gathered.modules", "layout.tp or layout.cp above 1")
+    if gathered.modules and case.layout.pp > 1:
+        raise InputError(f"knobs.gathered.modules: layout.pp is {case.layout.pp}; it must be 1")
+    shards = gathered.shards if gathered.modules else 1
+    found = {**groups_of(case.knobs.placed(case.layout)), "shards": blocks(case.ranks, shards, "knobs.gathered.shards")}
     if has_hosts(case):
         found["node"] = blocks(case.ranks, min(case.node_ranks, case.layout.block), "ranks of a node")
     return found
@@ -387,7 +402,7 @@ def coordinates(case: Case, rank: int) -> Mapping[str, object]:
 
 def memory(case: Case) -> list[MemoryItem]:
     """The fullest rank: of the first or the last stage."""
-    mesh, model = case.knobs.placed(case.layout), case.knobs.model_of(case.model)
+    mesh, model, gathered = case.knobs.placed(case.layout), case.knobs.model_of(case.model), case.knobs.gathered
     passes = batches_of(case)
     held = max((_held(case, one) for groups in passes for one in groups), key=sum)
     tokens = max(one.tokens for groups in passes for one in groups)
@@ -399,7 +414,8 @@ def memory(case: Case) -> list[MemoryItem]:
                                                     case.node_ranks, held_tokens)  # fmt: skip
 
     def items(stage: int) -> list[MemoryItem]:
-        return [*weights_of(model, mesh, stage, bool(case.batch.drafts)),
+        return [*weights_of(model, mesh, stage, bool(case.batch.drafts), gathered=gathered.kept()),
+                *gathered.memory(model),
                 (f"cache, {model.precision.kv}", "KV", cache_bytes(model, mesh, held, stage)),
                 ("activations of one pass", "activations", activation_bytes(model, mesh, tokens, sampled)),
                 *buffers]

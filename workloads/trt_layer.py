@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from simulator.die.kernels import Work
-from simulator.model import choices, ops, serving
+from simulator.model import choices, ops
 from simulator.program.rank import Event, Rank
+from simulator.stack.trtllm_min_latency import touched_experts
 from workloads.trt_parts import all_reduce, of_family, quantise, small, vector
 
 if TYPE_CHECKING:
@@ -152,7 +153,8 @@ def routed(npu: Rank, case: Case, tokens: int, rows: tuple[int, ...], dtype: str
     """This rank's share of the experts that its rows touch; in BF16 they are one operator of CUTLASS."""
     knobs, shards = case.knobs, case.layout.tensor_parallel
     if dtype != "nvfp4":
-        npu.launch(small(serving.touched_experts(case.shapes, rows, shards, "experts_bf16", dtype)), "experts.grouped")
+        width = case.shapes.expert_intermediate // shards
+        npu.launch(small(touched_experts(rows, case.shapes.hidden, width, "experts_bf16", dtype)), "experts.grouped")
         return
     quantise(npu, case, tokens, "experts")
     if knobs.sparse == "gemms":
@@ -160,7 +162,7 @@ def routed(npu: Rank, case: Case, tokens: int, rows: tuple[int, ...], dtype: str
             npu.launch(vector(1, case.shapes.routed_experts), f"experts.{name}")
         products(npu, case, tuple(tokens if count else 0 for count in rows), "grouped_gemm_nvfp4")
     elif knobs.moe_backend == "cutlass":
-        npu.launch(small(serving.sort(case.shapes, sum(rows), rows)), "experts.sort")
+        npu.launch(small(ops.sort_rows(sum(rows), rows, case.shapes.hidden)), "experts.sort")
         products(npu, case, rows, "grouped_gemm_nvfp4")
         npu.launch(vector(sum(rows), case.shapes.hidden), "experts.finalize")
     else:

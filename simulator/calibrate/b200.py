@@ -15,11 +15,12 @@ from statistics import quantiles
 
 from simulator.calibrate.kernel_tables import Finding, Fit, Misfit, aiconfigurator, solo_s
 from simulator.die.kernels import Work, cost_of
-from simulator.model import choices, ops, serving
+from simulator.model import choices, ops
 from simulator.spec.kernels import KernelSpec
 from simulator.spec.load import load_machine
 from simulator.spec.machine import MachineSpec
 from simulator.spec.model import ModelShapes, load_model, shapes_of
+from simulator.stack.trtllm_min_latency import touched_experts
 from simulator.units import Quantity
 
 MACHINE, GENERATION = "dgx_b200", "trtllm_1_3"
@@ -151,15 +152,14 @@ def limited_rows(tokens: int) -> tuple[int, ...]:
 
 def operator(family: str, s: ModelShapes, tokens: int, rows: tuple[int, ...], shards: int) -> tuple[Work, ...]:
     """The kernels of the table's operator, which takes logits and BF16: choose, quantise, sort, products, sum up."""
-    small = ops.cached(ops.copy(tokens * s.hidden))
+    small, width = ops.cached(ops.copy(tokens * s.hidden)), s.expert_intermediate // shards
     if family == "experts_bf16":
-        chain: tuple[Work, ...] = (small, serving.touched_experts(s, rows, shards, family, "bf16"))
+        chain: tuple[Work, ...] = (small, touched_experts(rows, s.hidden, width, family, "bf16"))
     else:
         name = "grouped_gemm_trtllm" if family == "grouped_gemm_trtllm" else "grouped_gemm_nvfp4"
-        width = s.expert_intermediate // shards
         up, down = (replace(ops.grouped_gemm(rows, n, k, "nvfp4"), family=name)
                     for n, k in ((2 * width, s.hidden), (s.hidden, width)))  # fmt: skip
-        around = (serving.sort(s, sum(rows), rows), small, small) if family == "experts_sort" else ()
+        around = (ops.sort_rows(sum(rows), rows, s.hidden), small, small) if family == "experts_sort" else ()
         chain = (small, small, up, down, *around)
     return tuple(ops.cached(work) for work in chain)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from math import log
+from math import inf, log
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -30,13 +30,14 @@ from simulator.calibrate.kernel_tables import (
     solo_s,
 )
 from simulator.die.kernels import Work, cost_of
-from simulator.model import ops, serving
+from simulator.model import ops
 from simulator.model.choices import chosen_rows
-from simulator.model.decode import in_l2
 from simulator.model.layout import split
+from simulator.model.library import load_transformer
+from simulator.model.transformer import Experts, with_precision
 from simulator.spec.load import load_machine
 from simulator.spec.machine import MachineSpec
-from simulator.spec.model import load_shapes
+from simulator.stack.sglang_2025 import STACK
 from simulator.units import Quantity
 
 GENERATION = "sglang_2025"
@@ -200,7 +201,9 @@ class Layer:
 
 def moe_layers(folder: Path, splits: tuple[tuple[int, int], ...]) -> list[Layer]:
     """Layers of DeepSeek-R1's experts on H100, FP8, evenly routed."""
-    machine, shapes = load_machine("h800_cluster"), load_shapes("deepseek_r1")
+    machine, model = load_machine("h800_cluster"), with_precision(load_transformer("deepseek_r1"), {"experts": "fp8"})
+    experts = model.layers[-1].feed_forward
+    assert isinstance(experts, Experts)
     kernels = dict(machine.kernels["sglang_2025"])
     kernels["experts_sort"] = kernels["experts_sort"].model_copy(update={"per_row": None, "per_slot": None})
     layers = []
@@ -209,8 +212,8 @@ def moe_layers(folder: Path, splits: tuple[tuple[int, int], ...]) -> list[Layer]
         if (tp, ep) not in splits or tokens * 8 < ep:
             continue
         rows = tuple(split(8 * tokens // ep, 256 // ep))
-        works = serving.experts(shapes, tokens, rows, 2048 // tp, "fp8")
-        works = in_l2(works) if 2 * sum(rows) * shapes.hidden < L2_BYTES else works
+        stack = replace(STACK, l2_bytes=inf if 2 * sum(rows) * model.hidden < L2_BYTES else 0.0)
+        works = stack.experts(model, experts, tokens, rows, tp)
         parts_s = sum(solo_s(cost_of(work, machine.chip, kernels), machine.chip) for _, work in works)
         layers.append(Layer(row["latency"] / 1e3, parts_s, len(rows), sum(rows)))
     return layers

@@ -54,6 +54,8 @@ def calibrate(library: Library, tell: Callable[[float], None] | None = None) -> 
         hint = did_you_mean(library.framework, FRAMEWORKS)
         raise InputError(f"no framework '{library.framework}'{hint}: there are {', '.join(FRAMEWORKS)}")
     chip = chip_of(library.chip)
+    if not library.is_there():
+        raise InputError(f"{library.folder} has no table of {library.framework} on {library.chip}")
     yield _vector(library)
     own = list(families(library, chip))
     mla = list(mla_families(library, chip))
@@ -66,12 +68,14 @@ def calibrate(library: Library, tell: Callable[[float], None] | None = None) -> 
 def written(library: Library, lines: list[Line]) -> str:
     """The part's file."""
     errors = "\n".join(f"  {line}" for line in lines if line.found is not None)
-    head = (f"Kernels of {library.framework} on {library.chip}, as `braid calibrate kernels FOLDER --chip {library.chip} "
-            f"--framework {library.framework}` fits them\non the tables of ai-dynamo/aiconfigurator at 095f58a "
-            f"(Apache-2.0). What each family launches: simulator/model/library_kernels.py.\nErrors, and the median error "
-            f"on rows held back from the search (the largest or smallest fifth of sizes):\n{errors}")  # fmt: skip
+    framework, chip = library.framework, library.chip
+    head = "\n".join((
+        f"Kernels of {framework} on {chip}, as `braid calibrate kernels FOLDER --chip {chip} --framework {framework}`",
+        "fits them on the tables of ai-dynamo/aiconfigurator at 095f58a (Apache-2.0). What each family launches:",
+        "simulator/model/library_kernels.py. Errors, and the median error on rows held back from the search (the",
+        "largest or smallest fifth of sizes):", errors))  # fmt: skip
     tables = [part for line in lines if line.table is not None for part in tables_of(line.table)]
-    return text_of(library.framework, head, tables)
+    return text_of(framework, head, tables)
 
 
 def _vector(library: Library) -> Line:
@@ -89,12 +93,14 @@ def _vector(library: Library) -> Line:
 def _line(library: Library, chip: ChipSpec, name: str, source: str, make: Make, assumed: bool) -> Line:
     try:
         family = make()
+        if family is None:
+            return Line(name, why="left out: not in the table, or the chip has no such arithmetic")
+        if name.startswith("gemm_") and _shortest_s(family) > HOST_BOUND_S:
+            return _borrowed(library, chip, name, family)
     except TableMissing as error:
         return Line(name, why=f"left out: {error}")
-    if family is None:
-        return Line(name, why="left out: not in the table, or the chip has no such arithmetic")
-    if name.startswith("gemm_") and _shortest_s(family) > HOST_BOUND_S:
-        return _borrowed(library, chip, name, family)
+    except KeyError as error:
+        raise InputError(f"{source}: the table of {name} has no column {error}") from error
     return _fitted(name, source, family, "measured with TensorRT-LLM" if assumed else "")
 
 
@@ -102,21 +108,19 @@ def _fitted(name: str, source: str, family: Family, assumed: str, why: str = "")
     found = fit(family)
     law = "split_attention" if "causal" in family.columns else "stream_gemm"
     rows = sum(error.rows for error in found.errors.values())
-    fitted_on = f"{rows} rows, decode and prefill together"
-    return Line(name, found, why, Table(name, law, found.numbers, source, fitted_on, covered(family.columns), str(
-        "; ".join(f"{key} {error.median:.1%}, 90% within {error.ninth_decile:.1%}"
-                  for key, error in found.errors.items())), assumed))  # fmt: skip
+    comment = "; ".join(f"{key} {error.median:.1%}, 90% within {error.ninth_decile:.1%}"
+                        for key, error in found.errors.items())  # fmt: skip
+    return Line(name, found, why, Table(name, law, found.numbers, source, f"{rows} rows, decode and prefill together",
+                                        covered(family.columns), comment, assumed))  # fmt: skip
 
 
 def _borrowed(library: Library, chip: ChipSpec, name: str, own: Family) -> Line:
     """Numbers of the framework whose kernels of that name are shortest, as the host's launches hide them here."""
-    others = []
-    for framework in FRAMEWORKS:
-        other = Library(library.folder, library.chip, framework)
-        for same, source, make in families(other, chip):
-            if same == name and framework != library.framework and (family := make()) is not None:
-                others.append((_shortest_s(family), source, family))
-    usable = [one for one in others if one[0] <= HOST_BOUND_S]
+    others = (Library(library.folder, library.chip, one) for one in FRAMEWORKS if one != library.framework)
+    made = [(source, make()) for other in others if other.is_there() for same, source, make in families(other, chip)
+            if same == name]  # fmt: skip
+    usable = [(_shortest_s(family), source, family) for source, family in made
+              if family is not None and _shortest_s(family) <= HOST_BOUND_S]  # fmt: skip
     if not usable:
         return Line(name, why=f"left out: launched by the host, {1e6 * _shortest_s(own):.0f} us each")
     _, source, family = min(usable, key=lambda one: one[0])
@@ -137,5 +141,9 @@ def covered(columns: Columns) -> str:
         names = {"m": "rows", "groups": "groups"}
     else:
         names = {"m": "m", "n": "n", "k": "k"}
-    return ", ".join(f"{name} {int(columns[key].min())}..{int(columns[key].max())}"
-                     for name, key in names.items() if key in columns)  # fmt: skip
+    sizes = {name: columns[key] for name, key in names.items() if key in columns}
+    if "m" in sizes and "local" not in columns and "groups" in columns:  # as many rows of each group
+        sizes["m"] = columns["m"] * columns["groups"]
+    if "heads" in sizes:
+        sizes["sharing"] = columns["heads"] // columns["kv_heads"]
+    return ", ".join(f"{name} {int(each.min())}..{int(each.max())}" for name, each in sizes.items())

@@ -29,16 +29,19 @@ DECODE = 256  # tokens, requests: at most
 LATENT, LATENT_VALUES, HEAD_KEYS, HEAD_VALUES = 576, 512, 192, 128  # of DeepSeek's MLA
 
 GEMM_TILES = ((128, 128), (128, 256), (256, 128), (256, 256), (64, 128))
-EXPERT_TILES = ((32, 16), (64, 16), (64, 64), (128, 16), (128, 64), (128, 128))
+EXPERT_TILES = ((64, 16), (64, 64), (128, 16), (128, 64), (128, 128))
+MEAN_TILES = ((8, 64), (8, 128), (16, 64), (16, 128), (32, 128))
+SIDES = (8, 16, 32, 64, 128)
 GEMM = {"floor": 3e-6, "serial_per_k": 3e-10, "split_k": 4096.0, "hbm_share": 0.85, "compute_share": 0.8,
         "tile_ramp": 256.0, "stream_k": 512.0, "port_share": 0.6, "unoverlapped": 0.05, "granule": 16.0}  # fmt: skip
-ROUTED = {"floor": 2e-5, "per_slot": 1e-8, "per_row": 1e-10, "serial_per_k": 1e-10, "hbm_share": 0.8,
+ROUTED = {"floor": 2e-5, "per_slot": 1e-8, "per_row": 1e-10, "per_copy": 5e-9, "serial_per_k": 1e-10, "hbm_share": 0.8,
           "compute_share": 0.6, "tile_ramp": 128.0, "vector_share": 0.5, "unoverlapped": 0.05, "port_share": 1.0,
           "tile_n": 128.0, "warm": 0.5}  # fmt: skip
 DECODING = {"floor": 8e-6, "tile_latency": 2e-6, "compute_share": 0.5, "hbm_share": 0.9, "unoverlapped": 0.2,
-            "split_keys": 128.0, "combine": 2e-6, "port_share": 2.0}  # fmt: skip
+            "split_keys": 128.0, "combine": 2e-6, "port_share": 2.0, "tile_ramp": 50.0,
+            "softmax_dims": 10.0}  # fmt: skip
 PROMPTS = {"floor": 1e-5, "tile_latency": 2e-6, "compute_share": 0.7, "hbm_share": 0.5, "unoverlapped": 0.4,
-           "softmax_dims": 20.0, "per_query": 3e-10, "port_share": 2.0}  # fmt: skip
+           "softmax_dims": 20.0, "per_query": 3e-10, "port_share": 2.0, "tile_ramp": 20.0}  # fmt: skip
 
 
 def families(library: Library, chip: ChipSpec) -> Iterator[tuple[str, str, Callable[[], Family | None]]]:
@@ -112,7 +115,8 @@ def _attention(library: Library, chip: ChipSpec, phase: str, cache: str) -> Fami
     queries = columns["isl"]
     keys = columns["step"] + queries
     columns = {**columns, "queries": queries, "keys": keys, "heads": columns["num_heads"], "width": 2.0 * head,
-               "stored": 2.0 * head, "window": columns["window_size"], "batch": batch, "causal": np.full(len(head), prompt)}
+               "stored": 2.0 * head, "window": columns["window_size"], "batch": batch,
+               "causal": np.full(len(head), prompt)}  # fmt: skip
     seen = np.where(columns["window"] > 0, np.minimum(keys, columns["window"]), keys)
     new = batch * queries if prompt else 0.0
     kv = 2.0 * head * columns["kv_heads"]
@@ -157,7 +161,8 @@ def _mla(library: Library, chip: ChipSpec, phase: str, cache: str) -> Family | N
     keys = columns["step"] + queries
     qk, v_dim = (HEAD_KEYS, HEAD_VALUES) if prompt else (LATENT, LATENT_VALUES)
     kept = (queries > 1) | (not prompt)
-    columns = {**columns, "queries": queries, "keys": keys, "heads": heads, "batch": batch, "window": np.zeros(len(keys)),
+    columns = {**columns, "queries": queries, "keys": keys, "heads": heads, "batch": batch,
+               "window": np.zeros(len(keys)),
                "kv_heads": heads if prompt else np.ones(len(keys)), "width": np.full(len(keys), float(qk + v_dim)),
                "stored": np.full(len(keys), float(qk + v_dim if prompt else qk)), "causal": np.full(len(keys), prompt),
                "moved": BF16 * batch * queries * heads * (qk + v_dim)}
@@ -195,10 +200,11 @@ def _experts(library: Library, chip: ChipSpec, name: str, dtype: str) -> Family 
     columns = {**columns, **_counted(columns["local"]), "tokens": columns["num_tokens"],
                "width": columns["inter_size"] / columns["moe_tp_size"], "hidden": columns["hidden_size"],
                "copies": columns["num_tokens"] * columns["topk"]}  # fmt: skip
-    tried = tuple({"tile_m": float(m), "granule": float(g), **stream} for m, g in EXPERT_TILES
-                  for stream in ({}, {"stream_k": 1024.0}))  # fmt: skip
-    free = ("floor", "per_slot", "per_row", "serial_per_k", "hbm_share", "compute_share", "tile_ramp", "vector_share",
-            "unoverlapped", "port_share")
+    tiles = [{"tile_m": float(m), "granule": float(g)} for m, g in EXPERT_TILES]
+    tiles += [{"tile_m": float(m), "granule": 16.0, "least_tile": float(least)} for least, m in MEAN_TILES]
+    tried = tuple({**tile, **stream} for tile in tiles for stream in ({}, {"stream_k": 1024.0}))
+    free = ("warm", "floor", "per_slot", "per_row", "per_copy", "serial_per_k", "hbm_share", "compute_share",
+            "tile_ramp", "vector_share", "unoverlapped", "port_share")
     law = partial(_routed_s, _chip(chip, q.arithmetic), q)
     return Family("", columns, law, dict(ROUTED), free, tried, columns["tokens"], columns["tokens"] <= DECODE)
 
@@ -206,28 +212,35 @@ def _experts(library: Library, chip: ChipSpec, name: str, dtype: str) -> Family 
 def _counted(local: Any) -> Columns:
     """Of local experts' rows: how many, of how many groups and slots, strips and padded rows of every tile tried."""
     known: dict[int, tuple[float, ...]] = {}
-    sides = sorted({side for pair in EXPERT_TILES for side in pair})
     for one in local:
         if id(one) not in known:
             each = one.each.astype(float)
-            known[id(one)] = (each.sum(), np.count_nonzero(each), len(each),
-                              *(np.ceil(each / side).sum() for side in sides))  # fmt: skip
-    counted = np.array([known[id(one)] for one in local], dtype=float).reshape(-1, 3 + len(sides)).T
-    names = ("rows", "groups", "slots", *(f"strips{side}" for side in sides))
+            known[id(one)] = (each.sum(), float(np.count_nonzero(each)), len(each),
+                              *(np.ceil(each / side).sum() for side in SIDES))  # fmt: skip
+    counted = np.array([known[id(one)] for one in local], dtype=float).reshape(-1, 3 + len(SIDES)).T
+    names = ("rows", "groups", "slots", *(f"strips{side}" for side in SIDES))
     return dict(zip(names, counted, strict=True))
+
+
+def _strips(columns: Columns, height: Any) -> Any:
+    """Strips of that height, one of those counted, over all groups."""
+    if np.ndim(height) == 0:
+        return columns[f"strips{height:.0f}"]
+    return sum(np.where(height == side, columns[f"strips{side}"], 0.0) for side in SIDES)
 
 
 def _routed_s(chip: dict[str, float], q: Quantisation, columns: Columns, v: Numbers) -> Any:
     """The chain of `model.library_kernels.routed`."""
     rows, hidden, width, up = columns["rows"], columns["hidden"], columns["width"], columns["up"]
-    granule = v["granule"]
-    counted = laws.Rows(rows, columns[f"strips{v['tile_m']:.0f}"], columns[f"strips{granule:.0f}"] * granule)
+    height, granule = laws.height_of(rows / np.maximum(columns["groups"], 1.0), v)
+    counted = laws.Rows(rows, _strips(columns, height), _strips(columns, granule) * granule)
     weights = columns["groups"] * (1.0 + up) * hidden * width * q.weight_bytes
     cold = np.where(weights < v["warm"] * chip["l2_bytes"], 0.0, 1.0)
-    passed = (BF16 * (2.0 * columns["tokens"] + columns["copies"]) * hidden + BF16 * up * rows * width
+    passed = (BF16 * (2.0 * columns["tokens"] + rows) * hidden + BF16 * up * rows * width
               + q.activation_bytes * rows * (hidden + width))
     rate = min(chip["l2"], chip["hbm_together"], chip["hbm"] * v["vector_share"])
     total = v["floor"] + v.get("per_slot", 0.0) * columns["slots"] + v.get("per_row", 0.0) * rows + passed / rate
+    total = total + v.get("per_copy", 0.0) * (columns["copies"] - rows)
     inner = {**v, "floor": 0.0}
     for n, k in ((up * width, hidden), (hidden, width)):
         tiled = laws.product(counted, n, k, (chip["element"], q.weight_bytes, BF16), chip["flops"], inner)

@@ -16,11 +16,11 @@ from simulator.calibrate.library_tables import Columns, where
 
 Numbers: TypeAlias = dict[str, float]
 SHARES = ("hbm_share", "compute_share", "unoverlapped", "vector_share")  # at most 1
-COUNTS = ("split_k", "stream_k", "split_keys", "tile_m", "tile_n", "granule", "tile_keys", "sharing")
-DISPENSABLE = ("per_row", "per_slot", "serial_per_k", "tile_ramp", "combine", "softmax_dims", "per_query", "port_share",
-               "tile_latency", "split_k", "stream_k", "input_rate")  # fmt: skip
+COUNTS = ("split_k", "stream_k", "split_keys", "tile_m", "tile_n", "granule", "least_tile", "tile_keys", "sharing")
+DISPENSABLE = ("per_row", "per_slot", "per_copy", "serial_per_k", "tile_ramp", "combine", "softmax_dims", "per_query",
+               "port_share", "tile_latency", "split_k", "stream_k", "input_rate")  # fmt: skip
 WORTH = 1.003  # a number is left out if the loss grows by no more than this factor without it
-SAMPLE, SEED = 3000, 0
+SAMPLE, COARSE, REFINED, RESTARTS, SEED = 2400, 700, 4, 6, 0
 HELD_BACK = 0.2
 
 
@@ -48,7 +48,9 @@ class Errors:
     ninth_decile: float
 
     def __str__(self) -> str:
-        return f"{self.rows:6d} rows, median {self.median:5.1%}, 90% within {self.ninth_decile:5.1%}" if self.rows else "-"
+        if not self.rows:
+            return "no rows"
+        return f"{self.rows:6d} rows, median {self.median:5.1%}, 90% within {self.ninth_decile:5.1%}"
 
 
 @dataclass(frozen=True)
@@ -62,14 +64,27 @@ class Found:
 
 def fit(family: Family) -> Found:
     """The best numbers over all alternatives, and how far the law is then."""
+    random = np.random.default_rng(SEED)
     chosen = sample(family)
     part, started = where(family.columns, chosen), ({**family.start, **one} for one in family.alternatives or ({},))
-    best, _ = min((search(family, part, start) for start in started), key=lambda found: found[1])
+    few = where(part, random.choice(len(chosen), min(COARSE, len(chosen)), replace=False))
+    coarse = sorted((search(family, few, start, 1.2) for start in started), key=lambda found: found[1])
+    best, off = min((search(family, part, one) for one, _ in coarse[:REFINED]), key=lambda found: found[1])
+    for _ in range(RESTARTS):
+        other, less = search(family, part, _shaken(family, best, random), 1.05)
+        best, off = (other, less) if less < off else (best, off)
+    best, off = search(family, part, best)
     numbers = rounded(needed(family, part, best))
     off = errors(family, family.columns, numbers)
     ranges = {"decode sizes": family.decode, "prefill sizes": ~family.decode}
     return Found(numbers, {name: summary(off[mask]) for name, mask in ranges.items()},
                  dict(_held_back(family, chosen, numbers)))
+
+
+def _shaken(family: Family, numbers: Numbers, random: Any) -> Numbers:
+    """Every free number up to four times as large or as small."""
+    shaken = {name: numbers[name] * 4.0 ** random.uniform(-1.0, 1.0) for name in family.free}
+    return {**numbers, **{name: min(value, 1.0) if name in SHARES else value for name, value in shaken.items()}}
 
 
 def sample(family: Family) -> Any:
@@ -116,10 +131,10 @@ def rounded(numbers: Numbers) -> Numbers:
             for name, value in numbers.items()}  # fmt: skip
 
 
-def search(family: Family, part: Columns, start: Numbers) -> tuple[Numbers, float]:
-    """Coordinate search: each number a step up or down as long as that helps, then smaller steps."""
+def search(family: Family, part: Columns, start: Numbers, finest: float = 1.01) -> tuple[Numbers, float]:
+    """Coordinate search: each number a step up or down as long as that helps, then smaller steps down to `finest`."""
     numbers, best, step = dict(start), loss(family, part, start), 1.6
-    while step > 1.01:
+    while step > finest:
         improved = False
         for name in family.free:
             if name not in numbers:

@@ -1,8 +1,8 @@
-"""Tables of measured library kernels as columns: systems/CHIP/KIND/FRAMEWORK/VERSION/*.parquet of ai-dynamo/aiconfigurator.
+"""Tables of measured library kernels as columns, from systems/CHIP/KIND/FRAMEWORK/VERSION of ai-dynamo/aiconfigurator.
 
-Kept are sizes that transformers have (products at least 128 wide and deep), and the kernel source that the framework
-chooses: the fastest of several for the same shape, and of attention the one that most rows have, as others serve head
-sizes of their own. Of MLA, tables are those of TensorRT-LLM, CHIP.KIND.trtllm.VERSION.*.parquet.
+Kept are sizes that transformers have (products at least 128 wide and deep), and of several kernel sources the
+framework's usual one, which most rows have: in attention others serve head sizes of their own, in routed experts models
+of their own. Tables of MLA are TensorRT-LLM's, CHIP.KIND.trtllm.VERSION.*.parquet.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ LEAST_SIDE = 128
 MOST_SHARING = 16  # query heads of a key head; beyond, libraries fall back to kernels without tensor cores
 EVEN_TOKENS = 2  # tables of skewed routing: rows of so few tokens take as long as those of even routing
 UNGATED = {(2688, 1856, 128, 6), (8192, 5120, 512, 22), (2048, 5120, 512, 22), (1024, 2688, 512, 22)}
-"""Hidden size, intermediate size, experts and experts per token of models whose experts have one product up (Nemotron)."""
+"""Hidden size, intermediate size, experts, experts per token where experts have one product up (Nemotron)."""
+MODEL = ("hidden_size", "inter_size", "num_experts", "topk")
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ class Library:
 
     def source(self, kind: str, name: str) -> str:
         """What a number that was fitted on this table gives as its source."""
-        return f"ai-dynamo/aiconfigurator at 095f58a, {self.chip} {self.framework} {self._version(kind)} {name}"
+        there = self.version or next(reversed(self._there(kind)), "")
+        return f"ai-dynamo/aiconfigurator at 095f58a, {self.chip} {self.framework} {there} {name}"
 
     def table(self, kind: str, name: str) -> Columns:
         """All columns of systems/CHIP/KIND/FRAMEWORK/VERSION/NAME.parquet; TableMissing if it is not there."""
@@ -50,11 +52,18 @@ class Library:
             raise TableMissing(f"no table {self.chip}.{kind}.trtllm.*.{name}.parquet")
         return _read(found[-1])
 
+    def is_there(self) -> bool:
+        """Whether the folder has any table of it."""
+        return any(self._there(kind) for kind in ("gemm", "attention", "moe"))
+
     def _versions(self, kind: str) -> Path:
         return self.folder / "aiconfigurator" / "systems" / self.chip / kind / self.framework
 
+    def _there(self, kind: str) -> list[str]:
+        return sorted(path.name for path in self._versions(kind).glob("*") if path.is_dir())
+
     def _version(self, kind: str) -> str:
-        there = sorted(path.name for path in self._versions(kind).glob("*") if path.is_dir())
+        there = self._there(kind)
         if not there:
             raise TableMissing(f"no table {self._versions(kind)}")
         if self.version is None:
@@ -99,15 +108,20 @@ def products(library: Library, dtype: str) -> Columns:
 def attention(library: Library, phase: str, cache: str) -> Columns:
     """phase: "context" or "generation"; cache: data type of keys and values, "bfloat16" or "fp8".
 
-    Of arithmetic in FP8 and in BF16 over an FP8 cache, the former. Prompts of one token are decode.
+    Of arithmetic in FP8 and in BF16 over an FP8 cache, the former. Prompts of one token are decode. Heads with keys of
+    their own are left out of TensorRT-LLM's decode: a kernel without tensor cores serves them.
     """
     table = library.table("attention", f"{phase}_attention_perf")
+    table = {"window_size": np.zeros(len(table["seconds"])), **table}  # older releases were measured without
     kept = table["kv_cache_dtype"] == cache
     if cache == "fp8" and phase == "context" and (table["attn_dtype"][kept] == "fp8").any():
         kept &= table["attn_dtype"] == "fp8"
     kv_heads = np.where(table["num_key_value_heads"] == 0, table["num_heads"], table["num_key_value_heads"])
     kept &= table["num_heads"] <= MOST_SHARING * kv_heads
-    kept &= (table["isl"] > 1) if phase == "context" else True
+    if phase == "context":
+        kept &= table["isl"] > 1
+    elif library.framework == "trtllm":
+        kept &= table["num_heads"] > kv_heads
     if not kept.any():
         return where(table, kept)
     usual = Counter(table["kernel_source"][kept].tolist()).most_common(1)[0][0]
@@ -116,27 +130,42 @@ def attention(library: Library, phase: str, cache: str) -> Columns:
 
 
 def experts(library: Library, dtype: str) -> Columns:
-    """Routed experts of one data type on the fullest rank: the fastest source of each shape.
+    """Routed experts of one data type on the fullest rank, by the source that serves most rows.
 
-    `rows`, `groups`: local experts' rows, as many as the widest rank has; `copies`: rows that the sum reads.
+    Others are kept for shapes that it does not have, of models that it serves. `local`: rows of every local expert;
+    `up`: how many products lead up.
     """
     table = library.table("moe", "moe_perf")
-    chosen = _fastest(where(table, table["moe_dtype"] == dtype))
+    chosen = _one_each(_usual_models(where(table, table["moe_dtype"] == dtype)))
     keys = ("num_tokens", "num_experts", "topk", "distribution", "moe_ep_size")
     shapes, place = np.unique(np.array([chosen[key].astype(str) for key in keys]), axis=1, return_inverse=True)
     local = [fullest(int(tokens), int(count), int(topk), str(kind), int(ranks))
              for tokens, count, topk, kind, ranks in shapes.T]  # fmt: skip
     names = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
     gated = [(h, i, e, t) not in UNGATED for h, i, e, t in
-             zip(*(chosen[key].tolist() for key in ("hidden_size", "inter_size", "num_experts", "topk")), strict=True)]
+             zip(*(chosen[key].tolist() for key in MODEL), strict=True)]
     return {**floats(chosen, *names), "local": np.array(local, dtype=object)[place.ravel()],
             "up": np.where(gated, 2.0, 1.0)}  # fmt: skip
 
 
-def _fastest(table: Columns) -> Columns:
-    """One row for each shape."""
-    keys = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size", "distribution")
-    order = np.argsort(table["seconds"], kind="stable")
+def _usual_models(table: Columns) -> Columns:
+    """Without kernel sources of which no model is one of those that the most used source serves."""
+    if not len(table["seconds"]):
+        return table
+    models = list(zip(*(table[key].tolist() for key in MODEL), strict=True))
+    sources = table["kernel_source"].tolist()
+    usual = Counter(sources).most_common(1)[0][0]
+    served = {model for model, source in zip(models, sources, strict=True) if source == usual}
+    kept = {source for model, source in zip(models, sources, strict=True) if model in served}
+    return where(table, np.array([source in kept for source in sources]))
+
+
+def _one_each(table: Columns) -> Columns:
+    """One row for each shape: of the source that serves most rows where it has it, else the fastest."""
+    keys = (*MODEL, "num_tokens", "moe_tp_size", "moe_ep_size", "distribution")
+    served = Counter(table["kernel_source"].tolist())
+    rank = np.array([-served[source] for source in table["kernel_source"].tolist()])
+    order = np.lexsort((table["seconds"], rank))
     shapes = list(zip(*(table[key][order].tolist() for key in keys), strict=True))
     first = {shape: place for place, shape in reversed(list(enumerate(shapes)))}
     return where(table, order[sorted(first.values())])

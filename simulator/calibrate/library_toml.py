@@ -37,11 +37,13 @@ def tables_of(table: Table) -> Iterator[Table]:
     end, given = table.name.removeprefix("grouped_gemm_"), table.numbers
     passes = {"hbm_share": given["vector_share"], "unoverlapped": 0.0}
     sort = {name: given[name] for name in _SORT if name in given}
-    product = {name: value for name, value in given.items() if name not in (*_SORT, "vector_share")}
+    product = {name: value for name, value in given.items() if name not in (*_SORT, "vector_share", "per_copy")}
+    copies = {"per_row": given["per_copy"]} if "per_copy" in given else {}
     chain = "Chain of experts_sort, grouped_gemm, experts_sum, grouped_gemm, experts_sum: "
     yield replace(table, numbers={"floor": 0.0, **product}, comment=chain + table.comment)
     yield replace(table, name=f"experts_sort_{end}", law="vector", numbers={**sort, **passes}, covers="", comment="")
-    yield replace(table, name=f"experts_sum_{end}", law="vector", numbers={"floor": 0.0, **passes}, covers="", comment="")
+    yield replace(table, name=f"experts_sum_{end}", law="vector", numbers={"floor": 0.0, **copies, **passes}, covers="",
+                  comment="")  # fmt: skip
 
 
 def text_of(framework: str, head: str, tables: list[Table]) -> str:

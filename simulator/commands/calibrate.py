@@ -42,9 +42,9 @@ def kernels(folder: Path, machine: str | None, chip: str | None, framework: str 
     Numbers that a fit finds are printed, in SI units, and not written anywhere: the files in topologies/ have theirs
     with their sources.
 
-    With --chip and --framework all kernel families of that library are fitted on its tables for the chip, aiconfigurator/
-    systems/CHIP/KIND/FRAMEWORK/VERSION/*.parquet. A line has a family's errors in decode sizes (up to 256 tokens) and in
-    prefill sizes, and the median error on rows that the search had to do without.
+    With --chip and --framework all kernel families of that library are fitted on its tables for the chip,
+    aiconfigurator/systems/CHIP/KIND/FRAMEWORK/VERSION/*.parquet. A line has a family's errors in decode sizes (up to
+    256 tokens) and in prefill sizes, and the median error on rows that the search had to do without.
 
     \b
     Examples:
@@ -146,8 +146,6 @@ def _library(folder: Path, chip: str | None, framework: str | None, version: str
             lines.append(line)
             if not as_json:
                 click.echo(str(line))
-    if all(line.found is None for line in lines):
-        raise InputError(f"{folder} has no table of {framework} on {chip}")
     if write is not None:
         write.write_text(written(library, lines), encoding="utf-8")
     if as_json:

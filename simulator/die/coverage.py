@@ -2,7 +2,8 @@
 
 A family's `covers` has the range of each size of its table, as "m 1..32768, n 128..65536". Sizes are: `m`, rows of a
 product (of all groups together), `n` and `k`, its columns and depth, `groups` with rows; `sequences`, `queries` and
-`keys` of the longest, `heads`, `kv_heads`, `head_dim` (of values) and `window` of attention.
+`keys` of the longest, `heads`, `kv_heads`, `sharing` (heads of a key head), `head_dim` (of values) and `window` of
+attention.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ _SIZES: dict[str, Callable[[Work], int]] = {
     "keys":      lambda work: max((keys for _, keys, _ in work.scores), default=0),
     "heads":     lambda work: work.heads,
     "kv_heads":  lambda work: work.kv_heads,
+    "sharing":   lambda work: work.heads // work.kv_heads,
     "head_dim":  lambda work: work.v_dim,
     "window":    lambda work: work.window,
 }  # fmt: skip

@@ -55,7 +55,8 @@ class Work:
     kernel left in L2, or that stay there.
     weight_bytes: weights read from HBM unless they lie in L2 under the name `weights`.
     window: keys that a query sees at most (0: all). stored_bytes: of one weight, or of one element of a cache (0: as
-    dtype has it). vector_flops: arithmetic of the vector part. parts: kernels that this one fuses, with one launch and one floor.
+    dtype has it). vector_flops: arithmetic of the vector part. parts: kernels that this one fuses, with one launch and
+    one floor.
     """
 
     family: str
@@ -242,7 +243,9 @@ def _attention(work: Work, chip: ChipSpec, kernel: AttentionKernel) -> Cost:
 
 def _stream_gemm(work: Work, chip: ChipSpec, kernel: StreamGemmKernel) -> Cost:
     v, units = laws.numbers_of(kernel), units_of(chip, kernel)
-    rows = laws.Rows(*(float(each.sum()) for each in laws.rows_of(np.array(work.rows or (0.0,), dtype=float), v)))
+    groups = np.array(work.rows or (0.0,), dtype=float)
+    height, granule = laws.height_of(groups.mean(), v)
+    rows = laws.Rows(groups.sum(), np.ceil(groups / height).sum(), np.ceil(groups / granule).sum() * granule)
     element = ELEMENT_BYTES[work.dtype]
     each = (element, work.stored_bytes or element, ELEMENT_BYTES[work.out_dtype])
     tiled = laws.product(rows, work.n, work.k, each, _raw_peak(chip, kernel, work.dtype) / units, v)

@@ -1,10 +1,11 @@
-"""Laws of GPU library kernels whose tiles are shared out over all cores: products and attention, and how long they take.
+"""Laws of GPU library kernels whose tiles are shared out over all cores: products, attention, and how long they take.
 
 Every argument is a number or an array of them (one element per row of a table), so that what a fit compares is what a
 run costs. `v` holds the numbers of a kernel family in SI, by their names in the machine's file.
 
 Product (stream-K: Osama et al., PPoPP 2023): output tiles of `tile_m x tile_n`, whose loop over K is cut into pieces of
-at least `stream_k` elements that any core may take. A last strip of rows costs only its rows, in multiples of `granule`::
+at least `stream_k` elements that any core may take. A last strip of rows costs its own rows, by multiples of
+`granule`::
 
     pieces = strips * ceil(N / tile_n) * ceil(K / stream_k)
     piece  = 2 * rows' / strips * tile_n * (K + tile_ramp) / ceil(K / stream_k) FLOP      rows': in multiples of granule
@@ -12,13 +13,14 @@ at least `stream_k` elements that any core may take. A last strip of rows costs 
 so time steps by a piece, and never by a whole wave of tiles. Latency is the floor, `serial_per_k` for up to `split_k`
 elements of K, and a pass over the input at `input_rate` where the kernel quantises it first.
 
-Worked example: M = 16, N = K = 8192, BF16, tile 128 x 256, stream_k 1024: 1 * 32 * 8 = 256 pieces of 2 * 16 * 256 * 1024 =
-8.4 MFLOP; on 132 cores of 7.5 TFLOP/s two waves of 1.1 us. The 134 MB of weights take 46 us at 2.9 TB/s: bytes bind.
+Worked example: M = 16, N = K = 8192, BF16, tile 128 x 256, stream_k 1024: 1 * 32 * 8 = 256 pieces of 2 * 16 * 256 *
+1024 = 8.4 MFLOP; on 132 cores of 7.5 TFLOP/s two waves of 1.1 us. The 134 MB of weights take 46 us at 2.9 TB/s:
+bytes bind.
 
 Attention (split keys: Flash-Decoding, Dao et al. 2023): strips of `tile_m` rows, queries x heads that share keys. Where
 strips are fewer than cores, their keys are split into pieces of `split_keys` or more, so that one wave holds them, and
 a second kernel of `combine` sums up. A piece takes its arithmetic, softmax as `softmax_dims` elements more of the head
-size, and `tile_latency`. Windows and keys are counted in multiples of `tile_keys`.
+size, `tile_ramp` keys more to fill and drain it, and `tile_latency`. Keys are counted in multiples of `tile_keys`.
 
 Time of either: latency + longer + unoverlapped * shorter, of compute (whole waves of pieces) and memory.
 """
@@ -72,12 +74,22 @@ def numbers_of(kernel: BaseModel) -> dict[str, float]:
 
 def rows_of(rows: Number, v: Numbers) -> Rows:
     """Of each group of rows."""
-    return Rows(rows, np.ceil(rows / v["tile_m"]), np.ceil(rows / v["granule"]) * v["granule"])
+    height, granule = height_of(rows, v)
+    return Rows(rows, np.ceil(rows / height), np.ceil(rows / granule) * granule)
+
+
+def height_of(mean_rows: Number, v: Numbers) -> tuple[Number, Number]:
+    """Of a tile, and of what its rows are padded to: with `least_tile` both are the power of two from the mean rows of
+    a group on, between that and `tile_m`."""
+    if "least_tile" not in v:
+        return v["tile_m"], v["granule"]
+    height = np.clip(2.0 ** np.ceil(np.log2(np.maximum(mean_rows, 1.0))), v["least_tile"], v["tile_m"])
+    return height, height
 
 
 def product(rows: Rows, n: Number, k: Number, element_bytes: tuple[float, float, float], core_flops: float,
             v: Numbers) -> Tiled:
-    """A (grouped) product [rows, k] x [k, n]; element_bytes: of input, weight and output; core_flops: peak of a core."""
+    """A (grouped) product [rows, k] x [k, n]; element_bytes: of input, weight, output; core_flops: peak of a core."""
     splits = np.ceil(k / v["stream_k"]) if "stream_k" in v else 1.0
     width = np.minimum(v["tile_n"], np.ceil(n / v["granule"]) * v["granule"])
     columns = np.ceil(n / v["tile_n"])
@@ -110,7 +122,7 @@ def sequences(queries: Number, keys: Number, causal: Number, window: Number, sha
 
 
 def attention(each: Sequences, mean_keys: Number, widths: tuple[Number, Number, Number], element_bytes: float,
-              moved_bytes: Number, cores: tuple[int, float], v: Numbers) -> Tiled:
+              moved_bytes: Number, cores: tuple[float, float], v: Numbers) -> Tiled:
     """All sequences of a kernel, summed up; mean_keys: of a strip, for as many sequences as one array element holds.
 
     widths: head size of queries and values together, elements of a key and value, query tokens of all sequences.
@@ -125,7 +137,8 @@ def attention(each: Sequences, mean_keys: Number, widths: tuple[Number, Number, 
     pieces = each.strips * splits
     flops = 2.0 * each.scores * (head + 2.0 * v.get("softmax_dims", 0.0))
     speed = core_flops * v.get("compute_share", 1.0)
-    piece_s = flops / np.maximum(pieces, 1.0) / speed + v.get("tile_latency", 0.0)
+    filling = 2.0 * v.get("tile_ramp", 0.0) * v["tile_m"] * head
+    piece_s = (flops / np.maximum(pieces, 1.0) + filling) / speed + v.get("tile_latency", 0.0)
     latency_s = v["floor"] + v.get("per_query", 0.0) * tokens + np.where(splits > 1.0, v.get("combine", 0.0), 0.0)
     return Tiled(pieces, piece_s, each.strip_keys * stored * element_bytes + moved_bytes, latency_s)
 

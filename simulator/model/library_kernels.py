@@ -1,4 +1,4 @@
-"""Kernels of the public inference libraries (TensorRT-LLM, vLLM, SGLang), as `braid calibrate kernels --chip` fits them.
+"""Kernels of public inference libraries (TensorRT-LLM, vLLM, SGLang), as `braid calibrate kernels --chip` fits them.
 
 A function makes the `Work` that a table of measured kernels times as one operator, so that nothing is launched beside
 it: products quantise their own input, attention writes new keys and values into the cache, and routed experts are the
@@ -45,8 +45,8 @@ def routed(tokens: int, rows: tuple[int, ...], hidden: int, width: int, quantisa
     """Routed experts of one rank, from chosen experts to the sum of each token's results: kernels one after the other.
 
     tokens: that the rank holds or received. rows: of every local expert, zeros included. width: of the intermediate
-    size that this rank computes. copies: rows that the sum reads: tokens x experts per token where the rank holds all
-    tokens and other ranks' experts leave zeros (left out: the rows of its own experts). gated: two products up, or one.
+    size that this rank computes. copies: rows that the operator goes through: tokens x experts per token where the rank
+    holds the tokens of all ranks (left out: the rows of its own experts). gated: two products up, or one.
 
     The chain: `experts_sort` copies and quantises tokens to rows in the order of their experts and carries what all
     launches of the operator cost; both products are `grouped_gemm`; `experts_sum` is the activation, and the sum.
@@ -55,15 +55,16 @@ def routed(tokens: int, rows: tuple[int, ...], hidden: int, width: int, quantisa
     total, up = sum(rows), 2 if gated else 1
     product, passes = f"grouped_gemm_{quantisation}", f"experts_sum_{quantisation}"
 
-    def passed(read_bytes: float, write_bytes: float) -> Work:
-        return Work(passes, kind="vector", dtype="fp32", read_bytes=read_bytes, write_bytes=write_bytes)
+    def passed(read_bytes: float, write_bytes: float, others: int = 0) -> Work:
+        return Work(passes, kind="vector", dtype="fp32", rows=(others,), read_bytes=read_bytes, write_bytes=write_bytes)
 
     sort = Work(f"experts_sort_{quantisation}", kind="vector", dtype="fp32", rows=rows,
                 read_bytes=BF16 * tokens * hidden, write_bytes=q.activation_bytes * total * hidden)
-    return (sort, _product(product, "grouped_gemm", rows, up * width, hidden, quantisation, weights and weights + ".up"),
+    return (sort,
+            _product(product, "grouped_gemm", rows, up * width, hidden, quantisation, weights and f"{weights}.up"),
             passed(BF16 * up * total * width, q.activation_bytes * total * width),
-            _product(product, "grouped_gemm", rows, hidden, width, quantisation, weights and weights + ".down"),
-            passed(BF16 * (total if copies is None else copies) * hidden, BF16 * tokens * hidden))
+            _product(product, "grouped_gemm", rows, hidden, width, quantisation, weights and f"{weights}.down"),
+            passed(BF16 * total * hidden, BF16 * tokens * hidden, 0 if copies is None else copies - total))
 
 
 def absorbed(tokens: int, heads: int, n: int, k: int, weights: str = "") -> Work:

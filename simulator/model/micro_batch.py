@@ -54,7 +54,7 @@ def parted(batch: MicroBatch, parts: int) -> tuple[MicroBatch, ...]:
         MicroBatch(number, decodes[number], prompts[number], ends[number], -(-batch.padded // parts))
         for number in range(parts)
     )
-    if any(not one.tokens for one in made):
+    if (batch.decodes or batch.prompts) and not all(one.decodes or one.prompts for one in made):
         raise ValueError(f"{parts} micro-batches need {parts} requests on every data-parallel rank, or a prompt of "
                          f"{parts} tokens: there are {len(batch.decodes)} and {len(batch.prompts)}")
     return made

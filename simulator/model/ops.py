@@ -89,6 +89,13 @@ def passes(read_bytes: float, write_bytes: float) -> Work:
     return Work("vector", kind="vector", dtype="fp32", read_bytes=read_bytes, write_bytes=write_bytes)
 
 
+def sort_rows(tokens: int, rows: tuple[int, ...], width: int) -> Work:
+    """Tokens of `width` values, BF16, copied to rows in the order of their experts. rows: of every local expert, zeros
+    included, which take time too."""
+    read, write = 2.0 * tokens * width, 2.0 * sum(rows) * width
+    return Work("experts_sort", kind="vector", dtype="fp32", rows=rows, read_bytes=read, write_bytes=write)
+
+
 def delay(family: str) -> Work:
     """Time that passes without any work: what the family's floor says."""
     return Work(family, kind="delay", dtype="fp32")

@@ -19,6 +19,7 @@ from simulator.spec.model_tables import CacheDtype, WeightDtype
 Shard: TypeAlias = Literal["columns", "rows", "kv_heads", "experts", "vocabulary", ""]
 
 _BYTES = {
+    "fp32":      4.0,
     "bf16":      2.0,
     "fp8":       1.0,
     "fp8_block": 1.0 + 4 / (128 * 128),  # an FP32 scale for each block of 128 x 128
@@ -139,8 +140,9 @@ class Layer:
 class Precision:
     """In what the weights of each module are stored and computed, and the cache (`kv`) is kept.
 
-    bf16; fp8: per tensor; fp8_block: blocks of 128 x 128; int8: weights and activations; int4: weights alone; mxfp4;
-    nvfp4. drafts: all matrices of the MTP layers. Vectors (norms, biases, sinks) are always BF16.
+    fp32; bf16; fp8: per tensor; fp8_block: blocks of 128 x 128; int8: weights and activations; int4: weights alone;
+    mxfp4; nvfp4. kv_b: the key/value up-projection of latent attention, which quantised checkpoints may leave alone
+    (none: as attention). drafts: all matrices of the MTP layers. Vectors (norms, biases, sinks) are always BF16.
     """
 
     attention: WeightDtype = "bf16"
@@ -150,6 +152,7 @@ class Precision:
     head: WeightDtype = "bf16"
     embedding: WeightDtype = "bf16"
     router: WeightDtype = "bf16"
+    kv_b: WeightDtype | None = None
     drafts: WeightDtype = "bf16"
     kv: CacheDtype = "bf16"
 
@@ -301,6 +304,8 @@ def weight_dtype(weight: Weight, precision: Precision) -> WeightDtype:
     if weight.inputs == 1:
         return "bf16"
     module = weight.name.partition(".")[0]
+    if weight.name == "attention.kv_b" and precision.kv_b:
+        return precision.kv_b
     field: WeightDtype = getattr(precision, {"gate": "router", "draft": "drafts"}.get(module, module))
     return field
 

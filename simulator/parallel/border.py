@@ -41,7 +41,8 @@ FREE: set[tuple[Form, Form]] = {("all", "own"), ("all", "heads")}
 class Engines:
     """What drives collectives, and how (`collective.algorithms`).
 
-    reducing: for an AllReduce of up to `reducing_ranks` members and `reducing_bytes` of buffer, where there is such.
+    reducing: for an AllReduce of up to `reducing_ranks` members and `reducing_bytes` of buffer, where there is such, by
+    `reducing_algorithm`.
     all_to_all: how an All2All goes about it, where not as the others.
     """
 
@@ -51,12 +52,13 @@ class Engines:
     reducing_ranks: int = 0
     reducing_bytes: float = inf
     all_to_all: str = ""
+    reducing_algorithm: str = "auto"
 
     def of(self, kind: str, size_bytes: float, ranks: int) -> tuple[str, str]:
         """Engine and algorithm of a collective of so many members; `size_bytes` are an AllReduce's buffer."""
         near = ranks <= self.reducing_ranks and size_bytes <= self.reducing_bytes
         if self.reducing and kind == "all_reduce" and near:
-            return self.reducing, "auto"
+            return self.reducing, self.reducing_algorithm
         if kind == "all_to_all":
             return self.engine, self.all_to_all or ("direct" if self.algorithm == "ring" else self.algorithm)
         return self.engine, self.algorithm

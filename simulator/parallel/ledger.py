@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from simulator.model.layout import split
 from simulator.model.transformer import (
@@ -40,19 +41,23 @@ def stages_of(model: Model, mesh: Mesh) -> list[tuple[int, ...]]:
     return found
 
 
-def weights_of(model: Model, mesh: Mesh, stage: int, drafts: bool) -> list[Item]:
-    """Weights of one rank of a stage. drafts: whether the MTP layers are loaded, on the last stage."""
+def weights_of(model: Model, mesh: Mesh, stage: int, drafts: bool, absorbed: bool = True,
+               gathered: Mapping[str, int] = MappingProxyType({})) -> list[Item]:
+    """Weights of one rank of a stage. drafts: whether the MTP layers are loaded, on the last stage. absorbed: whether
+    latent attention keeps its up-projection once more, for decode. gathered: weights by name of which a rank keeps one
+    share of so many, and gathers the others when they are used."""
     sizes: dict[str, float] = defaultdict(float)
     layers = [model.layers[number] for number in stages_of(model, mesh)[stage]]
     for weight in _kept(model, mesh, stage, layers):
-        sizes[TITLES[weight.name.partition(".")[0]]] += _local_bytes(weight, model, mesh)
+        kept = _local_bytes(weight, model, mesh) / gathered.get(weight.name, 1)
+        sizes[TITLES[weight.name.partition(".")[0]]] += kept
     if drafts and stage == mesh.pp - 1:
         for layer in model.drafts:
             for weight in (*draft_weights(model), *layer_weights(layer, model.hidden)):
                 elements = _local_elements(weight, mesh)
                 sizes["draft layers"] += weight_bytes(model.precision.drafts, elements)
-    if absorbed := sum(_absorbed_bytes(layer.attention, mesh) for layer in layers):
-        sizes["attention: absorbed kv_b, BF16"] = absorbed
+    if again := sum(_absorbed_bytes(layer.attention, mesh) for layer in layers) * absorbed:
+        sizes["attention: absorbed kv_b, BF16"] = again
     return [(title, "weights", size) for title, size in sizes.items() if size]
 
 
@@ -74,12 +79,14 @@ def _local_elements(weight: Weight, mesh: Mesh) -> float:
     """Elements of a weight on one rank."""
     module = weight.name.partition(".")[0]
     if weight.shard == "experts":
-        copies = -(-weight.copies // mesh.ep) + mesh.redundant
+        copies = -(-weight.copies // mesh.routed_places) + mesh.redundant
         return weight.elements / weight.copies * copies / (mesh.expert_tensor if weight.inputs > 1 else 1)
     if weight.shard == "kv_heads":
         return weight.elements / weight.copies * max(weight.copies // mesh.tp, 1)
     if weight.shard == "vocabulary":
         return weight.elements / mesh.split(module)
+    if module == "shared" and mesh.shared_places:
+        return 0.0  # on ranks of its own
     if not weight.shard:
         return weight.elements
     if weight.name == "attention.o":

@@ -20,7 +20,8 @@ from simulator.units import Bytes, PositiveCount, Quantity, Ratio, Seconds, Shar
 Kernel = TypeVar("Kernel", bound=TomlTable)
 _RANGES = r"[a-z_]+ [0-9]+\.\.[0-9]+(, [a-z_]+ [0-9]+\.\.[0-9]+)*"
 Covers: TypeAlias = Annotated[str, Field(pattern=rf"^{_RANGES}$")]
-LATENCIES = ("floor", "serial_per_k", "per_row", "per_group", "per_slot", "startup", "tile_latency", "combine", "per_query")
+LATENCIES = ("floor", "serial_per_k", "per_row", "per_group", "per_slot", "startup", "tile_latency", "combine",
+             "per_query")  # fmt: skip
 
 
 class _Kernel(TomlTable):
@@ -85,13 +86,16 @@ class StreamGemmKernel(_Kernel):
     """(Grouped) products whose output tiles any number of cores share; `die.tiles` has the law and its numbers.
 
     port_share: of what its cores can read from L2. input_rate: input elements a second that a pass before the product
-    quantises (left out: none). stream_k, tile_ramp, split_k: elements of K (left out: whole loops, none, all).
+    quantises (left out: none). least_tile: tiles are as high as the mean rows of a group, in powers of two from here to
+    tile_m (left out: tile_m, of which rows pay for multiples of granule). stream_k, tile_ramp, split_k: elements of K
+    (left out: whole loops, none, all).
     """
 
     law: Literal["stream_gemm"]
     tile_m: PositiveCount
     tile_n: PositiveCount
     granule: PositiveCount
+    least_tile: PositiveCount | None = None
     stream_k: PositiveCount | None = None
     tile_ramp: Ratio | None = None
     serial_per_k: Seconds | None = None
@@ -105,8 +109,8 @@ class SplitAttentionKernel(_Kernel):
 
     sharing: query heads of one key head that one strip holds at most (left out: all). tile_keys: keys are read in
     multiples of it. split_keys: a piece has so many keys or more (left out: keys are not split). combine: latency where
-    they are. tile_latency: of a piece. softmax_dims: elements of the head size that softmax takes as long as. per_query:
-    latency of a query token.
+    they are. tile_latency: of a piece. tile_ramp: keys that filling and draining a piece takes as long as.
+    softmax_dims: elements of the head size that softmax takes as long as. per_query: latency of a query token.
     """
 
     law: Literal["split_attention"]
@@ -117,6 +121,7 @@ class SplitAttentionKernel(_Kernel):
     split_keys: PositiveCount | None = None
     combine: Seconds | None = None
     tile_latency: Seconds | None = None
+    tile_ramp: Ratio | None = None
     softmax_dims: Ratio | None = None
     per_query: Seconds | None = None
     port_share: Ratio | None = None

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 from simulator.spec.typed_toml import TomlTable, validate
 from simulator.units import Bytes, Count, PositiveCount
 
-WeightDtype: TypeAlias = Literal["bf16", "fp8", "fp8_block", "int8", "int4", "mxfp4", "nvfp4"]
+WeightDtype: TypeAlias = Literal["fp32", "bf16", "fp8", "fp8_block", "int8", "int4", "mxfp4", "nvfp4"]
 CacheDtype: TypeAlias = Literal["bf16", "fp8", "int8"]
 
 LATENT = ("kv_lora", "rope_dim", "nope_dim", "v_dim")
@@ -76,6 +76,7 @@ class PrecisionSpec(TomlTable):
     head: WeightDtype = "bf16"
     embedding: WeightDtype = "bf16"
     router: WeightDtype = "bf16"
+    kv_b: WeightDtype | None = None
     drafts: WeightDtype = "bf16"
     kv: CacheDtype = "bf16"
     source: str

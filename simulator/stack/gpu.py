@@ -109,7 +109,7 @@ class GpuStack:
             kernels.append(("attention.core", ops.grouped_attention(seen, heads, kv_heads, a.head_dim, a.head_dim,
                                                                     self.families.grouped, kv)))  # fmt: skip
         if batch.prompts:
-            prompts = _windowed(own_queries(batch.prompts, cp), a.window)
+            prompts = windowed(own_queries(batch.prompts, cp), a.window)
             family = self.families.grouped_prompts
             core = ops.flash_attention(prompts, heads, a.head_dim, a.head_dim, family, kv, kv_heads)
             kernels.append(("attention.flash", core))
@@ -143,7 +143,7 @@ class GpuStack:
             kernels += [
                 *self.linear("attention.kv_b", keys, heads * (a.nope_dim + a.v_dim), a.kv_lora, dtype),
                 ("attention.prompt_rope_cache", ops.copy(new * (heads * (a.rope_dim + qk_dim) + latent))),
-                ("attention.flash", ops.flash_attention(_windowed(own_queries(batch.prompts, cp), 0), heads, qk_dim,
+                ("attention.flash", ops.flash_attention(windowed(own_queries(batch.prompts, cp), 0), heads, qk_dim,
                                                         a.v_dim, self.families.latent_prompts)),
             ]  # fmt: skip
         return kernels
@@ -193,15 +193,13 @@ class GpuStack:
         width, total, dtype = experts.intermediate // shards, sum(rows), model.precision.experts
         if not total:
             return []
-        each = tuple(rows)
-        read, sorted_bytes = 2.0 * (tokens or total) * model.hidden, 2.0 * total * model.hidden
-        sort = Work("experts_sort", kind="vector", dtype="fp32", rows=each, read_bytes=read, write_bytes=sorted_bytes)
+        each, here = tuple(rows), tokens or total
         return self.in_l2([
-            ("experts.sort", sort),
+            ("experts.sort", ops.sort_rows(here, each, model.hidden)),
             *self.grouped("experts.gate_up", each, 2 * width, model.hidden, dtype),
             ("experts.silu", ops.passes(4.0 * total * width, 2.0 * total * width)),
             *self.grouped("experts.down", each, model.hidden, width, dtype),
-            ("experts.sum", ops.passes(sorted_bytes, read)),
+            ("experts.sum", ops.passes(2.0 * total * model.hidden, 2.0 * here * model.hidden)),
         ])  # fmt: skip
 
     def finalize(self, model: Model, experts: Experts, tokens: int, by_row: bool) -> Kernels:
@@ -214,9 +212,13 @@ class GpuStack:
         columns = -(-model.vocabulary // shards)
         return self.in_l2(self.linear("head.logits", rows, columns, model.hidden, model.precision.head))
 
-    def sample(self, model: Model, rows: int) -> Kernels:
-        """A token out of each row of logits."""
-        return self.in_l2([("head.sample", ops.passes(self.logit_bytes * rows * model.vocabulary, 8.0 * rows))])
+    def best(self, model: Model, rows: int, shards: int) -> Kernels:
+        """Nothing: all logits are gathered."""
+        return []
+
+    def sample(self, model: Model, rows: int, candidates: int) -> Kernels:
+        """A token of each row out of so many logits of all rows."""
+        return self.in_l2([("head.sample", ops.passes(self.logit_bytes * candidates, 8.0 * rows))])
 
     def project(self, model: Model, tokens: int) -> Kernels:
         """Into a draft layer: norms of the hidden state and of the sampled token's embedding, one product of both."""
@@ -278,7 +280,7 @@ def own_queries(prompts: Sequence[tuple[int, int]], cp: int) -> list[tuple[int, 
     return [piece for size, new, before in pieces for piece in ((size, before), (size, before + new - size))]
 
 
-def _windowed(prompts: Sequence[tuple[int, int]], window: int) -> tuple[tuple[int, int, bool], ...]:
+def windowed(prompts: Sequence[tuple[int, int]], window: int) -> tuple[tuple[int, int, bool], ...]:
     """(queries, keys, causal) of new tokens after cached ones. Under a window only the first `window` tokens see fewer
     keys than it holds: a triangle of them, and a band of `window` keys for each of the rest."""
     found: list[tuple[int, int, bool]] = []

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from simulator.die.kernels import Work
 from simulator.errors import InputError
 from simulator.model.micro_batch import MicroBatch
 from simulator.model.transformer import Attention, Dense, Experts, Latent, Model
-from simulator.stack import pplx, sglang, trtllm, vllm
+from simulator.stack import cann, cann_decode, pplx, sglang, sglang_2025, trtllm, vllm
 
 Kernels = list[tuple[str, Work]]
 
@@ -22,9 +24,10 @@ class Stack(Protocol):
     wire_bytes: of a value that is gathered or dispatched. scale_bytes: of a token's scale where it is dispatched by
     itself (0: with the token). packed: hidden states were quantised before they were gathered. by_row: every row that
     an expert gave comes back by itself, not in the sum of its token. norm_in_all_reduce: residual add and norm are part
-    of the AllReduce before them. fuses_shared: where every rank has a slice of every expert, the shared one is a choice
-    more of every token, and has no kernels of its own. engines, reducing_engines: what drives collectives, and
-    AllReduce, by preference; algorithm: of the first.
+    of the AllReduce before them. best: of a shard's logits, where these are gathered instead of all (none: all are);
+    candidates: what is sampled from, over all rows. fuses_shared: where every rank has a slice of every expert, the
+    shared one is a choice more of every token, and has no kernels of its own. engines, reducing_engines: what drives
+    collectives, and AllReduce, by preference; algorithm: of the first.
     """
 
     @property
@@ -61,18 +64,42 @@ class Stack(Protocol):
     ) -> Kernels: ...
     def finalize(self, model: Model, experts: Experts, tokens: int, by_row: bool) -> Kernels: ...
     def head(self, model: Model, rows: int, shards: int) -> Kernels: ...
-    def sample(self, model: Model, rows: int) -> Kernels: ...
+    def best(self, model: Model, rows: int, shards: int) -> Kernels: ...
+    def sample(self, model: Model, rows: int, candidates: int) -> Kernels: ...
     def project(self, model: Model, tokens: int) -> Kernels: ...
     def cores(self, count: int) -> dict[str, int]: ...
 
 
-STACKS: dict[str, Stack] = {one.STACK.name: one.STACK for one in (vllm, sglang, trtllm, pplx)}
+def _always(stack: Stack, model: Model, phase: str) -> Stack:
+    """The same for every model and phase."""
+    return stack
 
 
-def stack_of(generation: str) -> Stack:
-    """The stack of a software generation, whose name begins with the stack's (the longest that does); InputError
-    says which there are."""
+STACKS: dict[str, Callable[[Model, str], Stack]] = {
+    **{one.STACK.name: partial(_always, one.STACK) for one in (vllm, sglang, sglang_2025, trtllm, pplx)},
+    "cann_decode": cann_decode.decoding,
+    "cann_2025": cann.deployed,
+    "cann_recipes": cann.recipes,
+}
+"""By the beginning of a generation's name: what runs a model in a phase ("decode", "prefill", "mixed")."""
+
+
+def labelled(kernels: Kernels, layer: int) -> Kernels:
+    """These kernels, with the weights that they name as those of a layer."""
+    return [(name, _labelled(work, layer)) for name, work in kernels]
+
+
+def _labelled(work: Work, layer: int) -> Work:
+    if not work.weights and not work.parts:
+        return work
+    named = f"layer{layer}.{work.weights}" if work.weights else ""
+    return replace(work, weights=named, parts=tuple(_labelled(part, layer) for part in work.parts))
+
+
+def stack_of(generation: str, model: Model, phase: str) -> Stack:
+    """The stack of a software generation, whose name begins with the stack's (the longest that does), as it runs a
+    model in a phase; InputError says which there are, or why it cannot."""
     found = [name for name in STACKS if generation == name or generation.startswith(f"{name}_")]
     if not found:
         raise InputError(f"kernels '{generation}': no stack of that name is known; there are {', '.join(STACKS)}")
-    return STACKS[max(found, key=len)]
+    return STACKS[max(found, key=len)](model, phase)

@@ -41,6 +41,19 @@ PRECISIONS = {"fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4", "fp4": "
               "int4_wo": "int4", "mxfp4": "mxfp4", "int8": "int8", "bf16": "bf16", "bf16/native": ""}  # fmt: skip
 
 
+CHECKPOINTS = {
+    ("deepseek-v3arch", "fp8"): "",  # as DeepSeek published it: blocks of 128 x 128
+    ("deepseek-v3arch", "fp8_block"): "",
+    ("deepseek-v3arch", "nvfp4"): "all=nvfp4,attention=bf16",  # nvidia/DeepSeek-R1-0528-FP4, model card
+    ("deepseek-v3arch", "fp4"): "all=nvfp4,attention=bf16",
+    ("kimi-k2", "nvfp4"): "all=nvfp4,attention=bf16",  # nvidia/Kimi-K2-Thinking-NVFP4, model card
+    ("kimi-k2", "fp4"): "all=nvfp4,attention=bf16",
+    ("kimi-k2", "int4"): "all=bf16,experts=int4",  # moonshotai/Kimi-K2-Thinking, model card: the experts alone
+    ("kimi-k2", "int4_wo"): "all=bf16,experts=int4",
+}
+"""By family and published word: what checkpoints of that family quantise."""
+
+
 class NotExpressible(InputError):  # noqa: N818
     """A point of which something cannot be said in Braid's words; the text is the reason."""
 
@@ -214,9 +227,16 @@ def _mesh(point: Mapping[str, Any]) -> str:
 
 
 def _precision(point: Mapping[str, Any]) -> str:
-    """Settings of `knobs.precision`; none where the checkpoint's own is meant, as with MXFP4 of gpt-oss."""
-    if str(point.get("family", "")).startswith("gpt-oss"):
+    """Settings of `knobs.precision`; none where the checkpoint's own is meant, as with MXFP4 of gpt-oss.
+
+    What is published of a family is one word for all its matrices; its checkpoints may quantise fewer.
+    """
+    family = str(point.get("family", ""))
+    if family.startswith("gpt-oss"):
         return ""
+    word = str(point.get("gemm_quant") or point.get("quantisation") or "")
+    if (family, word) in CHECKPOINTS:
+        return CHECKPOINTS[family, word]
     gemm = point.get("gemm_quant") or point.get("quantisation") or ""
     moe = point.get("moe_quant") or gemm
     for word in (gemm, moe):

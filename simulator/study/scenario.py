@@ -94,6 +94,13 @@ def decode_measures(batch: Requests, seconds: float) -> dict[str, float]:
     return {"iteration_ms": seconds * 1e3, "tpot_ms": tpot_s * 1e3, "throughput_tok_s_per_card": rate}
 
 
+def prefill_measures(batch: Prompts, cards: int, seconds: float) -> dict[str, float]:
+    """Time to first token (TTFT) of the whole batch, and prompt tokens per second, of all and per card."""
+    rate = sum(batch.lengths) / seconds
+    return {"latency_ms": seconds * 1e3, "ttft_ms": seconds * 1e3, "throughput_tok_s": rate,
+            "throughput_tok_s_per_card": rate / cards}
+
+
 class Layout(Part):
     """How many ranks share what."""
 

@@ -460,7 +460,7 @@ def test_what_show_calls_none_can_be_set_so(braid: Braid) -> None:
 
 
 def test_what_a_run_refuses_names_the_scenario(braid: Braid) -> None:
-    for setting in ("cards=100000", "model=glm_4_5"):
+    for setting in ("cards=100000", "layout.expert_parallel=7"):
         assert braid("run", DP, "--set", setting).err.startswith(f"Error: {DP}: ")
 
 

@@ -205,6 +205,15 @@ def test_programs_for_latent_attention_refuse_another(name: str, changes: dict[s
         run(name, model="qwen3_235b", **changes)
 
 
+@pytest.mark.parametrize("name", ["a2_prefill:convert", "a2_prefill:micro_batch", "a3_prefill:microbatch",
+                                  "a3_prefill:sp_tp_sp"])  # fmt: skip
+def test_published_prefill_runs_models_that_its_source_does_not_have(name: str) -> None:
+    """Grouped-query attention has no latents to gather: hidden states are."""
+    columns = run(name, **FEW, model="qwen3_235b").columns
+    assert not any(str(task).startswith(("attention.gather_", "dense.", "shared.")) for task in set(columns["name"]))
+    assert ("attention.gather" in set(columns["name"])) == (name in ("a2_prefill:convert", "a3_prefill:sp_tp_sp"))
+
+
 def test_requests_of_a_card_are_shared_by_its_dies() -> None:
     """As long as one die with a share each, and twice the throughput of a card; what cannot be shared is refused."""
     dies, alike = {"machine__dies_per_card": "2"}, {EP: "32", **FEW}

@@ -22,6 +22,25 @@ def test_the_worked_example() -> None:
     assert groups["stage"] == groups["world"] == [tuple(range(8))]
 
 
+def test_experts_may_be_there_more_than_once() -> None:
+    """Two blocks of four ranks with all experts each: rows are exchanged inside a block."""
+    mesh = Mesh(dp=8, ep=2, replicas=2)
+    assert groups_of(mesh)["block"] == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    assert groups_of(mesh)["ep"] == [(0, 2), (1, 3), (4, 6), (5, 7)]
+    assert [coordinates_of(mesh, rank)["place"] for rank in range(8)] == [0, 0, 1, 1] * 2
+    assert mesh.expert_tensor == 2
+
+
+def test_an_output_projection_lies_on_counterparts_of_blocks_that_have_all_heads() -> None:
+    groups = groups_of(Mesh(tp=8, o_proj=2))
+    assert groups["heads"] == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    assert groups["o_proj"] == [(0, 4), (1, 5), (2, 6), (3, 7)]
+    for split, alone in ((8, "heads"), (1, "o_proj")):
+        groups = groups_of(Mesh(tp=8, o_proj=split))
+        assert groups[alone] == [(rank,) for rank in range(8)]
+        assert groups[{"heads": "o_proj", "o_proj": "heads"}[alone]] == [tuple(range(8))]
+
+
 powers = st.sampled_from([1, 2, 4])
 
 

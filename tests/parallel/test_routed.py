@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.model.transformer import Experts
-from simulator.parallel.routed import SAMPLE, Routed, Routing
+from simulator.parallel.routed import ENOUGH, SAMPLE, Routed, Routing
 
 EXPERTS = Experts(routed=32, per_token=4, intermediate=64)
 
@@ -30,6 +30,18 @@ def test_every_token_reaches_its_experts(tokens: list[int], skew: float | None, 
 def test_no_token_chooses_an_expert_twice() -> None:
     routed = Routed(EXPERTS, (1,), Routing(0.9, 1, 1), 0, 0)
     assert sorted(routed.rows[0])[-4:] == [1, 1, 1, 1]
+
+
+def test_tokens_alone_touch_their_own_experts_and_no_others() -> None:
+    """With even routing too, which spreads choices of many tokens over all experts."""
+    rows = [Routed(EXPERTS, (tokens,), Routing(None, 0, 1), 0, 0).rows[0] for tokens in (1, 4, 8, 9)]
+    assert [sum(map(bool, one)) for one in rows] == [4, 16, 32, 32]
+
+
+def test_of_many_tokens_of_one_source_a_sample_stands_for_all() -> None:
+    """Those of later tokens are as popular; more experts than a token may choose twice are no mistake."""
+    sample, many = (Routed(EXPERTS, (tokens,), Routing(2.0, 3, 1), 0, 0).counts[0] for tokens in (ENOUGH, 4 * ENOUGH))
+    assert (many == 4 * sample).all()
 
 
 def test_micro_batches_draw_other_tokens_of_the_same_popularity() -> None:

@@ -6,11 +6,12 @@ import pytest
 
 from simulator.die.kernels import cost_of
 from simulator.errors import InputError
-from simulator.model import ops, serving
+from simulator.model import ops
 from simulator.spec.load import _checked, load_machine, override
 from simulator.spec.machine import MachineSpec
 from simulator.spec.model import load_model, shapes_of
 from simulator.spec.typed_toml import SpecError, validate
+from simulator.stack.trtllm_min_latency import touched_experts
 
 B200 = load_machine("dgx_b200")
 R1 = shapes_of(load_model("deepseek_r1"))
@@ -62,7 +63,7 @@ def test_few_tokens_pay_for_experts_held_and_for_experts_touched() -> None:
     kernel = B200.kernels["trtllm_1_3"]["experts_sort"]
 
     def latency_us(rows: tuple[int, ...]) -> float:
-        work = serving.sort(R1, sum(rows), rows)
+        work = ops.sort_rows(sum(rows), rows, R1.hidden)
         return cost_of(work, B200.chip, B200.kernels["trtllm_1_3"]).latency_s * 1e6
 
     none, one, two = latency_us((0,) * 64), latency_us((1,) + (0,) * 63), latency_us((1, 3) + (0,) * 62)
@@ -94,6 +95,6 @@ def test_a_longer_loop_along_k_is_split_and_its_latency_is_not_longer() -> None:
 
 
 def test_only_touched_experts_are_read() -> None:
-    work = serving.touched_experts(R1, (0, 2, 0, 1), 4, "experts_bf16")
+    work = touched_experts((0, 2, 0, 1), 7168, 2048 // 4, "experts_bf16")
     assert work.weight_bytes == 2 * 3 * 7168 * 2048 / 4 * 0.5625
     assert work.flops == 3 * 2 * 3 * 7168 * 2048 / 4

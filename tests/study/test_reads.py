@@ -92,6 +92,14 @@ def test_a_number_that_another_one_follows_from_is_read() -> None:
     assert simulate(load_scenario("trt_min_latency:base").replace(older)).header["unread"] == []
 
 
+def test_a_look_at_the_modules_of_a_model_is_one_at_all_its_numbers() -> None:
+    brief = {"batch.cached_tokens": "2048", "batch.samples": "2", "batch.requests": "8"}
+    fewer = {**brief, "model.shapes.layers": "4", "model.shapes.head_dim": "64"}
+    few = load_scenario("flow_mla:qwen3_dp").replace(fewer)
+    assert simulate(few).header["unread"] == []
+    assert simulate(few).metrics == simulate(few.variant(changes={})).metrics
+
+
 @pytest.mark.parametrize(("name", "changes"), [
     (DP, {"batch.requests": "32", "knobs.engine": "aiv", "model.shapes.layers": "4", "machine.chip.l2.rate": "3 TB/s"}),
     ("pplx:efa_ep16", {"knobs.private_tokens": "16", "batch.per_rank": "64", "machine.proxy.poll": "1 us"}),

@@ -18,6 +18,7 @@ from simulator.parallel.exchange.generic_proxy import GenericProxy, generic_prox
 from simulator.parallel.exchange.proxy import Proxy, ProxySettings, proxy
 from simulator.parallel.exchange.put_collect import PutCollect
 from simulator.parallel.exchange.rows import buffers
+from simulator.parallel.exchange.sorted_rows import SortedRows
 from simulator.parallel.exchange.task import Exchange, ExpertTask
 from simulator.parallel.ledger import Item
 
@@ -25,6 +26,7 @@ EXCHANGES: dict[str, Callable[[ExpertTask], Exchange]] = {
     "all_reduce": AllReduce,
     "all_gather": AllGather,
     "all_to_all": AllToAll,
+    "sorted_rows": SortedRows,
     "put_collect": PutCollect,
     "proxy": Proxy,
     "generic_proxy": GenericProxy,

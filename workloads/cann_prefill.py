@@ -1,0 +1,130 @@
+"""Prefill of published systems on Ascend: what Atlas A2 and A3 have in common around their schedules.
+
+Weights are INT8 but for the BF16 key/value up-projection, embedding and head, and the FP32 router. Whatever the layers
+do, embedding and LM head are tensor parallel over all ranks, with as many tokens on each before and behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from simulator.model.layout import blocks, deal, shard_size
+from simulator.model.micro_batch import MicroBatch
+from simulator.model.transformer import Experts, Model, with_precision
+from simulator.parallel.border import Engines, Form, cross
+from simulator.parallel.exchange.task import ExchangeSettings
+from simulator.parallel.ledger import cache_bytes, weights_of
+from simulator.parallel.mesh import Mesh, coordinates_of, groups_of
+from simulator.program.rank import Rank
+from simulator.stack.stacks import Stack
+from simulator.study import scenario
+from simulator.study.scenario import MemoryItem, Workload, prefill_measures
+from workloads.forward import Forward, Tokens
+
+Case = scenario.Case[scenario.Prompts, scenario.Layout, Any]
+
+
+@cache
+def quantised(model: Model) -> Model:
+    """The model as these systems run it."""
+    return with_precision(model, {"all": "int8", "kv_b": "bf16", "router": "fp32"})
+
+
+def mesh_of(case: Case, data_parallel: bool, o_proj: int) -> Mesh:
+    """All ranks as one: attention on own prompts, or with its heads split and its output projection on `o_proj` ranks;
+    dense FFN and shared expert on own tokens. ValueError says what does not divide."""
+    ranks, ep = case.ranks, case.layout.expert_parallel
+    blocks(ranks, ep, "layout.expert_parallel")
+    for layer in case.model.layers:
+        if not data_parallel:
+            shard_size(layer.attention.heads, ranks, "heads")
+        if isinstance(layer.feed_forward, Experts):
+            shard_size(layer.feed_forward.routed, ep, "experts")
+    axes = {"dp": ranks} if data_parallel else {"tp": ranks, "o_proj": o_proj}
+    return Mesh(**axes, ep=ep, replicas=ranks // ep, dense=1, shared=1, head=ranks, embedding=ranks)
+
+
+def pass_of(npu: Rank, case: Case, mesh: Mesh, stack: Stack, engines: Engines, exchange: str, host_reads: int = 0,
+            residual: str = "replicated", labelled: bool = True) -> Forward:
+    """A pass through all layers. exchange, residual: words of `transformer.Knobs`. labelled: micro-batches are, too."""
+    model, labels = quantised(case.model), ("layer", "micro_batch") if labelled else ("layer",)
+    settings = ExchangeSettings(exchange, skew=case.routing.skew, seed=case.seed, host_reads=host_reads)
+    return Forward(npu, model, mesh, stack, engines, settings, residual != "replicated", labels,
+                   range(len(model.layers)), model.layers, gathers_latents=residual == "split_latents")
+
+
+def one_stream(step: Forward, a: Tokens, *pieces: Callable[[Tokens], None]) -> None:
+    """All layers in one stream. pieces: of one with experts behind attention, in order."""
+    for layer in step.layers():
+        step.attend(a)
+        step.reduce(a)
+        for verb in (step.dense,) if step.is_dense(layer) else pieces:
+            verb(a)
+
+
+# --- tokens -----------------------------------------------------------------------------------------------------------
+
+
+def whole_prompts(npu: Rank, case: Case, parts: int) -> list[Tokens]:
+    """Micro-batches of the prompts that fall on this data-parallel rank."""
+    own = npu.coordinate("prompts")
+    assert isinstance(own, tuple)
+    hands = [deal(hand, parts) for hand in deal(case.batch.lengths, case.ranks)]
+    return [_tokens(number, deal(own, parts)[number], [sum(hand[number]) for hand in hands]) for number in range(parts)]
+
+
+def split_prompts(case: Case, parts: int, form: Form) -> list[Tokens]:
+    """Micro-batches of all prompts, held in this form."""
+    lengths = [case.micro_batch_lengths(number, parts) for number in range(parts)]
+    return [_tokens(number, some, [sum(some)], form) for number, some in enumerate(lengths)]
+
+
+def _tokens(number: int, prompts: Sequence[int], of_groups: Sequence[int], form: Form = "all") -> Tokens:
+    batch = MicroBatch(number, (), tuple((length, 0) for length in prompts), len(prompts))
+    return Tokens(batch, tuple(of_groups), form)
+
+
+# --- before and behind the layers -------------------------------------------------------------------------------------
+
+
+def embed(step: Forward, case: Case, form: Form = "own") -> None:
+    """Every rank looks up all tokens in its vocabulary shard; sums leave it with its own, or with all."""
+    world, total = step.npu.group("world"), sum(case.batch.lengths)
+    step.launch(step.stack.embed(step.model, total, world.size))
+    name = "reduce_scatter" if form == "own" else "all_reduce"
+    cross(world, f"embedding.{name}", "partial", form, total, 2.0 * step.model.hidden, step.engines)
+
+
+def head(step: Forward, case: Case) -> None:
+    """Norm and logits of the last token of every prompt, vocabulary sharded."""
+    world, prompts, model = step.npu.group("world"), len(case.batch.lengths), step.model
+    step.launch(step.stack.norm(model, -(-sum(case.batch.lengths) // world.size), "head"))
+    cross(world, "head.gather_tokens", "own", "all", prompts, 2.0 * model.hidden, step.engines)
+    step.launch(step.stack.head(model, prompts, world.size))
+    each = 2 * -(-prompts // world.size) * model.vocabulary // world.size
+    world.all_gather("head.gather_logits", each, *step.engines.of("all_gather", 0.0, world.size))
+
+
+# --- what a scenario needs to know ------------------------------------------------------------------------------------
+
+
+def workload(program: Callable[[Rank, Case], None], mesh: Callable[[Case], Mesh],
+             memory: Callable[[Case, Mesh, int], list[MemoryItem]]) -> Workload:
+    """memory: what the fullest rank has beside weights and cache; the last argument is its tokens."""
+
+    def items(case: Case) -> list[MemoryItem]:
+        model, axes, lengths = quantised(case.model), mesh(case), case.batch.lengths
+        tokens = max(map(sum, deal(lengths, case.ranks))) if axes.dp > 1 else -(-sum(lengths) // case.ranks)
+        return [*weights_of(model, axes, 0, drafts=False, absorbed=False),
+                ("latent cache, BF16", "KV", cache_bytes(model, axes, [tokens])), *memory(case, axes, tokens)]
+
+    def coordinates(case: Case, rank: int) -> Mapping[str, object]:
+        axes = mesh(case)
+        own = {"prompts": deal(case.batch.lengths, case.ranks)[rank]} if axes.dp > 1 else {}
+        return {**coordinates_of(axes, rank), **own}
+
+    return Workload(program, lambda case: groups_of(mesh(case)), coordinates, items,
+                    lambda case, seconds: prefill_measures(case.batch, case.cards, seconds))
+
