@@ -179,9 +179,7 @@ class RowKernels(Exchange):
 
     def compute(self) -> None:
         """Local experts on the rows that came."""
-        task, rows = self._task, self._routed.rows[self._crossing.place]
-        for name, work in task.stack.experts(task.model, task.experts, 0, rows, 1):
-            task.npu.launch(work, name)
+        self._task.launch_experts_of(self._crossing.place, self._routed.rows)
 
     def combine(self) -> None:
         """Pack expert outputs per peer; peers in the node get theirs over NVLink."""
