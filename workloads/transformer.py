@@ -15,21 +15,26 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from simulator.errors import InputError
+from simulator.live.host import Host
+from simulator.live.thread import HostProcess
 from simulator.model.layout import blocks, cached_lengths, on_ranks, split
 from simulator.model.micro_batch import MicroBatch
-from simulator.model.transformer import Dense, Layer, Model, with_precision
+from simulator.model.transformer import Dense, Experts, Layer, Model, with_precision
 from simulator.parallel.border import Engines, cross
 from simulator.parallel.exchange.task import ExchangeSettings
+from simulator.parallel.exchange.ways import HOSTS, buffers_of
 from simulator.parallel.ledger import activation_bytes, cache_bytes, stages_of, weights_of
 from simulator.parallel.mesh import Mesh, check, coordinates_of, groups_of
 from simulator.program.rank import DEFAULT_STREAM, Rank
 from simulator.stack.stacks import Stack, stack_of
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Part, Workload
+from simulator.units import PS_PER_S
 from workloads.forward import Forward, Tokens, alike, tokens_of
 from workloads.gathered_weights import GatheredWeights, Gathering
 from workloads.prefetch import prefetching
 from workloads.schedules import SCHEDULES
+from workloads.some_layers import left_seconds, stretches
 
 ROUNDS = 2  # of a pipeline that decodes: the first one fills it, the second is measured
 
@@ -65,12 +70,13 @@ class Knobs(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schedule: Literal["one_stream", "single_batch", "two_batches", "side_by_side"] = Field(
+    schedule: Literal["one_stream", "single_batch", "two_batches", "hooks", "side_by_side"] = Field(
         "one_stream", description="the order of pieces on streams (workloads/schedules.py)"
     )
-    exchange: Literal["all_reduce", "all_gather", "all_to_all", "sorted_rows", "put_collect"] = Field(
-        "all_reduce", description="how tokens reach their experts"
-    )
+    exchange: Literal[
+        "all_reduce", "all_gather", "all_to_all", "sorted_rows", "put_collect", "proxy", "generic_proxy", "deepep_ll",
+        "deepep_normal",
+    ] = Field("all_reduce", description="how tokens reach their experts")
     residual: Literal["replicated", "split", "split_latents"] = Field(
         "replicated", description="between pieces a tensor-parallel rank has all tokens, or a share, and gathers hidden"
         " states (FlashComm) or, with latent attention, latents (conversion)"
@@ -86,6 +92,10 @@ class Knobs(BaseModel):
     graph: Literal["decode", "always", "never"] = Field("decode", description="phases that run as captured graphs")
     programmatic_launch: bool = Field(False, description="a kernel's prologue runs beside its predecessor's end (PDL)")
     prefetch_mb: float = Field(0.0, ge=0, description="weights of the next layer's attention that are brought into L2")
+    layers: int = Field(
+        0, ge=0, description="of neighbouring layers that are alike so many are simulated, three at least, and their"
+        " time stands for that of all (0: all are)"
+    )
     gathered: Gathering = Gathering()
     cores: str = Field(
         "", pattern=r"^(\d+/\d+)?$", description="side_by_side: cores of the attention and the MoE stream, as 66/66"
@@ -219,7 +229,8 @@ def _passes(npu: Rank, case: Case) -> None:
             pipeline(npu, case, model, groups, group)
             continue
         tokens = tokens_of(groups, knobs.parts, group)
-        step = forward(npu, case, range(len(model.layers)), model.layers, gathered)
+        numbers = [number for stretch in stretches(model.layers, knobs.layers) for number in stretch.numbers]
+        step = forward(npu, case, numbers, [model.layers[number] for number in numbers], gathered)
         for one in tokens:
             step.embed(one)
         SCHEDULES[knobs.schedule].order(step, *tokens)
@@ -232,7 +243,8 @@ def forward(npu: Rank, case: Case, numbers: Sequence[int], layers: Sequence[Laye
             techniques: Sequence[GatheredWeights] = ()) -> Forward:
     """A pass of this rank through some layers."""
     knobs = case.knobs
-    exchanges = ExchangeSettings(knobs.exchange, knobs.exchange_engine, case.routing.skew, case.seed)
+    exchanges = ExchangeSettings(knobs.exchange, knobs.exchange_engine, case.routing.skew, case.seed,
+                                 node=case.node_ranks)
     labels = ("layer", *(("micro_batch",) if knobs.parts > 1 else ()))
     step = Forward(npu, knobs.model_of(case.model), knobs.placed(case.layout), stack_for(case), engines_of(case),
                    exchanges, knobs.residual != "replicated", labels, numbers, layers, techniques,
@@ -368,12 +380,28 @@ def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     if case.layout.ranks != case.ranks:
         raise InputError(f"mesh {case.layout.words()} has {case.layout.ranks} ranks, but cards={case.cards} are "
                          f"{case.ranks}: set cards, or an axis, so that they are as many")
+    if case.knobs.layers and (case.layout.pp > 1 or len(batches_of(case)) > 1):
+        raise InputError(f"knobs.layers is {case.knobs.layers}: with several passes, or stages, it must be 0")
     gathered = case.knobs.gathered
     gathered.check(case.model, case.layout.tensor, "knobs.gathered.modules", "layout.tp or layout.cp above 1")
     if gathered.modules and case.layout.pp > 1:
         raise InputError(f"knobs.gathered.modules: layout.pp is {case.layout.pp}; it must be 1")
     shards = gathered.shards if gathered.modules else 1
-    return {**groups_of(case.knobs.placed(case.layout)), "shards": blocks(case.ranks, shards, "knobs.gathered.shards")}
+    found = {**groups_of(case.knobs.placed(case.layout)), "shards": blocks(case.ranks, shards, "knobs.gathered.shards")}
+    if has_hosts(case):
+        found["node"] = blocks(case.ranks, min(case.node_ranks, case.layout.block), "ranks of a node")
+    return found
+
+
+def has_hosts(case: Case) -> bool:
+    """Whether hosts or cards take part in exchanges."""
+    layers = (*case.model.layers, *(case.model.drafts if case.batch.drafts else ()))
+    return case.knobs.exchange in HOSTS and any(isinstance(layer.feed_forward, Experts) for layer in layers)
+
+
+def hosts(host: Host, case: Case) -> HostProcess:
+    """What they do: what the program asks for."""
+    yield from HOSTS[case.knobs.exchange](host)
 
 
 def coordinates(case: Case, rank: int) -> Mapping[str, object]:
@@ -389,11 +417,17 @@ def memory(case: Case) -> list[MemoryItem]:
     tokens = max(one.tokens for groups in passes for one in groups)
     sampled = max(one.sampled for groups in passes for one in groups)
 
+    experts = next((one.feed_forward for one in model.layers if isinstance(one.feed_forward, Experts)), None)
+    held_tokens = -(-tokens // mesh.tensor)
+    buffers = [] if experts is None else buffers_of(case.knobs.exchange, experts, model.hidden, mesh.block,
+                                                    case.node_ranks, held_tokens)  # fmt: skip
+
     def items(stage: int) -> list[MemoryItem]:
         return [*weights_of(model, mesh, stage, bool(case.batch.drafts), gathered=gathered.kept()),
                 *gathered.memory(model),
                 (f"cache, {model.precision.kv}", "KV", cache_bytes(model, mesh, held, stage)),
-                ("activations of one pass", "activations", activation_bytes(model, mesh, tokens, sampled))]
+                ("activations of one pass", "activations", activation_bytes(model, mesh, tokens, sampled)),
+                *buffers]
 
     return max((items(stage) for stage in {0, mesh.pp - 1}), key=lambda found: sum(size for _, _, size in found))
 
@@ -407,7 +441,11 @@ def _held(case: Case, batch: MicroBatch) -> list[int]:
 
 
 def measures(case: Case, seconds: float) -> Mapping[str, float]:
-    """Of the phase: TPOT, TTFT, and tokens per second, of the whole and per card."""
+    """Of the phase: TPOT, TTFT, and tokens per second, of the whole and per card; nothing of a part of the layers."""
+    return {} if case.knobs.layers else _measures(case, seconds)
+
+
+def _measures(case: Case, seconds: float) -> Mapping[str, float]:
     batch = case.batch
     found: dict[str, float] = {}
     if batch.phase == "prefill":
@@ -420,7 +458,10 @@ def measures(case: Case, seconds: float) -> Mapping[str, float]:
 
 
 def readings(case: Case, columns: Mapping[str, Any]) -> Mapping[str, float]:
-    """Of a pipeline that decodes: from a token of the first round to the next one."""
+    """Of a pipeline that decodes: from a token of the first round to the next one. Of a part of the layers: for all."""
+    if case.knobs.layers:
+        found = stretches(case.model.layers, case.knobs.layers)
+        return _measures(case, float(columns["end_ps"].max()) / PS_PER_S + left_seconds(found, columns))
     if case.layout.pp == 1 or case.batch.phase != "decode":
         return {}
     ends = columns["end_ps"][columns["name"] == "head.sample"]
@@ -429,4 +470,4 @@ def readings(case: Case, columns: Mapping[str, Any]) -> Mapping[str, float]:
     return measures(case, (last[-1] - last[len(last) // ROUNDS - 1]) / 1e12)
 
 
-TRANSFORMER = Workload(program, groups, coordinates, memory, measures, readings=readings)
+TRANSFORMER = Workload(program, groups, coordinates, memory, measures, hosts, readings, has_hosts)

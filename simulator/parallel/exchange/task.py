@@ -143,12 +143,19 @@ class ExpertTask:
         for name, work in kernels(own):
             self.npu.launch(work, name)
 
+    def launch_experts_of(self, place: int, rows: tuple[tuple[int, ...], ...]) -> None:
+        """The local experts of one place on rows that came by themselves, where every rank records for itself."""
+        kernels = self.stack.experts(self.model, self.experts, 0, rows[place], self.mesh.expert_tensor)
+        for name, work in labelled(kernels, self.layer):
+            self.npu.launch(work, name)
+
 
 def check_no_shared_places(task: ExpertTask, name: str) -> None:
     """InputError where the shared expert has places of its own, which only rows reach."""
     if task.mesh.shared_places:
-        raise InputError(f"exchange {name}: shared_places={task.mesh.shared_places}: only all_to_all, sorted_rows and "
-                         "put_collect bring tokens to a shared expert on places of its own")  # fmt: skip
+        raise InputError(f"exchange {name}: shared_places={task.mesh.shared_places}: only exchanges of rows "
+                         "(all_to_all, sorted_rows, put_collect, proxy, generic_proxy, deepep_ll) bring tokens to a "
+                         "shared expert on places of its own")  # fmt: skip
 
 
 def fused(stack: Stack, mesh: Mesh) -> bool:
