@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 from simulator.errors import InputError
 from simulator.model.layout import blocks, cached_lengths, on_ranks, split
 from simulator.model.micro_batch import MicroBatch, parted
-from simulator.model.transformer import Dense, Layer, Model, with_precision
+from simulator.model.transformer import Dense, Experts, Layer, Model, with_precision
 from simulator.parallel.border import Engines, cross
 from simulator.parallel.exchange.task import ExchangeSettings
 from simulator.parallel.ledger import activation_bytes, cache_bytes, stages_of, weights_of
@@ -26,6 +26,7 @@ from simulator.program.rank import Rank
 from simulator.stack.stacks import Stack, stack_of
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Part, Workload
+from workloads.few_layers import FewLayers, few_layers, whole_s
 from workloads.forward import Forward, Tokens
 from workloads.gathered_weights import GatheredWeights, Gathering
 from workloads.schedules import SCHEDULES
@@ -89,6 +90,8 @@ class Knobs(BaseModel):
     cores: str = Field(
         "", pattern=r"^(\d+/\d+)?$", description="side_by_side: cores of the attention and the MoE stream, as 66/66"
     )
+    layers: int = Field(0, ge=0, description="that are simulated at least; the others take as long as those like them, "
+                        "between like neighbours (0: all are)")
 
     @property
     def parts(self) -> int:
@@ -98,6 +101,10 @@ class Knobs(BaseModel):
     def model_of(self, model: Model) -> Model:
         """The model in the precision that is set; InputError names what is wrong."""
         return _precise(model, self.precision)
+
+    def few(self, model: Model) -> FewLayers:
+        """The layers that are simulated."""
+        return few_layers(model.layers, self.layers)
 
     def placed(self, mesh: Mesh) -> Mesh:
         """The mesh with the shared expert where the exchange has tokens."""
@@ -205,17 +212,18 @@ def program(npu: Rank, case: Case) -> None:
     npu.program.programmatic = knobs.programmatic_launch
     partition(npu, case)
     model, passes = knobs.model_of(case.model), batches_of(case)
-    layers = (*model.layers, *draft_layers(model, batch.drafts)) * len(passes)
+    layers = knobs.few(model).layers
     gathered = []
     if knobs.gathered.modules:
-        gathered = [GatheredWeights(npu, knobs.gathered, model, layers, engines_of(case).engine, knobs.parts)]
+        read = (*layers, *draft_layers(model, batch.drafts)) * len(passes)
+        gathered = [GatheredWeights(npu, knobs.gathered, model, read, engines_of(case).engine, knobs.parts)]
     for groups in passes:
         group = _group(npu, groups)
         if case.layout.pp > 1:
             pipeline(npu, case, model, groups, group)
             continue
         tokens = tokens_of(case, groups, group, knobs.parts)
-        step = forward(npu, case, range(len(model.layers)), model.layers, gathered)
+        step = forward(npu, case, range(len(layers)), layers, gathered)
         for one in tokens:
             step.embed(one)
         SCHEDULES[knobs.schedule].order(step, *tokens)
@@ -366,8 +374,27 @@ def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     gathered.check(case.model, case.layout.tensor, "knobs.gathered.modules", "layout.tp or layout.cp above 1")
     if gathered.modules and case.layout.pp > 1:
         raise InputError(f"knobs.gathered.modules: layout.pp is {case.layout.pp}; it must be 1")
+    _check_layers(case)
     shards = gathered.shards if gathered.modules else 1
     return {**groups_of(case.knobs.placed(case.layout)), "shards": blocks(case.ranks, shards, "knobs.gathered.shards")}
+
+
+def _check_layers(case: Case) -> None:
+    """InputError where layers that stand between like neighbours need not take as long."""
+    if not case.knobs.layers:
+        return
+    reasons = {
+        f"layout.pp is {case.layout.pp}: stages have layers of their own": case.layout.pp > 1,
+        f"routing.skew is {case.routing.skew}: every layer draws experts of its own (none: even)": _draws(case),
+        f"batch.chunk is {case.batch.chunk}: a prompt takes several passes": len(batches_of(case)) > 1,
+    }
+    if wrong := [reason for reason, holds in reasons.items() if holds]:
+        raise InputError("\n".join(f"knobs.layers: {one}; simulate all (0)" for one in wrong))
+
+
+def _draws(case: Case) -> bool:
+    """Whether tokens draw their experts."""
+    return case.routing.skew is not None and any(isinstance(one.feed_forward, Experts) for one in case.model.layers)
 
 
 def coordinates(case: Case, rank: int) -> Mapping[str, object]:
@@ -401,7 +428,11 @@ def _held(case: Case, batch: MicroBatch) -> list[int]:
 
 
 def measures(case: Case, seconds: float) -> Mapping[str, float]:
-    """Of the phase: TPOT, TTFT, and tokens per second, of the whole and per card."""
+    """Of the phase: TPOT, TTFT, and tokens per second, of the whole and per card; none of some layers alone."""
+    return {} if case.knobs.layers else _measures(case, seconds)
+
+
+def _measures(case: Case, seconds: float) -> Mapping[str, float]:
     batch = case.batch
     found: dict[str, float] = {}
     if batch.phase == "prefill":
@@ -414,13 +445,17 @@ def measures(case: Case, seconds: float) -> Mapping[str, float]:
 
 
 def readings(case: Case, columns: Mapping[str, Any]) -> Mapping[str, float]:
-    """Of a pipeline that decodes: from a token of the first round to the next one."""
+    """The measures of a pipeline that decodes, from a token of the first round to the next one; or, where few layers
+    are simulated, of the whole."""
+    if case.knobs.layers:
+        few = case.knobs.few(case.knobs.model_of(case.model))
+        return {**_measures(case, whole_s(columns, few)), "layers_simulated": float(len(few.layers))}
     if case.layout.pp == 1 or case.batch.phase != "decode":
         return {}
     ends = columns["end_ps"][columns["name"] == "head.sample"]
     ranks = columns["rank"][columns["name"] == "head.sample"]
     last = sorted(int(end) for end, rank in zip(ends, ranks, strict=True) if rank == ranks[0])
-    return measures(case, (last[-1] - last[len(last) // ROUNDS - 1]) / 1e12)
+    return _measures(case, (last[-1] - last[len(last) // ROUNDS - 1]) / 1e12)
 
 
 TRANSFORMER = Workload(program, groups, coordinates, memory, measures, readings=readings)
