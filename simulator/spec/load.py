@@ -12,9 +12,10 @@ from typing import Any
 
 from simulator import paths
 from simulator.paths import did_you_mean
+from simulator.spec.kept import kept
 from simulator.spec.levels import LINK_SETTINGS, cut_links, disagreeing_levels, slow_links
 from simulator.spec.machine import CollectiveSpec, MachineSpec
-from simulator.spec.parts import whole_tables
+from simulator.spec.parts import files_of, whole_tables
 from simulator.spec.protocols import ALGORITHMS_OF
 from simulator.spec.typed_toml import overridden, validate
 from simulator.units import Quantity
@@ -26,7 +27,7 @@ def load_machine(name: str | Path) -> MachineSpec:
     NotFound lists the names that there are; SpecError says everything that is wrong with the file.
     """
     path = paths.find("topologies", name)
-    return _checked(whole_tables(path), str(path))
+    return kept("machine", path, lambda: files_of(path), lambda: _checked(whole_tables(path), str(path)))
 
 
 def override(spec: MachineSpec, changes: Mapping[str, str | Quantity]) -> MachineSpec:

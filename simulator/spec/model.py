@@ -9,6 +9,7 @@ from pathlib import Path
 from simulator import paths
 from simulator.errors import InputError
 from simulator.spec.config import config_file, config_tables, in_words_of_config
+from simulator.spec.kept import kept
 from simulator.spec.model_tables import ModelShapesSpec, ModelSpec, checked
 from simulator.spec.typed_toml import SpecError, overridden, read
 from simulator.units import Quantity
@@ -141,7 +142,7 @@ def load_model(name: str | Path) -> ModelSpec:
     if own.suffix == ".json" or (own.is_dir() and str(name) not in paths.names("workloads/models")):
         return read_config(own)
     path = paths.find("workloads/models", name)
-    return checked(read(path), str(path))
+    return kept("model", path, lambda: [path], lambda: checked(read(path), str(path)))
 
 
 def read_config(path: str | Path) -> ModelSpec:

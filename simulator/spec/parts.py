@@ -33,7 +33,7 @@ def whole_tables(path: Path, above: tuple[Path, ...] = ()) -> Tables:
     above: the files that lead to this one. SpecError names the file, and what of it cannot be extended, or the numbers
     that two of its parts give differently and it does not give itself.
     """
-    tables, here = read(path), (*above, path.resolve())
+    tables, here = dict(read(path)), (*above, path.resolve())
     names = _names(path, tables.pop("extends", []))
     files = [_found(path, name) for name in names]
     for file in files:
@@ -50,6 +50,11 @@ def whole_tables(path: Path, above: tuple[Path, ...] = ()) -> Tables:
     if any("fabric" in part.tables for part in parts):
         both["fabric"] = _levels(parts)
     return _over(both, tables)
+
+
+def files_of(path: Path) -> list[Path]:
+    """A file and all those that it is put together from."""
+    return [path, *(file for name in part_names(path) for file in files_of(_found(path, name)))]
 
 
 def part_names(path: Path) -> list[str]:

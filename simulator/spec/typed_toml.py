@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from simulator.errors import InputError
 from simulator.paths import did_you_mean
+from simulator.spec.kept import kept
 from simulator.units import UNKNOWN, Quantity, parse
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -40,7 +41,11 @@ def line(label: str, key: str, got: Any, right: str) -> str:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The file's tables; SpecError where it cannot be read or is no TOML (with the line and column)."""
+    """The file's tables, never to be changed; SpecError where it cannot be read or is no TOML (with line, column)."""
+    return kept("tables", path, lambda: [path], lambda: _parsed(path))
+
+
+def _parsed(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             return tomllib.load(file)
