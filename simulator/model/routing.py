@@ -2,8 +2,8 @@
 
 The expert at place i of a random order has a popularity proportional to (i + 1) ** -skew; per source rank it is drawn
 what it sends: with skew 0 ranks still differ by chance. Sampling is multinomial, which stands for top-k without
-replacement as long as no expert is chosen by more than a few in ten tokens; where one would be chosen more than once, it
-is refused.
+replacement as long as no expert is chosen by more than a few in ten tokens; where one would be chosen more than once,
+it is refused.
 """
 
 from __future__ import annotations

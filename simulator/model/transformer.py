@@ -142,8 +142,9 @@ class Precision:
     """In what the weights of each module are stored and computed, and the cache (`kv`) is kept.
 
     fp32; bf16; fp8: per tensor; fp8_block: blocks of 128 x 128; int8: weights and activations; int4: weights alone;
-    mxfp4, mxfp4_fp8: with activations in BF16 or FP8; nvfp4. kv_b: the key/value up-projection of latent attention, which quantised checkpoints may leave alone
-    (none: as attention). drafts: all matrices of the MTP layers. Vectors (norms, biases, sinks) are always BF16.
+    mxfp4, mxfp4_fp8: with activations in BF16 or FP8; nvfp4. kv_b: the key/value up-projection of latent attention,
+    which quantised checkpoints may leave alone (none: as attention). drafts: all matrices of the MTP layers. Vectors
+    (norms, biases, sinks) are always BF16.
     """
 
     attention: WeightDtype = "bf16"
