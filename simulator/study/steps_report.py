@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -50,8 +51,9 @@ def reasons(cells: Iterable[Cell]) -> list[tuple[str, str, int, str]]:
     found: dict[tuple[str, str], list[Cell]] = {}
     for cell in cells:
         if cell.ms is None:
-            exceeds = cell.refused == "memory"
-            reason = "weights, cache and activations exceed it" if exceeds else cell.reason.replace(cell.model, "it")
+            reason = re.sub(rf"\b{re.escape(cell.model)}\b", "it", cell.reason)
+            if cell.refused == "memory":
+                reason = "weights, cache and activations exceed it"
             found.setdefault((cell.refused, reason), []).append(cell)
     rows = [(REFUSED[cause], reason, len(those), _name(those[0])) for (cause, reason), those in found.items()]
     return sorted(rows, key=lambda row: -row[2])
@@ -89,8 +91,8 @@ def markdown(cells: Sequence[Cell]) -> str:
     lines = [
         "# Steps of all models on all machines", "",
         f"Written by `braid steps`. TPOT of 1 and of 64 requests in decode, at {TOKENS} cached tokens each, and TTFT of"
-        f" a prompt of {TOKENS} tokens, in ms, on {', '.join(map(str, CARDS))} cards, tensor parallel. Kernels are those"
-        " of the first software generation of a machine that has them for the model and the phase, in the precision of"
+        f" a prompt of {TOKENS} tokens, in ms, on {', '.join(map(str, CARDS))} cards, tensor parallel. Kernels are"
+        " those of the first software generation of a machine that has them for the model and phase, in the precision of"
         " the checkpoint; `a -> b` where there are none of `a` and `b` is the nearest. Nothing here was measured.",
         "", f"{OUTSIDE}: some kernels are larger or smaller than all that their laws were fitted on, as listed below.",
         "", f"{summary(cells)}.", "",
