@@ -92,7 +92,7 @@ def markdown(cells: Sequence[Cell]) -> str:
         "# Steps of all models on all machines", "",
         f"Written by `braid steps`. TPOT of 1 and of 64 requests in decode, at {TOKENS} cached tokens each, and TTFT of"
         f" a prompt of {TOKENS} tokens, in ms, on {', '.join(map(str, CARDS))} cards, tensor parallel. Kernels are"
-        " those of the first software generation of a machine that has them for the model and phase, in the precision of"
+        " those of the first software generation of a machine that has them for model and phase, in the precision of"
         " the checkpoint; `a -> b` where there are none of `a` and `b` is the nearest. Nothing here was measured.",
         "", f"{OUTSIDE}: some kernels are larger or smaller than all that their laws were fitted on, as listed below.",
         "", f"{summary(cells)}.", "",
