@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from simulator.study.scenario import Expected, Layout, Requests, RoutingSpec, Scenario, Source, Study
-from workloads.a2_decode import Knobs
-from workloads.a2_serving import ITERATION
+from workloads.a2_decode import ITERATION, Knobs
 
 _expect = Source("Huawei, DeepSeek V3/R1 inference deployment best practice on Ascend servers, 2025").expects
 BASE = "a2_decode:decode_2k2k"

@@ -9,8 +9,7 @@ published either: the hottest of 256 experts gets 1.6 times the mean.
 from __future__ import annotations
 
 from simulator.study.scenario import Expected, Requests, RoutingSpec, Scenario, Source, Study
-from workloads.cm384_decode import Dies, Knobs
-from workloads.cm384_serving import BOUND, EXCHANGE, ITERATION
+from workloads.cm384_decode import BOUND, EXCHANGE, ITERATION, Dies, Knobs
 
 _expect = Source("Huawei, DeepSeek V3/R1 inference deployment best practice on Ascend servers, 2025").expects
 SPREAD = 0.14  # standard deviation of a 2K output's progress, 577 tokens, over 4200

@@ -1,35 +1,29 @@
 """Prefill of published systems on Ascend: what Atlas A2 and A3 have in common around their schedules.
 
-Weights are INT8 but for the BF16 key/value up-projection, embedding and head, and the FP32 router. Whatever the layers
-do, embedding and LM head are tensor parallel over all ranks, with as many tokens on each before and behind them.
+Whatever the layers do, embedding and LM head are tensor parallel over all ranks, with as many tokens on each before and
+behind them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from typing import Any
 
 from simulator.model.layout import blocks, deal, shard_size
 from simulator.model.micro_batch import MicroBatch
-from simulator.model.transformer import Experts, Model, with_precision
+from simulator.model.transformer import Experts
 from simulator.parallel.border import Engines, Form, cross
 from simulator.parallel.exchange.task import ExchangeSettings
 from simulator.parallel.ledger import cache_bytes, weights_of
 from simulator.parallel.mesh import Mesh, coordinates_of, groups_of
 from simulator.program.rank import Rank
+from simulator.stack.cann import quantised
 from simulator.stack.stacks import Stack
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Workload, prefill_measures
 from workloads.forward import Forward, Tokens
 
 Case = scenario.Case[scenario.Prompts, scenario.Layout, Any]
-
-
-@cache
-def quantised(model: Model) -> Model:
-    """The model as these systems run it."""
-    return with_precision(model, {"all": "int8", "kv_b": "bf16", "router": "fp32"})
 
 
 def mesh_of(case: Case, data_parallel: bool, o_proj: int) -> Mesh:

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from simulator.errors import InputError
 from simulator.model.layout import blocks, shard_size
 from simulator.model.micro_batch import MicroBatch
-from simulator.model.transformer import Layer
+from simulator.model.transformer import Layer, experts_of
 from simulator.parallel.border import Engines
 from simulator.parallel.exchange.task import ExchangeSettings
 from simulator.parallel.mesh import Mesh, groups_of
@@ -172,13 +172,13 @@ def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
 
 def check_split(case: Case) -> None:
     """Groups of ranks that hold all experts between them are as large as each other, and so are their shares."""
-    ep, experts = case.layout.expert_parallel, case.shapes.routed_experts
-    for what, size in ((f"{case.ranks} ranks", case.ranks), (f"{experts} routed experts", experts)):
+    ep, experts = case.layout.expert_parallel, experts_of(case.model)
+    for what, size in ((f"{case.ranks} ranks", case.ranks), (f"{experts.routed} routed experts", experts.routed)):
         if size % ep:
             raise InputError(f"layout.expert_parallel is {ep}: it must divide the {what}")
-    shard_size(case.shapes.expert_intermediate, case.ranks // ep, "columns of an expert (layout.expert_parallel)")
+    shard_size(experts.intermediate, case.ranks // ep, "columns of an expert (layout.expert_parallel)")
     if case.knobs.attention == "tp":
-        shard_size(case.shapes.heads, case.ranks, "heads (knobs.attention tp)")
+        shard_size(case.model.layers[0].attention.heads, case.ranks, "heads (knobs.attention tp)")
 
 
 def coordinates(case: Case, rank: int) -> Mapping[str, object]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from simulator.model.transformer import Latent, Model, with_precision
+from simulator.model.transformer import Latent, Model, experts_of, with_precision
 from simulator.parallel.ledger import cache_bytes, weights_of
 from simulator.parallel.mesh import Mesh
 from simulator.stack.gpu import BLOCK
@@ -92,25 +92,26 @@ def prompt_step_bytes(case: Case) -> float:
 
     Sliced experts write their sum over what they read; whole ones need room for it, and for rows of local experts.
     """
-    s, own = case.shapes, case.batch.chunk_tokens
+    width, own = 2.0 * case.model.hidden, case.batch.chunk_tokens
     dp, ep = case.knobs.attention == "dp", case.layout.expert_parallel
     everybody = own * (case.ranks if dp else 1)
     hidden = everybody + (2 * own if dp else own)
     if ep == 1:
-        return 2.0 * s.hidden * hidden + sliced_experts_bytes(case, everybody)
-    return 2.0 * s.hidden * (hidden + everybody + everybody * s.experts_per_token // ep)
+        return width * hidden + sliced_experts_bytes(case, everybody)
+    return width * (hidden + everybody + everybody * experts_of(case.model).per_token // ep)
 
 
 def sliced_experts_bytes(case: Case, tokens: int) -> float:
     """Buffers of SGLang's fused experts, of which the shared one is a choice more of every token: one for the results
     of both products, one for what the activation gives, both BF16; in FP8, the quantised input of either product."""
-    s, tokens = case.shapes, min(tokens, FUSED_CHUNK)
-    rows, width = tokens * (s.experts_per_token + s.shared_experts), s.expert_intermediate // case.ranks
-    quantised = max(tokens * s.hidden, rows * width) * (1.0 + 4.0 / BLOCK) if case.knobs.dtype == "fp8" else 0.0
-    return 2.0 * rows * (max(2 * width, s.hidden) + width) + quantised
+    experts, hidden, tokens = experts_of(case.model), case.model.hidden, min(tokens, FUSED_CHUNK)
+    choices = experts.per_token + experts.shared_intermediate // experts.intermediate
+    rows, width = tokens * choices, experts.intermediate // case.ranks
+    quantised = max(tokens * hidden, rows * width) * (1.0 + 4.0 / BLOCK) if case.knobs.dtype == "fp8" else 0.0
+    return 2.0 * rows * (max(2 * width, hidden) + width) + quantised
 
 
 def captured_bytes(case: Case) -> float:
     """BF16 logits of the largest batch for which a graph is captured, of all data parallel ranks, two copies."""
     batches = case.ranks if case.knobs.attention == "dp" else 1
-    return 2 * 2.0 * case.shapes.vocabulary * case.knobs.captured * batches
+    return 2 * 2.0 * case.model.vocabulary * case.knobs.captured * batches

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, Protocol
 
 from simulator.die.kernels import Work
-from simulator.model.micro_batch import MicroBatch
+from simulator.model.micro_batch import MicroBatch, parted
 from simulator.model.transformer import Attention, Dense, Experts, Latent, Layer, Model
 from simulator.parallel.border import Engines, Form, cross
 from simulator.parallel.exchange.task import Exchange, ExchangeSettings, ExpertTask, fused
@@ -23,7 +23,7 @@ from simulator.parallel.exchange.ways import EXCHANGES
 from simulator.parallel.mesh import Mesh
 from simulator.program.rank import Event, Rank
 from simulator.stack.gpu import value_dim
-from simulator.stack.stacks import Stack
+from simulator.stack.stacks import Kernels, Stack, labelled
 
 COMM = "comm"
 
@@ -32,11 +32,11 @@ COMM = "comm"
 class Tokens:
     """The tokens of a micro-batch on their way through the layers.
 
-    of_groups: how many every data-parallel group has. block: what gave their present values. form: how the
-    tensor-parallel group holds them. after: what the
-    next piece waits for beside its own stream. normed: the norm before the next piece was part of an AllReduce.
-    computed: of routed and shared experts so many have been. exchange, experts, layer: of the layer in which they were
-    routed last.
+    of_groups: how many every data-parallel group has. batches: of every one of them, in order, where one recording
+    serves groups whose contexts differ. block: what gave their present values. form: how the tensor-parallel group
+    holds them. after: what the next piece waits for beside its own stream. normed: the norm before the next piece was
+    part of an AllReduce. computed: of routed and shared experts so many have been. exchange, experts, layer: of the
+    layer in which they were routed last.
     """
 
     batch: MicroBatch
@@ -49,6 +49,7 @@ class Tokens:
     layer: int = -1
     block: str = "embedding"
     computed: int = 0
+    batches: tuple[MicroBatch, ...] = ()
 
 
 class Technique(Protocol):
@@ -65,8 +66,13 @@ class Forward:
     """One pass of some micro-batches through `layers`, which are labelled with `numbers`.
 
     residual_split: how tokens are held between pieces (see above). labels: what is labelled, of "layer", "micro_batch".
-    gathers_latents: of latent attention a split residual gathers the latents, not the hidden states.
+    gathers_latents: of latent attention a split residual gathers the latents, not the hidden states. ahead: what is
+    launched when a layer's last collective is about to (`prefetch`). following: the layer after the present one, with
+    its number.
     """
+
+    ahead: Callable[[Tokens], None] | None = None
+    following: tuple[int, Layer] | None = None
 
     def __init__(self, npu: Rank, model: Model, mesh: Mesh, stack: Stack, engines: Engines, exchanges: ExchangeSettings,
                  residual_split: bool, labels: Sequence[str], numbers: Sequence[int], layers: Sequence[Layer],
@@ -77,13 +83,15 @@ class Forward:
         self._residual: Form = "own" if residual_split else "all"
         self._layers = list(zip(numbers, layers, strict=True))
         self._number, self._layer = -1, layers[0]
+        self._by_group: dict[tuple[int, Attention], list[Kernels]] = {}
 
     # --- where pieces go ---------------------------------------------------------------------------------------------
 
     def layers(self) -> Iterator[Layer]:
         """Layer after layer; what is launched is labelled with it."""
-        for number, layer in self._layers:
+        for place, (number, layer) in enumerate(self._layers):
             self._number, self._layer = number, layer
+            self.following = self._layers[place + 1] if place + 1 < len(self._layers) else None
             with self.npu.scope(layer=number if "layer" in self._labels else None):
                 yield layer
 
@@ -110,9 +118,17 @@ class Forward:
     def on(self, stream: str, tokens: Tokens) -> Iterator[None]:
         """Pieces of a micro-batch in a stream of their own, after what it has behind it."""
         with self.npu.stream(stream):
-            self._wait(tokens)
+            self.wait(tokens)
             yield
             tokens.after = self.npu.record()
+
+    def aside(self, stream: str, after: Event, *pieces: Callable[[], object]) -> Event:
+        """Pieces in a stream of their own after an event, and the event of their end, for which nothing waits yet."""
+        with self.npu.stream(stream):
+            self.npu.wait(after)
+            for piece in pieces:
+                piece()
+            return self.npu.record()
 
     # --- attention ---------------------------------------------------------------------------------------------------
 
@@ -126,7 +142,7 @@ class Forward:
                 technique.before("attention")
             self._norm(tokens, "attention")
             self._project_in(attention, tokens)
-            self.launch(self.stack.attend(self.model, attention, tokens.batch, mesh.tp, mesh.cp))
+            self._attend(attention, tokens)
             if mesh.cp > 1:
                 self._merge(attention, tokens)
             self._project_back(attention, tokens)
@@ -145,6 +161,19 @@ class Forward:
         for name, values in self.stack.latents(attention):
             cross(self.npu.group("tensor"), name, "own", "all", tokens.batch.tokens, 2.0 * values, self.engines)
         tokens.form = "all"
+
+    def _attend(self, attention: Attention, tokens: Tokens) -> None:
+        """Kernels of the own heads, by rank where one recording serves groups of uneven contexts."""
+        mesh, number, groups = self.mesh, self._number, tokens.batches
+        make = partial(self.stack.attend, self.model, attention, tp=mesh.tp, cp=mesh.cp)
+        if len(set(groups)) < 2:
+            self.launch(make(tokens.batch))
+            return
+        key = tokens.batch.number, attention
+        if key not in self._by_group:
+            self._by_group[key] = [make(batch) for batch in groups]
+        own = cache(lambda group: labelled(self._by_group[key][group], number))
+        self.npu.launch_all_by_rank(lambda rank: own(rank % mesh.stage // mesh.tensor))
 
     def _merge(self, attention: Attention, tokens: Tokens) -> None:
         """From results of all its heads, partial over own keys in decode and whole for own queries of prompts, to those
@@ -186,6 +215,8 @@ class Forward:
             self._reduce(tokens)
 
     def _reduce(self, tokens: Tokens) -> None:
+        if self.ahead and tokens.block == "ffn" and tokens.form == "partial":
+            self.ahead(tokens)
         summed = tokens.form == "partial" and self._residual == "all"
         name = _SUMS.get((tokens.form, self._residual), "gather")
         self._cross(tokens, f"{tokens.block}.{name}", self._residual, self._row_bytes)
@@ -219,18 +250,29 @@ class Forward:
 
     def route(self, tokens: Tokens) -> None:
         """Norm, router and top-k."""
+        self.norm_experts(tokens)
+        self.choose(tokens)
+
+    def norm_experts(self, tokens: Tokens) -> None:
+        """The norm before router and experts, and tokens in the form that their exchange needs."""
         with self._of(tokens):
             self._norm(tokens, "gate")
-            tokens.exchange = self._exchange(tokens)
+            tokens.exchange = EXCHANGES[self._exchanges.name](self.task(tokens, self._experts, self._number))
             tokens.experts, tokens.layer, tokens.block, tokens.computed = self._experts, self._number, "ffn", 0
             self._cross(tokens, "gate.gather", tokens.exchange.needs, self._gather_bytes())
+
+    def choose(self, tokens: Tokens, ranks: int = 1) -> None:
+        """Router and top-k of own tokens, or of those of so many ranks; then own tokens as they are sent."""
+        with self._of(tokens):
             model, experts, held = self.model, self._experts, self._held(tokens)
-            self.launch(self.stack.route(model, experts, held))
-            by_row = tokens.exchange.by_row
+            self.launch(self.stack.route(model, experts, ranks * held))
+            by_row = _exchange_of(tokens).by_row
             self.launch(self.stack.to_rows(model, experts, held) if by_row else self.stack.pack(model, held, "gate"))
 
     def shared(self, tokens: Tokens) -> None:
-        """The shared expert on what the router had; it waits for no exchange."""
+        """The shared expert on what the router had; it waits for no exchange, unless it has ranks of its own."""
+        if self.mesh.shared_places:
+            return
         with self.npu.scope(micro_batch=self._label(tokens)):
             form = tokens.form
             self._split("shared", tokens, partial(self.stack.shared, self.model, self._unfused(self._experts)))
@@ -262,6 +304,8 @@ class Forward:
         """Results back to their tokens."""
         with self._of(tokens):
             exchange = _exchange_of(tokens)
+            if self.ahead and exchange.gives == "own":
+                self.ahead(tokens)
             exchange.combine()
             if exchange.gives == "partial":
                 tokens.form = "partial" if self.mesh.tensor > 1 else "all"
@@ -279,10 +323,10 @@ class Forward:
             self._reduce(tokens)
             tokens.exchange = None
 
-    def _exchange(self, tokens: Tokens) -> Exchange:
-        task = ExpertTask(self.npu, self.stack, self.model, self._experts, self.mesh, self.engines, self._exchanges,
-                          self._number, tokens.batch.number, tokens.of_groups, self._label(tokens))
-        return EXCHANGES[self._exchanges.name](task)
+    def task(self, tokens: Tokens, experts: Experts, layer: int) -> ExpertTask:
+        """What an exchange of these experts has to know."""
+        return ExpertTask(self.npu, self.stack, self.model, experts, self.mesh, self.engines, self._exchanges, layer,
+                          tokens.batch.number, tokens.of_groups, self._label(tokens))  # fmt: skip
 
     @property
     def _experts(self) -> Experts:
@@ -292,16 +336,21 @@ class Forward:
 
     def _unfused(self, experts: Experts) -> Experts:
         """Without the shared expert where it is a choice more of every token."""
-        return replace(experts, shared_intermediate=0) if fused(self.stack, self.mesh) else experts
+        chosen = self.mesh.shared_places or fused(self.stack, self.mesh)
+        return replace(experts, shared_intermediate=0) if chosen else experts
 
     # --- before and behind the layers --------------------------------------------------------------------------------
 
     def embed(self, tokens: Tokens) -> None:
         """Rows of the embedding, by the ranks that split it."""
         with self._of(tokens):
-            shards = self.mesh.split("embedding")
-            self.launch(self.stack.embed(self.model, tokens.batch.tokens, shards))
-            tokens.form = "partial" if shards == self.mesh.tensor > 1 else "all"
+            shards, tensor = self.mesh.split("embedding"), self.mesh.tensor
+            together = max(tokens.of_groups) * shards if shards > tensor else tokens.batch.tokens
+            self.launch(self.stack.embed(self.model, together, shards))
+            if shards > tensor:  # every neighbour knows the tokens of all
+                cross(self.npu.group("embedding"), "embedding.reduce_scatter", "partial", "own", together,
+                      self._row_bytes, self.engines)  # fmt: skip
+            tokens.form = "partial" if shards == tensor > 1 else "all"
             self._reduce(tokens)
 
     def head(self, tokens: Tokens) -> None:
@@ -316,10 +365,16 @@ class Forward:
             group, together = self.npu.group("head"), rows
             if split > self.mesh.tensor:
                 together = rows * split
-                cross(group, "head.gather_tokens", "own", "all", together, self._row_bytes, self.engines)
+                cross(group, "head.gather", "own", "all", together, self._row_bytes, self.engines)
             self.launch(self.stack.head(model, together, split))
-            cross(group, "head.gather_logits", "heads", "all", together, 2.0 * model.vocabulary, self.engines)
-            self.launch(self.stack.sample(model, rows))
+            candidates = model.vocabulary * rows
+            if best := self.stack.best(model, together, split) if split > 1 else []:
+                candidates = split * together
+                self.launch(best)
+                cross(group, "head.gather_best", "heads", "all", together, 8.0 * split, self.engines)
+            else:
+                cross(group, "head.gather_logits", "heads", "all", together, 2.0 * model.vocabulary, self.engines)
+            self.launch(self.stack.sample(model, rows, candidates))
 
     def project(self, tokens: Tokens) -> None:
         """Into a draft layer: the sampled tokens' embedding beside the hidden state."""
@@ -381,27 +436,39 @@ class Forward:
 
     def launch(self, kernels: Sequence[tuple[str, Work]]) -> None:
         """Kernels one after the other; weights that the stack gives a name are known to L2 by layer and name."""
-        for name, work in kernels:
+        for name, work in labelled(list(kernels), self._number):
             for technique in self._techniques:
                 technique.before(name)
-            self.npu.launch(replace(work, weights=f"{self._number}.{work.weights}") if work.weights else work, name)
+            self.npu.launch(work, name)
             for technique in self._techniques:
                 technique.after(name)
 
     @contextmanager
     def _of(self, tokens: Tokens) -> Iterator[None]:
         """A piece of a micro-batch: labelled with it, and after what it waits for."""
-        self._wait(tokens)
+        self.wait(tokens)
         with self.npu.scope(micro_batch=self._label(tokens)):
             yield
 
     def _label(self, tokens: Tokens) -> int:
         return tokens.batch.number if "micro_batch" in self._labels else -1
 
-    def _wait(self, tokens: Tokens) -> None:
+    def wait(self, tokens: Tokens) -> None:
+        """What follows in the current stream comes after what the micro-batch has behind it."""
         if tokens.after is not None:
             self.npu.wait(tokens.after)
             tokens.after = None
+
+
+def tokens_of(groups: Sequence[MicroBatch], parts: int, own: int = 0) -> list[Tokens]:
+    """The micro-batches of one data-parallel group (`own`), with what all of them have."""
+    cut = list(zip(*(parted(one, parts) for one in groups), strict=True))
+    return [Tokens(each[own], tuple(one.tokens for one in each), batches=each if alike(each) else ()) for each in cut]
+
+
+def alike(groups: Sequence[MicroBatch]) -> bool:
+    """Whether layers differ in nothing but what attention meets, so that one recording of them serves all groups."""
+    return len({(one.tokens, bool(one.decodes), bool(one.prompts)) for one in groups}) == 1
 
 
 _SUMS: dict[tuple[Form, Form], str] = {("partial", "all"): "all_reduce", ("partial", "own"): "reduce_scatter"}

@@ -96,7 +96,7 @@ def hooks(step: Pass, *batches: Tokens) -> None:
         step.finalize(one)
 
 
-def side_by_side(step: Pass, a: Tokens, b: Tokens) -> None:
+def side_by_side(step: Pass, *batches: Tokens) -> None:
     """Attention of one micro-batch beside the feed-forward of the other, a stream each (CloudMatrix384). Both streams
     may have cores of their own (`knobs.cores`): then no kernel of one waits for those of the other.
 
@@ -104,7 +104,7 @@ def side_by_side(step: Pass, a: Tokens, b: Tokens) -> None:
     moe                 | feed-forward a | feed-forward b | ...
     """
     for layer in step.layers():
-        for one in (a, b):
+        for one in batches:
             with step.on("attention", one):
                 step.attend(one)
                 step.reduce(one)

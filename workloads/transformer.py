@@ -15,21 +15,26 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from simulator.errors import InputError
+from simulator.live.host import Host
+from simulator.live.thread import HostProcess
 from simulator.model.layout import blocks, cached_lengths, on_ranks, split
-from simulator.model.micro_batch import MicroBatch, parted
+from simulator.model.micro_batch import MicroBatch
 from simulator.model.transformer import Dense, Experts, Layer, Model, with_precision
 from simulator.parallel.border import Engines, cross
 from simulator.parallel.exchange.task import ExchangeSettings
+from simulator.parallel.exchange.ways import HOSTS, buffers_of
 from simulator.parallel.ledger import activation_bytes, cache_bytes, stages_of, weights_of
 from simulator.parallel.mesh import Mesh, check, coordinates_of, groups_of
-from simulator.program.rank import Rank
+from simulator.program.rank import DEFAULT_STREAM, Rank
 from simulator.stack.stacks import Stack, stack_of
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Part, Workload
-from workloads.few_layers import FewLayers, few_layers, whole_s
-from workloads.forward import Forward, Tokens
+from simulator.units import PS_PER_S
+from workloads.forward import Forward, Tokens, alike, tokens_of
 from workloads.gathered_weights import GatheredWeights, Gathering
+from workloads.prefetch import prefetching
 from workloads.schedules import SCHEDULES
+from workloads.some_layers import left_seconds, stretches
 
 ROUNDS = 2  # of a pipeline that decodes: the first one fills it, the second is measured
 
@@ -65,12 +70,13 @@ class Knobs(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schedule: Literal["one_stream", "single_batch", "two_batches", "side_by_side"] = Field(
+    schedule: Literal["one_stream", "single_batch", "two_batches", "hooks", "side_by_side"] = Field(
         "one_stream", description="the order of pieces on streams (workloads/schedules.py)"
     )
-    exchange: Literal["all_reduce", "all_gather", "all_to_all", "put_collect"] = Field(
-        "all_reduce", description="how tokens reach their experts"
-    )
+    exchange: Literal[
+        "all_reduce", "all_gather", "all_to_all", "sorted_rows", "put_collect", "proxy", "generic_proxy", "deepep_ll",
+        "deepep_normal",
+    ] = Field("all_reduce", description="how tokens reach their experts")
     residual: Literal["replicated", "split", "split_latents"] = Field(
         "replicated", description="between pieces a tensor-parallel rank has all tokens, or a share, and gathers hidden"
         " states (FlashComm) or, with latent attention, latents (conversion)"
@@ -86,12 +92,14 @@ class Knobs(BaseModel):
     graph: Literal["decode", "always", "never"] = Field("decode", description="phases that run as captured graphs")
     programmatic_launch: bool = Field(False, description="a kernel's prologue runs beside its predecessor's end (PDL)")
     prefetch_mb: float = Field(0.0, ge=0, description="weights of the next layer's attention that are brought into L2")
+    layers: int = Field(
+        0, ge=0, description="of neighbouring layers that are alike so many are simulated, three at least, and their"
+        " time stands for that of all (0: all are)"
+    )
     gathered: Gathering = Gathering()
     cores: str = Field(
         "", pattern=r"^(\d+/\d+)?$", description="side_by_side: cores of the attention and the MoE stream, as 66/66"
     )
-    layers: int = Field(0, ge=0, description="that are simulated at least; the others take as long as those like them, "
-                        "between like neighbours (0: all are)")
 
     @property
     def parts(self) -> int:
@@ -101,10 +109,6 @@ class Knobs(BaseModel):
     def model_of(self, model: Model) -> Model:
         """The model in the precision that is set; InputError names what is wrong."""
         return _precise(model, self.precision)
-
-    def few(self, model: Model) -> FewLayers:
-        """The layers that are simulated."""
-        return few_layers(model.layers, self.layers)
 
     def placed(self, mesh: Mesh) -> Mesh:
         """The mesh with the shared expert where the exchange has tokens."""
@@ -122,11 +126,14 @@ def _precise(model: Model, words: tuple[str, ...]) -> Model:
 Case = scenario.Case[Step, Mesh, Knobs]
 
 
-def partition(npu: Rank, case: Case) -> None:
-    """Cores of their own for the two streams of `side_by_side`, where the knobs say so."""
-    if case.knobs.cores and case.knobs.schedule == "side_by_side":
-        for stream, count in zip(("attention", "moe"), case.knobs.cores.split("/"), strict=True):
-            npu.confine(stream, stack_for(case).cores(int(count)))
+def partition(npu: Rank, case: Case) -> str:
+    """Cores of their own for the two streams of `side_by_side`, where the knobs say so; gives the stream of what stands
+    around the layers, which has cores."""
+    if not case.knobs.cores or case.knobs.schedule != "side_by_side":
+        return DEFAULT_STREAM
+    for stream, count in zip(("attention", "moe"), case.knobs.cores.split("/"), strict=True):
+        npu.confine(stream, stack_for(case).cores(int(count)))
+    return "attention"
 
 
 def stack_for(case: Case) -> Stack:
@@ -196,12 +203,6 @@ def _chunks(lengths: Sequence[int], prefix: int, budget: int) -> Iterator[MicroB
         yield MicroBatch(0, (), tuple(pieces), ends)
 
 
-def tokens_of(case: Case, groups: Sequence[MicroBatch], group: int, parts: int) -> list[Tokens]:
-    """The micro-batches of one data-parallel group in a pass, with the tokens of all groups."""
-    cut = [parted(one, parts) for one in groups]
-    return [Tokens(cut[group][number], tuple(one[number].tokens for one in cut)) for number in range(parts)]
-
-
 # --- the program ----------------------------------------------------------------------------------------------------
 
 
@@ -210,20 +211,26 @@ def program(npu: Rank, case: Case) -> None:
     knobs, batch = case.knobs, case.batch
     npu.program.captured = knobs.graph == "always" or (knobs.graph == "decode" and batch.phase == "decode")
     npu.program.programmatic = knobs.programmatic_launch
-    partition(npu, case)
+    with npu.stream(partition(npu, case)):
+        _passes(npu, case)
+
+
+def _passes(npu: Rank, case: Case) -> None:
+    """Those of the phase, each with its drafts, in the current stream."""
+    knobs, batch = case.knobs, case.batch
     model, passes = knobs.model_of(case.model), batches_of(case)
-    layers = knobs.few(model).layers
+    layers = (*model.layers, *draft_layers(model, batch.drafts)) * len(passes)
     gathered = []
     if knobs.gathered.modules:
-        read = (*layers, *draft_layers(model, batch.drafts)) * len(passes)
-        gathered = [GatheredWeights(npu, knobs.gathered, model, read, engines_of(case).engine, knobs.parts)]
+        gathered = [GatheredWeights(npu, knobs.gathered, model, layers, engines_of(case).engine, knobs.parts)]
     for groups in passes:
         group = _group(npu, groups)
         if case.layout.pp > 1:
             pipeline(npu, case, model, groups, group)
             continue
-        tokens = tokens_of(case, groups, group, knobs.parts)
-        step = forward(npu, case, range(len(layers)), layers, gathered)
+        tokens = tokens_of(groups, knobs.parts, group)
+        numbers = [number for stretch in stretches(model.layers, knobs.layers) for number in stretch.numbers]
+        step = forward(npu, case, numbers, [model.layers[number] for number in numbers], gathered)
         for one in tokens:
             step.embed(one)
         SCHEDULES[knobs.schedule].order(step, *tokens)
@@ -236,11 +243,13 @@ def forward(npu: Rank, case: Case, numbers: Sequence[int], layers: Sequence[Laye
             techniques: Sequence[GatheredWeights] = ()) -> Forward:
     """A pass of this rank through some layers."""
     knobs = case.knobs
-    exchanges = ExchangeSettings(knobs.exchange, knobs.exchange_engine, case.routing.skew, case.seed)
+    exchanges = ExchangeSettings(knobs.exchange, knobs.exchange_engine, case.routing.skew, case.seed,
+                                 node=case.node_ranks)
     labels = ("layer", *(("micro_batch",) if knobs.parts > 1 else ()))
-    return Forward(npu, knobs.model_of(case.model), knobs.placed(case.layout), stack_for(case), engines_of(case),
+    step = Forward(npu, knobs.model_of(case.model), knobs.placed(case.layout), stack_for(case), engines_of(case),
                    exchanges, knobs.residual != "replicated", labels, numbers, layers, techniques,
                    gathers_latents=knobs.residual == "split_latents")
+    return prefetching(step, 1e6 * knobs.prefetch_mb)
 
 
 def draft(npu: Rank, case: Case, model: Model, verified: Sequence[Tokens],
@@ -265,7 +274,8 @@ def draft(npu: Rank, case: Case, model: Model, verified: Sequence[Tokens],
 def _drafting(verified: Tokens, before: int, queries: int) -> Tokens:
     """The same requests with so many query tokens each instead of those before."""
     counts = tuple(-(-count // before) * queries for count in verified.of_groups)
-    return Tokens(verified.batch.drafting(queries), counts)
+    each = tuple(one.drafting(queries) for one in verified.batches)
+    return Tokens(verified.batch.drafting(queries), counts, batches=each)
 
 
 def draft_layers(model: Model, depth: int) -> tuple[Layer, ...]:
@@ -278,8 +288,8 @@ def draft_layers(model: Model, depth: int) -> tuple[Layer, ...]:
 
 
 def _group(npu: Rank, groups: Sequence[MicroBatch]) -> int:
-    """The data-parallel group of this rank; not asked where all have the same to do."""
-    if len(set(groups)) == 1:
+    """The data-parallel group of this rank; not asked where one recording serves all of them."""
+    if alike(groups) and len({one.sampled for one in groups}) == 1:
         return 0
     group = npu.coordinate("dp")
     assert isinstance(group, int)
@@ -327,7 +337,7 @@ def _in_flight(case: Case, groups: Sequence[MicroBatch], group: int) -> list[lis
     group has requests, or prompt tokens, for them."""
     parts, pp = case.knobs.parts, case.layout.pp
     least = min(len(one.decodes) or sum(new for new, _ in one.prompts) for one in groups)
-    cut = tokens_of(case, groups, group, parts * max(min(pp, least // parts), 1))
+    cut = tokens_of(groups, parts * max(min(pp, least // parts), 1), group)
     return [cut[first : first + parts] for first in range(0, len(cut), parts)]
 
 
@@ -370,31 +380,28 @@ def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     if case.layout.ranks != case.ranks:
         raise InputError(f"mesh {case.layout.words()} has {case.layout.ranks} ranks, but cards={case.cards} are "
                          f"{case.ranks}: set cards, or an axis, so that they are as many")
+    if case.knobs.layers and (case.layout.pp > 1 or len(batches_of(case)) > 1):
+        raise InputError(f"knobs.layers is {case.knobs.layers}: with several passes, or stages, it must be 0")
     gathered = case.knobs.gathered
     gathered.check(case.model, case.layout.tensor, "knobs.gathered.modules", "layout.tp or layout.cp above 1")
     if gathered.modules and case.layout.pp > 1:
         raise InputError(f"knobs.gathered.modules: layout.pp is {case.layout.pp}; it must be 1")
-    _check_layers(case)
     shards = gathered.shards if gathered.modules else 1
-    return {**groups_of(case.knobs.placed(case.layout)), "shards": blocks(case.ranks, shards, "knobs.gathered.shards")}
+    found = {**groups_of(case.knobs.placed(case.layout)), "shards": blocks(case.ranks, shards, "knobs.gathered.shards")}
+    if has_hosts(case):
+        found["node"] = blocks(case.ranks, min(case.node_ranks, case.layout.block), "ranks of a node")
+    return found
 
 
-def _check_layers(case: Case) -> None:
-    """InputError where layers that stand between like neighbours need not take as long."""
-    if not case.knobs.layers:
-        return
-    reasons = {
-        f"layout.pp is {case.layout.pp}: stages have layers of their own": case.layout.pp > 1,
-        f"routing.skew is {case.routing.skew}: every layer draws experts of its own (none: even)": _draws(case),
-        f"batch.chunk is {case.batch.chunk}: a prompt takes several passes": len(batches_of(case)) > 1,
-    }
-    if wrong := [reason for reason, holds in reasons.items() if holds]:
-        raise InputError("\n".join(f"knobs.layers: {one}; simulate all (0)" for one in wrong))
+def has_hosts(case: Case) -> bool:
+    """Whether hosts or cards take part in exchanges."""
+    layers = (*case.model.layers, *(case.model.drafts if case.batch.drafts else ()))
+    return case.knobs.exchange in HOSTS and any(isinstance(layer.feed_forward, Experts) for layer in layers)
 
 
-def _draws(case: Case) -> bool:
-    """Whether tokens draw their experts."""
-    return case.routing.skew is not None and any(isinstance(one.feed_forward, Experts) for one in case.model.layers)
+def hosts(host: Host, case: Case) -> HostProcess:
+    """What they do: what the program asks for."""
+    yield from HOSTS[case.knobs.exchange](host)
 
 
 def coordinates(case: Case, rank: int) -> Mapping[str, object]:
@@ -410,11 +417,17 @@ def memory(case: Case) -> list[MemoryItem]:
     tokens = max(one.tokens for groups in passes for one in groups)
     sampled = max(one.sampled for groups in passes for one in groups)
 
+    experts = next((one.feed_forward for one in model.layers if isinstance(one.feed_forward, Experts)), None)
+    held_tokens = -(-tokens // mesh.tensor)
+    buffers = [] if experts is None else buffers_of(case.knobs.exchange, experts, model.hidden, mesh.block,
+                                                    case.node_ranks, held_tokens)  # fmt: skip
+
     def items(stage: int) -> list[MemoryItem]:
         return [*weights_of(model, mesh, stage, bool(case.batch.drafts), gathered=gathered.kept()),
                 *gathered.memory(model),
                 (f"cache, {model.precision.kv}", "KV", cache_bytes(model, mesh, held, stage)),
-                ("activations of one pass", "activations", activation_bytes(model, mesh, tokens, sampled))]
+                ("activations of one pass", "activations", activation_bytes(model, mesh, tokens, sampled)),
+                *buffers]
 
     return max((items(stage) for stage in {0, mesh.pp - 1}), key=lambda found: sum(size for _, _, size in found))
 
@@ -428,7 +441,7 @@ def _held(case: Case, batch: MicroBatch) -> list[int]:
 
 
 def measures(case: Case, seconds: float) -> Mapping[str, float]:
-    """Of the phase: TPOT, TTFT, and tokens per second, of the whole and per card; none of some layers alone."""
+    """Of the phase: TPOT, TTFT, and tokens per second, of the whole and per card; nothing of a part of the layers."""
     return {} if case.knobs.layers else _measures(case, seconds)
 
 
@@ -445,17 +458,16 @@ def _measures(case: Case, seconds: float) -> Mapping[str, float]:
 
 
 def readings(case: Case, columns: Mapping[str, Any]) -> Mapping[str, float]:
-    """The measures of a pipeline that decodes, from a token of the first round to the next one; or, where few layers
-    are simulated, of the whole."""
+    """Of a pipeline that decodes: from a token of the first round to the next one. Of a part of the layers: for all."""
     if case.knobs.layers:
-        few = case.knobs.few(case.knobs.model_of(case.model))
-        return {**_measures(case, whole_s(columns, few)), "layers_simulated": float(len(few.layers))}
+        found = stretches(case.model.layers, case.knobs.layers)
+        return _measures(case, float(columns["end_ps"].max()) / PS_PER_S + left_seconds(found, columns))
     if case.layout.pp == 1 or case.batch.phase != "decode":
         return {}
     ends = columns["end_ps"][columns["name"] == "head.sample"]
     ranks = columns["rank"][columns["name"] == "head.sample"]
     last = sorted(int(end) for end, rank in zip(ends, ranks, strict=True) if rank == ranks[0])
-    return _measures(case, (last[-1] - last[len(last) // ROUNDS - 1]) / 1e12)
+    return measures(case, (last[-1] - last[len(last) // ROUNDS - 1]) / 1e12)
 
 
-TRANSFORMER = Workload(program, groups, coordinates, memory, measures, readings=readings)
+TRANSFORMER = Workload(program, groups, coordinates, memory, measures, hosts, readings, has_hosts)

@@ -1,204 +1,141 @@
-"""One layer of TensorRT-LLM at minimum latency, as a rank runs it: MLA of its heads, then the dense FFN or the experts.
+"""One layer of TensorRT-LLM at minimum latency as a figure: streams beside the main one where they were published.
 
-Fuse_A -> two norms -> UQ_QR -> UK -> attention -> UV -> O -> AllReduce + add + norm; router -> top-k -> routed experts,
-beside them the shared expert -> AllReduce + add + norm. RoPE and the KV cache run beside UQ_QR and UK.
+    main      Fuse_A | q norm  | UQ_QR, UK | core, UV, O | AllReduce, norm | router, top-k | experts | AllReduce, norm
+    norms            | kv norm |
+    cache                      | RoPE, cache
+    shared                                                                 | shared expert         |
+    prefetch                                                                                         | next Fuse_A
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from simulator.die.kernels import Work
-from simulator.model import choices, ops
+from simulator.model import choices
+from simulator.model.transformer import Attention, Dense, Experts, Latent, Layer, Model
 from simulator.program.rank import Event, Rank
-from simulator.stack.trtllm_min_latency import touched_experts
-from workloads.trt_parts import all_reduce, of_family, quantise, small, vector
+from simulator.stack.gpu import Kernels
+from simulator.stack.trtllm_min_latency import MinLatency, core, grouped_norms, up, vector
 
 if TYPE_CHECKING:
     from workloads.trt_min_latency import Case
 
 CACHE, NORMS, SHARED, PREFETCH = "cache", "norms", "shared", "prefetch"
-SEPARATE_TOP_K = ("sigmoid", "bias", "group_scores", "group_top_k", "mask", "top_k")
 
 
-def layer(npu: Rank, case: Case, tokens: int, number: int, last: bool) -> None:
-    """Attention, then the dense FFN or the experts; each half ends with an AllReduce and the next norm."""
-    attention(npu, case, tokens, number)
-    all_reduce(npu, case, tokens, "attention")
-    if number < case.shapes.dense_layers:
-        gated(npu, case, "dense", tokens, case.shapes.dense_intermediate // case.ranks)
-    else:
-        moe(npu, case, tokens, number)
-    if case.knobs.fuse_a_kernel and not last:
-        prefetch(npu, case, number + 1)
-    all_reduce(npu, case, tokens, "ffn")
+@dataclass(frozen=True)
+class Pass:
+    """One pass of a rank through layers with so many tokens of the one request."""
 
+    npu: Rank
+    case: Case
+    model: Model
+    stack: MinLatency
+    tokens: int
 
-def prefetch(npu: Rank, case: Case, following: int) -> None:
-    """Fuse_A's weights while the AllReduce before it runs, as its prologue does."""
-    before = npu.record()
-    with npu.stream(PREFETCH):
-        npu.wait(before)
-        npu.prefetch(f"layer{following}.fuse_a", 2.0 * fuse_a_width(case) * case.shapes.hidden)
+    def launch(self, kernels: Kernels) -> Event:
+        """One after the other in the current stream; the event is the end of them."""
+        for name, work in kernels:
+            self.npu.launch(work, name)
+        return self.npu.record()
 
+    def beside(self, stream: str, after: Event, kernels: Kernels) -> Event:
+        """In another stream, after an event."""
+        with self.npu.stream(stream):
+            self.npu.wait(after)
+            return self.launch(kernels)
 
-# --- attention --------------------------------------------------------------------------------------------------------
+    def layer(self, layer: Layer, number: int, last: bool) -> None:
+        """Attention, then the dense FFN or the experts; each half ends with an AllReduce and the next norm."""
+        ranks, ffn = self.case.ranks, layer.feed_forward
+        self.attend(_latent(layer.attention), number)
+        self.all_reduce("attention")
+        if isinstance(ffn, Dense):
+            self.launch(self.stack.dense(self.model, ffn, self.tokens, ranks, packed=False))
+        else:
+            self.feed_forward(ffn, number)
+        if self.case.knobs.fuse_a_kernel and not last:
+            self.prefetch(number + 1)
+        self.all_reduce("ffn")
 
-
-def attention(npu: Rank, case: Case, tokens: int, number: int) -> None:
-    """Absorbed MLA of this rank's heads."""
-    s, heads = case.shapes, case.shapes.heads // case.ranks
-    npu.launch(fuse_a(case, tokens, number), "attention.fuse_a")
-    cached = norms_and_cache(npu, case, tokens)
-    npu.launch(small(ops.gemm(tokens, heads * s.qk_dim, s.q_lora, "bf16")), "attention.uq_qr")
-    npu.launch(small(ops.batched_gemm(tokens, heads, s.kv_lora, s.nope_dim)), "attention.uk")
-    if not case.knobs.cache_beside:
-        rope_and_cache(npu, case, tokens)
-    else:
-        npu.wait(cached)
-    context = ((tokens, case.batch.cached_tokens),)
-    npu.launch(small(ops.latent_attention(context, heads, s.kv_lora, s.rope_dim, "mla")), "attention.core")
-    npu.launch(small(ops.batched_gemm(tokens, heads, s.v_dim, s.kv_lora)), "attention.uv")
-    npu.launch(small(ops.gemm(tokens, s.hidden, heads * s.v_dim, "bf16")), "attention.o")
-
-
-def fuse_a(case: Case, tokens: int, number: int) -> Work:
-    """Down projections of query, key/value and k-rope, on every rank whole."""
-    work = ops.gemm(tokens, fuse_a_width(case), case.shapes.hidden, "bf16", weights=f"layer{number}.fuse_a")
-    return small(of_family(work, "fuse_a_gemm") if case.knobs.fuse_a_kernel else work)
-
-
-def fuse_a_width(case: Case) -> int:
-    """2112 columns."""
-    return case.shapes.q_lora + case.shapes.kv_lora + case.shapes.rope_dim
-
-
-def norms_and_cache(npu: Rank, case: Case, tokens: int) -> Event:
-    """The query's norm on the current stream, the key/value's after it, beside it or with it; then maybe the cache."""
-    s, down = case.shapes, npu.record()
-    if case.knobs.norms == "grouped":
-        npu.launch(vector(tokens, s.q_lora + s.kv_lora), "attention.norms")
-        normed = npu.record()
-    elif case.knobs.norms == "in_order":
-        npu.launch(vector(tokens, s.kv_lora), "attention.kv_a.norm")
-        npu.launch(vector(tokens, s.q_lora), "attention.q_a.norm")
-        normed = npu.record()
-    else:
-        with npu.stream(NORMS):
-            npu.wait(down)
-            normed = npu.launch(vector(tokens, s.kv_lora), "attention.kv_a.norm")
-        npu.launch(vector(tokens, s.q_lora), "attention.q_a.norm")
-    if not case.knobs.cache_beside:
-        npu.wait(normed)
-        return normed
-    with npu.stream(CACHE):
-        npu.wait(normed)
-        return rope_and_cache(npu, case, tokens)
-
-
-def rope_and_cache(npu: Rank, case: Case, tokens: int) -> Event:
-    """RoPE, and keys with their rotary part into the cache."""
-    s = case.shapes
-    if not case.knobs.fused_kernels:
-        npu.launch(vector(tokens, s.rope_dim), "attention.rope")
-    return npu.launch(vector(tokens, s.kv_values), "attention.concat_cache")
-
-
-# --- FFN --------------------------------------------------------------------------------------------------------------
-
-
-def gated(npu: Rank, case: Case, block: str, tokens: int, width: int, dtype: str = "nvfp4") -> None:
-    """A shard of a dense FFN or shared expert: gate and up, SwiGLU (or in the first NVFP4 GEMM's epilogue), down."""
-    s, quantises = case.shapes, dtype == "nvfp4"
-    if quantises:
-        quantise(npu, case, tokens, block)
-    npu.launch(small(ops.gemm(tokens, 2 * width, s.hidden, dtype)), f"{block}.gate_up")
-    if not (case.knobs.fused_kernels and quantises):
-        npu.launch(vector(tokens, 3 * width), f"{block}.swiglu")
-    if not case.knobs.fused_kernels and quantises:
-        npu.launch(vector(tokens, width), f"{block}.quantise_inner")
-    npu.launch(small(ops.gemm(tokens, s.hidden, width, dtype)), f"{block}.down")
-
-
-def moe(npu: Rank, case: Case, tokens: int, number: int) -> None:
-    """Router and routed experts, the shared expert beside or between them; MTP has a data type of its own."""
-    dtype = "nvfp4" if number < case.shapes.layers else case.knobs.draft_dtype
-    s, knobs = case.shapes, case.knobs
-    normed = npu.record()
-    if knobs.shared_beside:
-        with npu.stream(SHARED):
+    def attend(self, a: Latent, number: int) -> None:
+        """Absorbed latent attention of this rank's heads; RoPE and the cache beside the query's products, or behind."""
+        npu, stack, tokens, ranks = self.npu, self.stack, self.tokens, self.case.ranks
+        beside = self.case.knobs.cache_beside
+        self.launch(stack.fuse_a(self.model, a, tokens, f"layer{number}.fuse_a"))
+        normed, rope_cache = self.norms(a), stack.rope_cache(a, tokens)
+        if beside:
+            cached = self.beside(CACHE, normed, rope_cache)
+        else:
             npu.wait(normed)
-            shared_expert(npu, case, tokens, dtype)
-            shared = npu.record()
-    router = ops.gemm(tokens, s.routed_experts, s.hidden, "bf16", "fp32")
-    npu.launch(small(of_family(router, "router_gemm") if knobs.router_kernel else router), "gate.router")
-    for name in ("top_k",) if knobs.fused_top_k else SEPARATE_TOP_K:
-        npu.launch(vector(tokens, s.routed_experts), f"gate.{name}")
-    if not knobs.shared_beside:
-        shared_expert(npu, case, tokens, dtype)
-    routed(npu, case, tokens, local_rows(npu, case, tokens, number), dtype)
-    if knobs.shared_beside:
-        npu.wait(shared)
-    if s.shared_experts and not knobs.fused_kernels:
-        npu.launch(vector(tokens, s.hidden), "finalize.add_shared")
+        self.launch(up(a, tokens, ranks))
+        if beside:
+            npu.wait(cached)
+        else:
+            self.launch(rope_cache)
+        self.launch(core(a, ((tokens, self.case.batch.cached_tokens),), ranks))
+        self.launch(stack.output(self.model, a, tokens, ranks))
+
+    def norms(self, a: Latent) -> Event:
+        """The query's norm on the current stream, the key/value's before it, beside it or with it: the end of that."""
+        query, key = ([(f"attention.{name}.norm", vector(self.tokens, width))]
+                      for name, width in (("q_a", a.q_lora), ("kv_a", a.kv_lora)))  # fmt: skip
+        if self.case.knobs.norms == "grouped":
+            return self.launch(grouped_norms(a, self.tokens))
+        if self.case.knobs.norms == "in_order":
+            return self.launch([*key, *query])
+        normed = self.beside(NORMS, self.npu.record(), key)
+        self.launch(query)
+        return normed
+
+    def feed_forward(self, ffn: Experts, number: int) -> None:
+        """Router and routed experts, the shared expert beside or between them."""
+        npu, stack, model, beside = self.npu, self.stack, self.model, self.case.knobs.shared_beside
+        tokens, layout = self.tokens, self.case.layout
+        shared, normed = stack.shared(model, ffn, tokens, self.case.ranks, packed=False), npu.record()
+        if beside:
+            done = self.beside(SHARED, normed, shared)
+        self.launch([*stack.route(model, ffn, tokens), *([] if beside else shared)])
+        self.launch(stack.experts(model, ffn, tokens, self.local_rows(ffn, number), layout.tensor_parallel))
+        if beside:
+            npu.wait(done)
+        self.launch(stack.finalize(model, ffn, tokens, by_row=False))
+
+    def local_rows(self, ffn: Experts, number: int) -> tuple[int, ...]:
+        """Rows of each local expert; of two copies of an expert every other active one is used."""
+        npu, case, skew, kept = self.npu, self.case, self.case.routing.skew, (ffn.groups, ffn.groups_per_token)
+        rows = choices.even_rows(self.tokens, ffn.routed, ffn.per_token) if skew is None else choices.power_law_rows(
+            self.tokens, ffn.routed, ffn.per_token, skew, (case.seed, number), *kept)
+        group, copy = npu.coordinate("expert_group"), npu.coordinate("copy")
+        assert isinstance(group, int)
+        own = choices.blocks_of(rows, case.layout.expert_parallel)[group]
+        if not case.knobs.smart_router:
+            return own
+        turns = [sum(map(bool, own[: place + 1])) - 1 for place in range(len(own))]
+        return tuple(count if turn % 2 == copy else 0 for count, turn in zip(own, turns, strict=True))
+
+    def prefetch(self, following: int) -> None:
+        """Fuse_A's weights while the AllReduce before it runs, as its prologue does."""
+        latent, before = _latent(self.model.layers[0].attention), self.npu.record()
+        (_, work), = self.stack.fuse_a(self.model, latent, 1, f"layer{following}.fuse_a")
+        with self.npu.stream(PREFETCH):
+            self.npu.wait(before)
+            self.npu.prefetch(work.weights, work.weight_bytes)
+
+    def all_reduce(self, block: str) -> None:
+        """Sum over all ranks, add, norm (and quantise), in one kernel or two."""
+        self.sum(block)
+        if not self.stack.quantised:
+            self.launch([(f"{block}.add_norm", vector(self.tokens, 2 * self.model.hidden))])
+
+    def sum(self, block: str) -> None:
+        """The sum alone."""
+        engine, size = self.case.knobs.engine, 2 * self.tokens * self.model.hidden
+        algorithm = "one_shot" if engine == "one_shot" else "direct"
+        self.npu.group("tensor").all_reduce(f"{block}.all_reduce", size, engine, algorithm)
 
 
-def shared_expert(npu: Rank, case: Case, tokens: int, dtype: str) -> None:
-    """This rank's shard of it, if the model has one."""
-    if width := case.shapes.shared_experts * case.shapes.expert_intermediate:
-        gated(npu, case, "shared", tokens, width // case.ranks, dtype)
-
-
-def routed(npu: Rank, case: Case, tokens: int, rows: tuple[int, ...], dtype: str) -> None:
-    """This rank's share of the experts that its rows touch; in BF16 they are one operator of CUTLASS."""
-    knobs, shards = case.knobs, case.layout.tensor_parallel
-    if dtype != "nvfp4":
-        width = case.shapes.expert_intermediate // shards
-        npu.launch(small(touched_experts(rows, case.shapes.hidden, width, "experts_bf16", dtype)), "experts.grouped")
-        return
-    quantise(npu, case, tokens, "experts")
-    if knobs.sparse == "gemms":
-        for name in ("active_map", "strides"):
-            npu.launch(vector(1, case.shapes.routed_experts), f"experts.{name}")
-        products(npu, case, tuple(tokens if count else 0 for count in rows), "grouped_gemm_nvfp4")
-    elif knobs.moe_backend == "cutlass":
-        npu.launch(small(ops.sort_rows(sum(rows), rows, case.shapes.hidden)), "experts.sort")
-        products(npu, case, rows, "grouped_gemm_nvfp4")
-        npu.launch(vector(sum(rows), case.shapes.hidden), "experts.finalize")
-    else:
-        products(npu, case, rows, "grouped_gemm_trtllm")
-
-
-def products(npu: Rank, case: Case, rows: tuple[int, ...], family: str) -> None:
-    """Both products of every expert with rows (and launches without any); the TensorRT-LLM backend fuses SwiGLU.
-
-    As plain GEMMs all tokens go through every active expert: nothing is sorted, and the AllReduce leaves out what was
-    not chosen and sums up.
-    """
-    s, width = case.shapes, case.shapes.expert_intermediate // case.layout.tensor_parallel
-    npu.launch(small(of_family(ops.grouped_gemm(rows, 2 * width, s.hidden, "nvfp4"), family)), "experts.gate_up")
-    if family != "grouped_gemm_trtllm":
-        npu.launch(vector(sum(rows), 3 * width), "experts.swiglu_quantise")
-    npu.launch(small(of_family(ops.grouped_gemm(rows, s.hidden, width, "nvfp4"), family)), "experts.down")
-
-
-def local_rows(npu: Rank, case: Case, tokens: int, number: int) -> tuple[int, ...]:
-    """Rows of each local expert; of two copies of an expert every other active one is used."""
-    s, ep = case.shapes, case.layout.expert_parallel
-    if case.routing.skew is None:
-        rows = choices.even_rows(tokens, s.routed_experts, s.experts_per_token)
-    else:
-        seed = (case.seed, number)
-        limit = s.expert_groups, s.groups_per_token
-        rows = choices.power_law_rows(tokens, s.routed_experts, s.experts_per_token, case.routing.skew, seed, *limit)
-    group, copy = npu.coordinate("expert_group"), npu.coordinate("copy")
-    assert isinstance(group, int)
-    own = choices.blocks_of(rows, ep)[group]
-    if not case.knobs.smart_router:
-        return own
-    turn = -1
-    shared_out = []
-    for count in own:
-        turn += bool(count)
-        shared_out.append(count if turn % 2 == copy else 0)
-    return tuple(shared_out)
+def _latent(attention: Attention) -> Latent:
+    assert isinstance(attention, Latent), "checked with the groups"
+    return attention

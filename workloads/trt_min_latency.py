@@ -3,24 +3,28 @@
 Published in TensorRT-LLM's tech blog "Pushing Latency Boundaries: Optimizing DeepSeek-R1 Performance on NVIDIA B200
 GPUs". Attention is split over all ranks by heads (TP), routed experts by expert and by width (TP x EP), the shared
 expert by width; the down projections (Fuse_A) and the router are on every rank. An iteration verifies 1 + draft tokens
-in one pass, then the MTP module drafts the next ones, one after the other. `trt_layer` has the layer, `trt_mtp` what
-is between passes.
+in one pass, then the MTP module drafts the next ones, one after the other (`MTPEagleWorker` in the library's sources):
+its first step sees all tokens of the verify pass, later ones a single token. `trt_layer` is the layer; its kernels, and
+those between passes, are `simulator.stack.trtllm_min_latency`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 
-from simulator.model.layout import blocks
+from simulator.errors import InputError
+from simulator.model.transformer import Latent, Layer, Model, experts_of, with_precision
+from simulator.parallel.ledger import cache_bytes, weights_of
+from simulator.parallel.mesh import Mesh, groups_of
 from simulator.program.rank import Rank
+from simulator.stack.trtllm_min_latency import STACK, MinLatency, accept, framework, joined, vector
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Part, Workload
-from workloads.trt_layer import fuse_a_width, layer
-from workloads.trt_mtp import accept, drafts, head
-from workloads.trt_parts import framework, vector
+from workloads.trt_layer import NORMS, Pass
 
 
 class Request(Part):
@@ -76,28 +80,88 @@ def iteration(npu: Rank, case: Case) -> None:
     """Verify, sample, draft."""
     npu.program.captured = case.knobs.cuda_graph
     npu.program.programmatic = case.knobs.programmatic_launch
-    tokens, s = 1 + case.batch.draft_tokens, case.shapes
-    npu.launch(framework(tokens, s.hidden), "embedding.lookup")
-    npu.launch(vector(tokens, s.hidden), "embedding.norm")
-    for number in range(s.layers):
+    model, drafted = model_of(case), case.batch.draft_tokens
+    verify = Pass(npu, case, model, stack_of(case), 1 + drafted)
+    verify.launch([*verify.stack.embed(model, verify.tokens, 1),
+                   ("embedding.norm", vector(verify.tokens, model.hidden))])  # fmt: skip
+    for number, layer in enumerate(model.layers):
         with npu.scope(layer=number):
-            layer(npu, case, tokens, number, last=number + 1 == s.layers)
-    head(npu, case, tokens)
-    if case.batch.draft_tokens:
-        accept(npu, case, tokens)
-        drafts(npu, case, tokens)
+            verify.layer(layer, number, last=number + 1 == len(model.layers))
+    head(verify)
+    if not drafted:
+        return
+    verify.launch(accept(verify.tokens, model.vocabulary, case.knobs.relaxed_acceptance))
+    drafts = with_precision(model, dict.fromkeys(("experts", "shared"), case.knobs.draft_dtype))
+    for step in range(drafted):
+        number = len(model.layers) + step
+        with npu.scope(layer=number):
+            one = replace(verify, model=drafts, tokens=verify.tokens if step == 0 else 1)
+            draft(one, model.drafts[min(step, len(model.drafts) - 1)], number)
+    verify.launch([("draft.stack", framework(verify.tokens))])
+
+
+def head(one: Pass) -> None:
+    """A vocabulary shard of logits, gathered by NCCL, in FP32, and the best of all."""
+    tensor = one.npu.group("tensor")
+    one.launch(one.stack.head(one.model, one.tokens, tensor.size))
+    tensor.all_gather("head.gather", 2 * one.tokens * -(-one.model.vocabulary // tensor.size), "nccl")
+    one.launch(one.stack.sample(one.model, one.tokens, one.tokens * one.model.vocabulary))
+
+
+def draft(one: Pass, layer: Layer, number: int) -> None:
+    """Embedding (every rank has the whole table) and hidden state normed, beside each other or in order, and projected
+    together; one MoE layer, the head, one token further."""
+    tokens, hidden = one.tokens, one.model.hidden
+    embedded = [("draft.embedding", framework(tokens, hidden)), ("draft.embedding_norm", vector(tokens, hidden))]
+    normed = [("draft.hidden_norm", vector(tokens, hidden))]
+    if one.case.knobs.norms == "in_order":
+        one.launch([*embedded, *normed])
+    else:
+        done = one.beside(NORMS, one.npu.record(), embedded)
+        one.launch(normed)
+        one.npu.wait(done)
+    one.launch(joined(one.model, tokens, one.case.ranks))
+    one.sum("draft")
+    one.launch([("draft.input_norm", vector(tokens, hidden))])
+    one.layer(layer, number, last=True)
+    one.launch([("draft.last_token", framework(1, hidden))])
+    head(replace(one, tokens=1))
+    one.launch([(f"draft.{name}", framework(1)) for name in ("lengths", "positions")])
+
+
+def stack_of(case: Case) -> MinLatency:
+    """What is fused; add, norm and quantisation are inside the one-shot AllReduce alone."""
+    knobs = case.knobs
+    return replace(STACK, fused_kernels=knobs.fused_kernels, fused_top_k=knobs.fused_top_k,
+                   fuse_a_kernel=knobs.fuse_a_kernel, router_kernel=knobs.router_kernel,
+                   quantised=knobs.fused_all_reduce and knobs.engine == "one_shot",
+                   moe="gemms" if knobs.sparse == "gemms" else knobs.moe_backend)  # fmt: skip
+
+
+def model_of(case: Case) -> Model:
+    """Attention in BF16, experts and dense FFN in NVFP4, as checkpoint nvidia/DeepSeek-R1-FP4; `drafts`: in the ledger
+    the whole MTP module is as its experts are."""
+    whole = {"all": "nvfp4", "drafts": case.knobs.draft_dtype}
+    return with_precision(case.model, whole | dict.fromkeys(("attention", "router", "embedding", "head", "kv"), "bf16"))
+
+
+def mesh_of(case: Case) -> Mesh:
+    """All ranks split the one request's layers; the embedding is whole on each."""
+    return Mesh(tp=case.ranks, ep=case.layout.expert_parallel, replicas=_copies(case), embedding=1)
 
 
 def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
-    """All ranks in one group; what cannot be run is refused."""
+    """Those of the mesh; what cannot be run is refused."""
     known = len(case.batch.accepted)
     if known <= case.batch.draft_tokens:
         have = f"batch.accepted has {known} values, for 0 to {known - 1} draft tokens"
         raise ValueError(f"{have}, but batch.draft_tokens is {case.batch.draft_tokens}")
-    case.shapes.check_drafts(case.batch.draft_tokens)
+    if case.batch.draft_tokens and not case.model.drafts:
+        raise InputError(f"batch.draft_tokens is {case.batch.draft_tokens}, but {case.model.name} has no MTP layer to "
+                         "draft with: it must be 0")  # fmt: skip
     check_accepted(case)
     check_split(case)
-    return {"tp": blocks(case.ranks, case.ranks)}
+    return groups_of(mesh_of(case))
 
 
 def check_accepted(case: Case) -> None:
@@ -116,19 +180,27 @@ def _relaxed(case: Case) -> bool:
 
 def check_split(case: Case) -> None:
     """Splits that do not use all ranks, or that do not come out even, are refused."""
-    s, layout, copies = case.shapes, case.layout, 2 if case.knobs.smart_router else 1
+    attention, experts = case.model.layers[0].attention, experts_of(case.model)
+    layout, copies = case.layout, _copies(case)
+    if not isinstance(attention, Latent):
+        raise InputError(f"{case.model.name} has grouped-query attention, and this program is for latent attention")
     used = layout.expert_parallel * layout.tensor_parallel * copies
     if used != case.ranks:
         twice = "two copies (knobs.smart_router) of " if copies > 1 else ""
         split = f"layout.tensor_parallel {layout.tensor_parallel} x layout.expert_parallel {layout.expert_parallel}"
         raise ValueError(f"{twice}routed experts take {split} = {used} ranks, but there are {case.ranks}")
     for what, size, over in (
-        ("heads", s.heads, case.ranks),
-        ("routed experts", s.routed_experts, layout.expert_parallel),
-        ("columns of an expert", s.expert_intermediate, layout.tensor_parallel),
+        ("heads", attention.heads, case.ranks),
+        ("routed experts", experts.routed, layout.expert_parallel),
+        ("columns of an expert", experts.intermediate, layout.tensor_parallel),
     ):
         if size % over:
             raise ValueError(f"{size} {what} cannot be split over {over} ranks")
+
+
+def _copies(case: Case) -> int:
+    """Of all routed experts."""
+    return 2 if case.knobs.smart_router else 1
 
 
 def coordinates(case: Case, rank: int) -> Mapping[str, object]:
@@ -138,23 +210,11 @@ def coordinates(case: Case, rank: int) -> Mapping[str, object]:
 
 
 def memory(case: Case) -> list[MemoryItem]:
-    """Weights of a rank: attention in BF16, experts and dense FFN in NVFP4."""
-    s, fp4 = case.shapes, 0.5625
-    layers, drafted = s.layers + s.mtp_layers, s.mtp_layers * (2.0 if case.knobs.draft_dtype == "bf16" else fp4)
-    moe_layers = s.moe_layers * fp4 + drafted  # in bytes per parameter
-    down = s.hidden * fuse_a_width(case)
-    held = s.routed_experts / (case.layout.expert_parallel * case.layout.tensor_parallel)
-    tokens = case.batch.prompt_tokens + case.batch.output_tokens
-    return [
-        ("Fuse_A", "weights", 2.0 * layers * down),
-        ("attention by heads", "weights", 2.0 * layers * (s.mla_parameters - down) / case.ranks),
-        ("dense FFN", "weights", fp4 * s.dense_layers * s.dense_parameters / case.ranks),
-        ("routed experts", "weights", moe_layers * held * s.expert_parameters),
-        ("shared expert", "weights", moe_layers * s.shared_experts * s.expert_parameters / case.ranks),
-        ("router", "weights", 2.0 * (s.moe_layers + s.mtp_layers) * s.router_parameters),
-        ("embedding and head", "weights", 2.0 * s.embedding_parameters * (1.0 + 1.0 / case.ranks)),
-        ("latent cache, BF16", "KV", 2.0 * layers * s.kv_values * tokens),
-    ]
+    """Weights of a rank and the latent cache of all layers, those of the MTP module too."""
+    model, tokens = model_of(case), case.batch.prompt_tokens + case.batch.output_tokens
+    all_layers = replace(model, layers=model.layers + model.drafts)
+    return [*weights_of(model, mesh_of(case), 0, drafts=True),
+            ("latent cache, BF16", "KV", cache_bytes(all_layers, mesh_of(case), [tokens]))]
 
 
 def measures(case: Case, seconds: float) -> Mapping[str, float]:

@@ -12,17 +12,19 @@ from functools import cache
 
 from simulator import np
 from simulator.bench.benchmark import Measurement, timed
-from simulator.model import decode, ops
-from simulator.model.mla import Kernels
+from simulator.model.micro_batch import MicroBatch
 from simulator.model.routing import power_law
+from simulator.model.transformer import Experts, Model, with_precision
 from simulator.program.rank import Rank
 from simulator.program.task import Collective
-from simulator.spec.model import ModelShapes
+from simulator.stack.cann_decode import CannDecode
+from simulator.stack.stacks import Kernels, labelled
 from simulator.study.library import load_scenario
 from simulator.study.scenario import Case, Scenario, Workload
 from simulator.study.simulate import simulate
 
 EXPERT_PARALLEL, LAYERS, HALVES, TOKENS, CONTEXT = 288, 61, 2, 48, 4096
+STACK = CannDecode(quantises=False)
 CORES = {"attention": {"cube": 12, "vector": 24}, "moe": {"cube": 12, "vector": 24}}
 
 
@@ -35,27 +37,33 @@ def _rows(layer: int, half: int) -> Sequence[int]:
     return rows
 
 
-@cache
-def _experts(shapes: ModelShapes, rows: int, weights: str) -> Kernels:
-    """What a die computes for so many rows of its expert."""
-    return decode.experts(shapes, (rows,), weights)
+def _model(case: Case) -> tuple[Model, Experts]:
+    """INT8, and the experts of its layers."""
+    model = with_precision(case.model, {"all": "int8"})
+    experts = model.layers[-1].feed_forward
+    assert isinstance(experts, Experts)
+    return model, experts
 
 
-def _attention(npu: Rank, case: Case, weights: str) -> None:
-    s = case.shapes
-    kernels = decode.in_l2([("attention.norm", ops.add_rms_norm(TOKENS, s.hidden))])
-    kernels += decode.prolog(s, TOKENS, weights)
-    kernels += decode.attention(s, ((1, CONTEXT),) * TOKENS, "mla_attention", weights)
-    for name, work in kernels + decode.output_projection(s, TOKENS, 1, weights):
+def _attention(npu: Rank, case: Case, layer: int) -> None:
+    model, _ = _model(case)
+    attention, batch = model.layers[-1].attention, MicroBatch(decodes=((1, CONTEXT),) * TOKENS)
+    kernels = [*STACK.norm(model, TOKENS, "attention"), *STACK.inputs(model, attention, TOKENS, 1, False),
+               *STACK.attend(model, attention, batch, 1, 1), *STACK.output(model, attention, TOKENS, 1)]
+    for name, work in labelled(kernels, layer):
         npu.launch(work, name)
 
 
 def _moe(npu: Rank, case: Case, layer: int, half: int, kinds: int) -> None:
     """kinds: how many loads of experts there are, dealt out in turn; 0: balanced."""
-    s, ep = case.shapes, npu.group("ep")
+    (model, experts), ep = _model(case), npu.group("ep")
     away = TOKENS * 8
-    for name, work in decode.gate(s, TOKENS):
+    for name, work in labelled(STACK.route(model, experts, TOKENS), layer):
         npu.launch(work, name)
+
+    @cache
+    def computed(rows: int) -> Kernels:
+        return labelled(STACK.experts(model, experts, 0, (rows,), 1), layer)
 
     def exchange(name: str, row_bytes: int, back: bool) -> None:
         if not kinds:
@@ -70,15 +78,15 @@ def _moe(npu: Rank, case: Case, layer: int, half: int, kinds: int) -> None:
         npu.launch_by_rank(put, f"{name}.write")
         ep.collect(f"{name}.arrive", "fused_push")
 
-    exchange("dispatch", s.hidden + 4, back=False)
+    exchange("dispatch", model.hidden + 4, back=False)
     loads = _rows(layer, half)[:kinds] if kinds else (away,)
-    kernels = [_experts(s, rows, f"layer{layer}") for rows in loads]
+    kernels = [computed(rows) for rows in loads]
     for place, (name, work) in enumerate(kernels[0]):
         if kinds:
             npu.launch_by_rank(lambda rank, place=place: kernels[rank % kinds][place][1], name)  # type: ignore[misc]
         else:
             npu.launch(work, name)
-    exchange("combine", 2 * s.hidden, back=True)
+    exchange("combine", 2 * model.hidden, back=True)
 
 
 def _iteration(npu: Rank, case: Case, layers: int, kinds: int) -> None:
@@ -91,7 +99,7 @@ def _iteration(npu: Rank, case: Case, layers: int, kinds: int) -> None:
             with npu.scope(layer=layer, micro_batch=half):
                 with npu.stream("attention"):
                     npu.wait(done[half])
-                    _attention(npu, case, f"layer{layer}")
+                    _attention(npu, case, layer)
                     attended = npu.record()
                 with npu.stream("moe"):
                     npu.wait(attended)

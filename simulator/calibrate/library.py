@@ -99,6 +99,8 @@ def _line(library: Library, chip: ChipSpec, name: str, source: str, make: Make, 
             return _borrowed(library, chip, name, family)
     except TableMissing as error:
         return Line(name, why=f"left out: {error}")
+    except KeyError as error:
+        raise InputError(f"{source}: the table of {name} has no column {error}") from error
     return _fitted(name, source, family, "measured with TensorRT-LLM" if assumed else "")
 
 

@@ -112,6 +112,7 @@ def attention(library: Library, phase: str, cache: str) -> Columns:
     their own are left out of TensorRT-LLM's decode: a kernel without tensor cores serves them.
     """
     table = library.table("attention", f"{phase}_attention_perf")
+    table = {"window_size": np.zeros(len(table["seconds"])), **table}  # older releases were measured without
     kept = table["kv_cache_dtype"] == cache
     if cache == "fp8" and phase == "context" and (table["attn_dtype"][kept] == "fp8").any():
         kept &= table["attn_dtype"] == "fp8"

@@ -12,11 +12,6 @@ from simulator.die.kernels import ELEMENT_BYTES, Work
 from simulator.errors import InputError
 
 
-def named(weights: str, part: str) -> str:
-    """A layer's weights of one part, or "" where what lies in L2 is not tracked."""
-    return f"{weights}.{part}" if weights else ""
-
-
 def gemm(tokens: int, n: int, k: int, dtype: str = "int8", out: str = "bf16", weights: str = "") -> Work:
     """[tokens, k] x [k, n]. An int32 result has no dequantising epilogue, so it is a family of its own."""
     return grouped_gemm((tokens,), n, k, dtype, out, weights)

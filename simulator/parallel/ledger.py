@@ -79,12 +79,14 @@ def _local_elements(weight: Weight, mesh: Mesh) -> float:
     """Elements of a weight on one rank."""
     module = weight.name.partition(".")[0]
     if weight.shard == "experts":
-        copies = -(-weight.copies // mesh.ep) + mesh.redundant
+        copies = -(-weight.copies // mesh.routed_places) + mesh.redundant
         return weight.elements / weight.copies * copies / (mesh.expert_tensor if weight.inputs > 1 else 1)
     if weight.shard == "kv_heads":
         return weight.elements / weight.copies * max(weight.copies // mesh.tp, 1)
     if weight.shard == "vocabulary":
         return weight.elements / mesh.split(module)
+    if module == "shared" and mesh.shared_places:
+        return 0.0  # on ranks of its own
     if not weight.shard:
         return weight.elements
     if weight.name == "attention.o":

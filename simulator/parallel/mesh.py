@@ -39,6 +39,9 @@ class Mesh(BaseModel):
     head: PositiveInt | None = Field(None, description="ranks that split the LM head (none: tp x cp)")
     embedding: PositiveInt | None = Field(None, description="ranks that split the embedding (none: tp x cp)")
     redundant: int = Field(0, ge=0, description="expert slots of each place beyond those that hold every expert once")
+    shared_places: int = Field(
+        0, ge=0, description="places of ep, the last ones, that hold the shared expert and no other (0: all have it)"
+    )
 
     @property
     def tensor(self) -> int:
@@ -59,6 +62,11 @@ class Mesh(BaseModel):
     def block(self) -> int:
         """Ranks of a stage that have all experts together."""
         return self.stage // self.replicas
+
+    @property
+    def routed_places(self) -> int:
+        """Places that hold routed experts."""
+        return self.ep - self.shared_places
 
     @property
     def expert_tensor(self) -> int:
@@ -112,11 +120,17 @@ def strided(ranks: int, size: int, step: int) -> list[tuple[int, ...]]:
 
 
 def coordinates_of(mesh: Mesh, rank: int) -> dict[str, int]:
-    """Where a rank is: stage, dp, cp, tp, its block of experts, and its place among those of an expert exchange."""
-    inside = rank % mesh.stage
+    """Where a rank is: stage, dp, cp, tp, its block of experts, its place among those of an expert exchange, and
+    whether that is one of the shared expert's."""
+    inside, place = rank % mesh.stage, place_of(mesh, rank)
     return {"stage": rank // mesh.stage, "dp": inside // mesh.tensor, "cp": inside // mesh.tp % mesh.cp,
-            "tp": inside % mesh.tp, "block": inside // mesh.block,
-            "place": inside % mesh.block // mesh.expert_tensor}  # fmt: skip
+            "tp": inside % mesh.tp, "block": inside // mesh.block, "place": place,
+            "shared_place": int(place >= mesh.routed_places)}  # fmt: skip
+
+
+def place_of(mesh: Mesh, rank: int) -> int:
+    """Among those that exchange tokens."""
+    return rank % mesh.block // mesh.expert_tensor
 
 
 def check(mesh: Mesh, model: Model) -> None:
@@ -130,6 +144,8 @@ def _own_mistakes(mesh: Mesh) -> Iterator[str]:
     if mesh.stage % (mesh.ep * mesh.replicas):
         places = f"ep={mesh.ep} places" + (f" x replicas={mesh.replicas}" if mesh.replicas > 1 else "")
         yield f"{places} do not divide the {mesh.stage} ranks of a stage; {_divisors(mesh.stage)} would"
+    if mesh.shared_places >= mesh.ep:
+        yield f"shared_places={mesh.shared_places} of ep={mesh.ep} leave no place for routed experts"
     for name in PLACED:
         split = mesh.split(name)
         if mesh.stage % split:
@@ -142,6 +158,9 @@ def _own_mistakes(mesh: Mesh) -> Iterator[str]:
 
 def _mistakes(mesh: Mesh, model: Model) -> Iterator[str]:
     """Where a mesh does not divide a model."""
+    mixed = [one.feed_forward for one in model.layers if isinstance(one.feed_forward, Experts)]
+    if mesh.shared_places and not all(one.shared_intermediate for one in mixed):
+        yield f"shared_places={mesh.shared_places}: {model.name} has no shared expert; leave shared_places out"
     sizes: Mapping[tuple[str, int, str, int], None] = dict.fromkeys(_sizes(mesh, model))
     for axis, ranks, what, size in sizes:
         if size % ranks:
@@ -167,7 +186,8 @@ def _sizes(mesh: Mesh, model: Model) -> Iterator[tuple[str, int, str, int]]:
             yield "dense", mesh.split("dense"), "columns of the dense FFN", ffn.intermediate
             continue
         yield "tp x cp x dp / ep / replicas", mesh.expert_tensor, "columns of an expert", ffn.intermediate
-        yield "ep", mesh.ep, "experts, redundant ones counted,", ffn.routed + mesh.redundant * mesh.ep
+        if not mesh.shared_places:  # else slots that are left over hold copies
+            yield "ep", mesh.ep, "experts, redundant ones counted,", ffn.routed + mesh.redundant * mesh.ep
         if ffn.shared_intermediate:
             yield "shared", mesh.split("shared"), "columns of the shared expert", ffn.shared_intermediate
 

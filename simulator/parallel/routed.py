@@ -15,6 +15,7 @@ from typing import TypeAlias
 from simulator import np
 from simulator.model.choices import blocks_of, chosen_by_source, even_rows
 from simulator.model.eplb import Placement, rebalance
+from simulator.model.expert_load import ExpertLoad
 from simulator.model.routing import check_skew, power_law
 from simulator.model.transformer import Experts
 from simulator.program.task import SizeTable
@@ -28,8 +29,9 @@ Draw: TypeAlias = "Callable[[Routed], np.ndarray]"
 @dataclass(frozen=True)
 class Routing:
     """skew: of a power law that experts are drawn from, None: even. seed: of the draws. places: ranks, or groups of
-    ranks, with whole experts. redundant: slots of each place beyond those that hold every expert once. block: of
+    ranks, with whole routed experts. redundant: slots of each place beyond those that hold every expert once. block: of
     experts, whose tokens draw for themselves. draw: how [source, expert] rows are drawn with a skew (None: as above).
+    shared: places behind them with the shared expert, which every token chooses: they get tokens evenly.
     """
 
     skew: float | None
@@ -38,6 +40,7 @@ class Routing:
     redundant: int = 0
     block: int = 0
     draw: Draw | None = None
+    shared: int = 0
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -84,24 +87,32 @@ class Routed:
     @cached_property
     def rows(self) -> tuple[tuple[int, ...], ...]:
         """Rows for every expert slot of every place."""
-        arriving = tuple(self.counts.sum(axis=0).tolist())
-        if not self.routing.redundant:
-            return tuple(blocks_of(arriving, self.routing.places))
-        return tuple(_placement(self.experts, self.routing, self.layer).rows(arriving))
+        arriving, shared = tuple(self.counts.sum(axis=0).tolist()), self.routing.shared
+        behind = ((-(-sum(self.tokens) // shared),),) * shared if shared else ()
+        if self._in_order:
+            return (*blocks_of(arriving, self.routing.places), *behind)
+        return (*_placement(self.experts, self.routing, self.layer).rows(arriving), *behind)
+
+    @property
+    def _in_order(self) -> bool:
+        """Whether every expert lies on one place, as many on each."""
+        return not self.routing.redundant and not self.experts.routed % self.routing.places
 
     def sizes(self, row_bytes: float) -> SizeTable:
         """Bytes that every source sends to every place."""
+        places, shared = self.routing.places, self.routing.shared
+        behind = tuple((round(own * row_bytes / shared),) * shared if shared else () for own in self.tokens)
         if self.routing.skew is None:
-            return tuple((-(-own * self.experts.per_token // self.routing.places) * round(row_bytes),) *
-                         self.routing.places for own in self.tokens)  # fmt: skip
+            return tuple((-(-own * self.experts.per_token // places) * round(row_bytes),) * places + more
+                         for own, more in zip(self.tokens, behind, strict=True))  # fmt: skip
         table = np.rint(self.counts @ self._shares * row_bytes).astype(int)
-        return tuple(map(tuple, table.tolist()))
+        return tuple((*row, *more) for row, more in zip(table.tolist(), behind, strict=True))
 
     @cached_property
     def _shares(self) -> np.ndarray:
         """[expert, place]: how much of an expert's rows goes to a place."""
         shares = np.zeros((self.experts.routed, self.routing.places))
-        if self.routing.redundant:
+        if not self._in_order:
             placement = _placement(self.experts, self.routing, self.layer)
             for place, slots in enumerate(placement.slots):
                 for expert in slots:
@@ -117,6 +128,38 @@ def routed(experts: Experts, tokens: tuple[int, ...], routing: Routing, layer: i
     """The same object for all who take part in one exchange."""
     return Routed(experts, tokens, routing, layer if routing.skew is not None else 0,
                   number if routing.skew is not None else 0)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Together:
+    """The tokens of all sources, routed by one draw of what arrives in all; every source sends an equal share of it.
+
+    A draw per source adds up to the same; this is as many times quicker as there are sources.
+    """
+
+    load: ExpertLoad
+    tokens: tuple[int, ...]
+    layer: int
+    number: int
+    block: int = 0
+
+    @property
+    def even(self) -> bool:
+        """Whether all places get the same rows, and all sources send the same."""
+        return self.load.skew is None and len(set(self.tokens)) == 1
+
+    @cached_property
+    def rows(self) -> tuple[tuple[int, ...], ...]:
+        """Rows for every expert slot of every place."""
+        return self.load.rows(sum(self.tokens), self.layer, self.number, self.block)
+
+    def sizes(self, row_bytes: float) -> SizeTable:
+        """Bytes that every source sends to every place."""
+        sources = len(self.tokens)
+        return (tuple(sum(rows) // sources * round(row_bytes) for rows in self.rows),) * sources
+
+
+together = lru_cache(maxsize=1024)(Together)  # the same object for all who take part in one exchange
 
 
 @lru_cache(maxsize=256)

@@ -97,12 +97,6 @@ class ModelShapes:
             return self.mla_parameters
         return self.hidden * (self.heads * self.qk_dim + self.kv_values) + self.o_proj_parameters
 
-    def check_drafts(self, draft_tokens: int) -> None:
-        """InputError where tokens are drafted without an MTP layer."""
-        if draft_tokens and not self.mtp_layers:
-            raise InputError(f"batch.draft_tokens is {draft_tokens}, but {self.name} has no MTP layer to draft with: "
-                             "it must be 0")
-
     @property
     def expert_parameters(self) -> int:
         """Of one expert, routed or shared: gate, up and down projections."""

@@ -176,9 +176,13 @@ class CannPrefill:
         """Logits of normed rows for 1/shards of the vocabulary, BF16."""
         return _busy([("head.logits", ops.gemm(rows, -(-model.vocabulary // shards), model.hidden, "bf16"))])
 
-    def sample(self, model: Model, rows: int) -> Kernels:
-        """A token out of each row of logits."""
-        return _busy([("head.sample", ops.passes(4.0 * rows * model.vocabulary, 8.0 * rows))])
+    def best(self, model: Model, rows: int, shards: int) -> Kernels:
+        """Nothing: all logits are gathered."""
+        return []
+
+    def sample(self, model: Model, rows: int, candidates: int) -> Kernels:
+        """A token of each row out of so many logits of all rows."""
+        return _busy([("head.sample", ops.passes(4.0 * candidates, 8.0 * rows))])
 
     def project(self, model: Model, tokens: int) -> Kernels:
         """Into a draft layer: norms of the hidden state and of the sampled token's embedding, one product of both."""

@@ -212,9 +212,13 @@ class GpuStack:
         columns = -(-model.vocabulary // shards)
         return self.in_l2(self.linear("head.logits", rows, columns, model.hidden, model.precision.head))
 
-    def sample(self, model: Model, rows: int) -> Kernels:
-        """A token out of each row of logits."""
-        return self.in_l2([("head.sample", ops.passes(self.logit_bytes * rows * model.vocabulary, 8.0 * rows))])
+    def best(self, model: Model, rows: int, shards: int) -> Kernels:
+        """Nothing: all logits are gathered."""
+        return []
+
+    def sample(self, model: Model, rows: int, candidates: int) -> Kernels:
+        """A token of each row out of so many logits of all rows."""
+        return self.in_l2([("head.sample", ops.passes(self.logit_bytes * candidates, 8.0 * rows))])
 
     def project(self, model: Model, tokens: int) -> Kernels:
         """Into a draft layer: norms of the hidden state and of the sampled token's embedding, one product of both."""

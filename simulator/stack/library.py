@@ -7,7 +7,7 @@ Products quantise their own input, attention writes the cache, and routed expert
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulator.model import library_kernels as library
 from simulator.model import ops
@@ -20,7 +20,13 @@ EXPERTS = ("experts.sort", "experts.gate_up", "experts.silu", "experts.down", "e
 
 @dataclass(frozen=True)
 class LibraryStack(GpuStack):
-    """A stack whose products, attention and experts are operators that were measured as a whole."""
+    """A stack whose products, attention and experts are operators that were measured as a whole.
+
+    scaled: data types in which the kernel before a product writes its result quantised, so that the product is of a
+    family without that (gemm_fp8_scaled).
+    """
+
+    scaled: tuple[str, ...] = ()
 
     def _grouped(self, model: Model, a: Grouped, batch: MicroBatch, tp: int, cp: int) -> Kernels:
         heads, kv_heads, kv = a.heads // tp, max(a.kv_heads // tp, 1), model.precision.kv
@@ -68,4 +74,5 @@ class LibraryStack(GpuStack):
 
     def linear(self, name: str, tokens: int, n: int, k: int, dtype: str) -> Kernels:
         """A linear layer, [tokens, k] x [k, n], with the quantisation of its input."""
-        return [(name, library.linear(tokens, n, k, dtype))]
+        work = library.linear(tokens, n, k, dtype)
+        return [(name, replace(work, family=f"{work.family}_scaled") if dtype in self.scaled else work)]

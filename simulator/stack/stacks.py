@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -10,7 +11,7 @@ from simulator.die.kernels import Work
 from simulator.errors import InputError
 from simulator.model.micro_batch import MicroBatch
 from simulator.model.transformer import Attention, Dense, Experts, Latent, Model
-from simulator.stack import cann, pplx, sglang, sglang_2025, trtllm, vllm
+from simulator.stack import cann, cann_decode, pplx, sglang, sglang_2025, trtllm, trtllm_min_latency, vllm
 
 Kernels = list[tuple[str, Work]]
 
@@ -23,9 +24,10 @@ class Stack(Protocol):
     wire_bytes: of a value that is gathered or dispatched. scale_bytes: of a token's scale where it is dispatched by
     itself (0: with the token). packed: hidden states were quantised before they were gathered. by_row: every row that
     an expert gave comes back by itself, not in the sum of its token. norm_in_all_reduce: residual add and norm are part
-    of the AllReduce before them. fuses_shared: where every rank has a slice of every expert, the shared one is a choice
-    more of every token, and has no kernels of its own. engines, reducing_engines: what drives collectives, and
-    AllReduce, by preference; algorithm: of the first.
+    of the AllReduce before them. best: of a shard's logits, where these are gathered instead of all (none: all are);
+    candidates: what is sampled from, over all rows. fuses_shared: where every rank has a slice of every expert, the
+    shared one is a choice more of every token, and has no kernels of its own. engines, reducing_engines: what drives
+    collectives, and AllReduce, by preference; algorithm: of the first.
     """
 
     @property
@@ -62,7 +64,8 @@ class Stack(Protocol):
     ) -> Kernels: ...
     def finalize(self, model: Model, experts: Experts, tokens: int, by_row: bool) -> Kernels: ...
     def head(self, model: Model, rows: int, shards: int) -> Kernels: ...
-    def sample(self, model: Model, rows: int) -> Kernels: ...
+    def best(self, model: Model, rows: int, shards: int) -> Kernels: ...
+    def sample(self, model: Model, rows: int, candidates: int) -> Kernels: ...
     def project(self, model: Model, tokens: int) -> Kernels: ...
     def cores(self, count: int) -> dict[str, int]: ...
 
@@ -74,10 +77,25 @@ def _always(stack: Stack, model: Model, phase: str) -> Stack:
 
 STACKS: dict[str, Callable[[Model, str], Stack]] = {
     **{one.STACK.name: partial(_always, one.STACK) for one in (vllm, sglang, sglang_2025, trtllm, pplx)},
+    "trtllm_1_3": partial(_always, trtllm_min_latency.STACK),
+    "trtllm_2025": partial(_always, trtllm_min_latency.STACK),
+    "cann_decode": cann_decode.decoding,
     "cann_2025": cann.deployed,
     "cann_recipes": cann.recipes,
 }
 """By the beginning of a generation's name: what runs a model in a phase ("decode", "prefill", "mixed")."""
+
+
+def labelled(kernels: Kernels, layer: int) -> Kernels:
+    """These kernels, with the weights that they name as those of a layer."""
+    return [(name, _labelled(work, layer)) for name, work in kernels]
+
+
+def _labelled(work: Work, layer: int) -> Work:
+    if not work.weights and not work.parts:
+        return work
+    named = f"layer{layer}.{work.weights}" if work.weights else ""
+    return replace(work, weights=named, parts=tuple(_labelled(part, layer) for part in work.parts))
 
 
 def stack_of(generation: str, model: Model, phase: str) -> Stack:

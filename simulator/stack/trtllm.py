@@ -1,4 +1,5 @@
 """TensorRT-LLM (PyTorch backend): attention rotates and writes the cache itself; a norm is part of its AllReduce.
+Norm, SwiGLU and attention write what they give in the data type of the next product, with scales of the checkpoint.
 
 Source: NVIDIA/TensorRT-LLM, `_torch/models/modeling_llama.py` (AllReduceFusionOp.RESIDUAL_RMS_NORM), `_torch/
 attention_backend/trtllm.py` (rotation inside the attention operator).
@@ -6,4 +7,4 @@ attention_backend/trtllm.py` (rotation inside the attention operator).
 
 from simulator.stack.library import LibraryStack
 
-STACK = LibraryStack("trtllm", norm_in_all_reduce=True, rope=())
+STACK = LibraryStack("trtllm", norm_in_all_reduce=True, rope=(), scaled=("fp8", "nvfp4"))

@@ -232,8 +232,8 @@ def _precision(point: Mapping[str, Any]) -> str:
     What is published of a family is one word for all its matrices; its checkpoints may quantise fewer.
     """
     family = str(point.get("family", ""))
-    if family.startswith("gpt-oss"):
-        return ""
+    if family.startswith("gpt-oss"):  # on Blackwell with activations in FP8: vLLM's and TensorRT-LLM's recipes for it
+        return "experts=mxfp4_fp8" if str(point.get("gpu_key")) in ("B200", "GB200") else ""
     word = str(point.get("gemm_quant") or point.get("quantisation") or "")
     if (family, word) in CHECKPOINTS:
         return CHECKPOINTS[family, word]

@@ -118,6 +118,13 @@ def test_what_is_wrong_is_one_message(braid: Braid, folder: Path, more: tuple[st
     assert named in done.err
 
 
+def test_a_table_with_other_columns(braid: Braid, folder: Path) -> None:
+    put(folder, "moe", "moe_perf", {"latency": [1.0], "moe_dtype": ["bfloat16"]})
+    done = braid("calibrate", "kernels", folder, "--chip", CHIP, "--framework", "vllm")
+    assert done.code == 2
+    assert "the table of grouped_gemm_bf16 has no column 'hidden_size'" in done.err
+
+
 def test_a_table_launched_by_the_host_takes_another_frameworks_numbers(folder: Path) -> None:
     path = folder / "aiconfigurator" / "systems" / CHIP / "gemm" / "vllm" / "1.0" / "gemm_perf.parquet"
     table = parquet.read_table(path).to_pydict()

@@ -17,7 +17,7 @@ def test_what_is_beyond_the_table_is_said() -> None:
 
 
 def test_attention_by_its_longest_request() -> None:
-    covers = "sequences 1..256, queries 1..1, keys 2..131072, heads 1..96, kv_heads 1..8, sharing 2..16, head_dim 64..256"
+    covers = "sequences 1..256, queries 1..1, keys 2..131072, heads 1..96, kv_heads 1..8, sharing 2..16"
     family = kernel(SPLIT, "split_attention").model_copy(update={"covers": covers})
     assert outside(lib.generation_attention(((1, 4096), (1, 131072)), 32, 8, 128), family) is None
     assert outside(lib.generation_attention(((1, 8), (2, 200_000)), 32, 8, 128), family) == (

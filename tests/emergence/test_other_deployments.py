@@ -196,13 +196,27 @@ def test_the_rate_of_pages_does_not_depend_on_how_many_there_are() -> None:
         assert few[name] == pytest.approx(many[name], rel=0.03)
 
 
-@pytest.mark.parametrize(("name", "changes"), [
-    ("pplx_kv:long_prompt", {}), (A2, {"batch__draft_tokens": "0"}), (CM384, {"batch__draft_tokens": "0"}),
-])
-def test_programs_for_latent_attention_refuse_another(name: str, changes: dict[str, str]) -> None:
-    """Without drafts, which that model cannot make: this would be refused first."""
+def test_programs_for_latent_attention_refuse_another() -> None:
     with pytest.raises(InputError, match="qwen3_235b has grouped-query attention"):
-        run(name, model="qwen3_235b", **changes)
+        run("pplx_kv:long_prompt", model="qwen3_235b")
+
+
+@pytest.mark.parametrize("name", [A2, CM384])
+def test_decode_on_ascend_takes_grouped_queries_and_refuses_what_has_no_experts(name: str) -> None:
+    few = {"batch__draft_tokens": "0", "batch__per_card": "8"}
+    columns = run(name, model="qwen3_235b", **FEW, **few).columns
+    assert "attention.norm_rope_cache" in set(columns["name"])
+    with pytest.raises(InputError, match=r"llama_3_1_70b has no experts.*transformer:decode"):
+        run(name, model="llama_3_1_70b", **few)
+
+
+@pytest.mark.parametrize("name", ["a2_prefill:convert", "a2_prefill:micro_batch", "a3_prefill:microbatch",
+                                  "a3_prefill:sp_tp_sp"])  # fmt: skip
+def test_published_prefill_runs_models_that_its_source_does_not_have(name: str) -> None:
+    """Grouped-query attention has no latents to gather: hidden states are."""
+    columns = run(name, **FEW, model="qwen3_235b").columns
+    assert not any(str(task).startswith(("attention.gather_", "dense.", "shared.")) for task in set(columns["name"]))
+    assert ("attention.gather" in set(columns["name"])) == (name in ("a2_prefill:convert", "a3_prefill:sp_tp_sp"))
 
 
 def test_requests_of_a_card_are_shared_by_its_dies() -> None:

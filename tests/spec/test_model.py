@@ -57,7 +57,7 @@ def test_what_an_override_of_other_shapes_refuses(name: str, changes: dict[str, 
     ("qwen3_8b", "qk_norm = {", "q_lora = {", "shapes.q_lora: got 1: given with latent attention only"),
     ("deepseek_v2", "q_lora = {", "window = {", "shapes.window: got 1536: given with grouped-query attention only"),
     ("deepseek_r1", 'attention = "fp8_block"', 'attention = "fp6"',
-     "precision.attention: got 'fp6': must be one of bf16"),
+     "precision.attention: got 'fp6': must be one of fp32"),
 ])
 def test_numbers_that_do_not_fit_together(name: str, was: str, now: str, says: str, tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"

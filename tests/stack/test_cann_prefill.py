@@ -184,7 +184,7 @@ def test_vocabulary_shards_cover_the_vocabulary() -> None:
 
 
 @pytest.mark.parametrize(("machine", "generation"), [("atlas_a2", "cann_2025"), ("atlas_a3", "cann_recipes_2025")])
-@pytest.mark.parametrize("model", [R1, QWEN, LLAMA], ids=lambda model: model.name)
+@pytest.mark.parametrize("model", [R1, QWEN, LLAMA, load_transformer("qwen3_30b_a3b")], ids=lambda model: model.name)
 def test_every_kernel_exists_and_has_something_to_do(model: Model, machine: str, generation: str) -> None:
     families = load_machine(machine).kernels[generation]
     kernels = every_kernel(model, BATCH)

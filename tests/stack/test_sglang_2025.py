@@ -86,5 +86,5 @@ def test_quantising_reads_bf16_and_writes_fp8_with_a_scale_per_block() -> None:
 
 
 def test_the_most_specific_name_of_a_stack_wins() -> None:
-    assert stack_of("sglang_2025") is STACK
-    assert stack_of("sglang_0_5").name == "sglang"
+    assert stack_of("sglang_2025", R1, "decode") is STACK
+    assert stack_of("sglang_0_5", R1, "decode").name == "sglang"

@@ -14,7 +14,7 @@ from simulator.study.simulate import simulate
 from tests.conftest import Outcome
 
 ALL = [load_scenario(name) for name, _ in scenario_names()]
-BY_WORKLOAD = {(one.workload.measures, one.workload.readings): one for one in reversed(ALL)}
+BY_WORKLOAD = {(one.workload.measures, one.workload.readings): one for one in sorted(ALL, key=lambda one: -one.cards)}
 FEW_LAYERS = {"model.shapes.layers": "5"}
 
 

@@ -6,7 +6,7 @@ Every rank computes its experts (or its columns of them) on their rows of all to
 from __future__ import annotations
 
 from simulator.parallel.border import Form, cross
-from simulator.parallel.exchange.task import Exchange, ExpertTask
+from simulator.parallel.exchange.task import Exchange, ExpertTask, check_no_shared_places
 
 
 class AllGather(Exchange):
@@ -17,19 +17,32 @@ class AllGather(Exchange):
     by_row = False
 
     def __init__(self, task: ExpertTask) -> None:
+        check_no_shared_places(task, "all_gather")
         self._task = task
         self._group = task.npu.group("block")
         self._tokens = max(task.own) * self._group.size
 
     def dispatch(self) -> None:
         """Tokens and their scales, then the experts that they chose and their weights."""
-        task = self._task
-        row_bytes = task.model.hidden * task.stack.wire_bytes
-        cross(self._group, "dispatch.activations", "own", "all", self._tokens, row_bytes, task.engines)
-        scale_bytes = task.stack.scale_bytes
-        if scale_bytes:
-            cross(self._group, "dispatch.scales", "own", "all", self._tokens, scale_bytes, task.engines)
-        cross(self._group, "dispatch.choices", "own", "all", self._tokens, 8 * task.experts.per_token, task.engines)
+        self.activations()
+        if self._task.stack.scale_bytes:
+            self.scales()
+        self.choices()
+
+    def activations(self) -> None:
+        """Hidden states, as they are sent."""
+        self._gather("activations", self._task.model.hidden * self._task.stack.wire_bytes)
+
+    def scales(self) -> None:
+        """Those that they were quantised with."""
+        self._gather("scales", self._task.stack.scale_bytes)
+
+    def choices(self) -> None:
+        """The experts of each token and their weights."""
+        self._gather("choices", 8 * self._task.experts.per_token)
+
+    def _gather(self, what: str, row_bytes: float) -> None:
+        cross(self._group, f"dispatch.{what}", "own", "all", self._tokens, row_bytes, self._task.moving)
 
     def compute(self) -> None:
         """Local experts on their rows of all tokens."""
@@ -39,4 +52,4 @@ class AllGather(Exchange):
     def combine(self) -> None:
         """Sums of own tokens, BF16."""
         task = self._task
-        cross(self._group, "combine.sums", "partial", "own", self._tokens, 2.0 * task.model.hidden, task.engines)
+        cross(self._group, "combine.sums", "partial", "own", self._tokens, 2.0 * task.model.hidden, task.moving)

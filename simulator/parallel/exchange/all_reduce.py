@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from simulator.errors import InputError
 from simulator.parallel.border import Form
-from simulator.parallel.exchange.task import Exchange, ExpertTask
+from simulator.parallel.exchange.task import Exchange, ExpertTask, check_no_shared_places
 
 
 class AllReduce(Exchange):
@@ -23,6 +23,7 @@ class AllReduce(Exchange):
                              "all_to_all or put_collect bring them to their experts")
         if task.mesh.replicas > 1:
             raise InputError(f"exchange all_reduce: replicas={task.mesh.replicas} blocks would each give the whole sum")
+        check_no_shared_places(task, "all_reduce")
         self._task = task
 
     def dispatch(self) -> None:

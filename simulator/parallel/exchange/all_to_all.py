@@ -52,7 +52,7 @@ class AllToAll(Exchange):
 
     def _exchange(self, name: str, row_bytes: float, back: bool = False) -> None:
         sizes = self._routed.sizes(row_bytes)
-        if self._routed.even:
+        if self._routed.even and not self._task.mesh.shared_places:
             self._group.all_to_all(name, sizes[0][0], self._via)
             return
         table: Callable[[], SizeTable] = cache(lambda: tuple(zip(*sizes, strict=True)) if back else sizes)

@@ -12,9 +12,10 @@ from math import ceil, prod
 from typing import Any, NamedTuple
 
 from simulator import np
+from simulator.errors import InputError
 from simulator.model.transformer import Experts
 from simulator.parallel.exchange.task import ExpertTask
-from simulator.parallel.routed import Routed
+from simulator.parallel.routed import Routed, Together
 
 
 class Passed(NamedTuple):
@@ -47,12 +48,14 @@ class Copies:
     returning: float
 
 
-def copies_of(routed: Routed, task: ExpertTask, place: int, settings: Any) -> Copies:
+def copies_of(routed: Routed | Together, task: ExpertTask, place: int, settings: Any) -> Copies:
     """Those of the rank at a place; settings: `chunk_tokens` and `nodes_per_token`."""
     node, places = min(task.settings.node, task.mesh.block), task.mesh.block
     chunks = ceil(max(task.own) / settings.chunk_tokens)
     if routed.even:
         return even_copies(task.experts, task.own[0], places, node, place, chunks, settings.nodes_per_token)
+    if not isinstance(routed, Routed):
+        raise InputError(f"exchange {task.settings.name} needs the draw of every source, not one for all together")
     return _drawn(routed, task.own, node, place, chunks)
 
 

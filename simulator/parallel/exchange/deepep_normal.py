@@ -27,7 +27,7 @@ from simulator.parallel.border import Form
 from simulator.parallel.exchange.all_to_all import check_whole
 from simulator.parallel.exchange.copies import Copies, Passed, copies_of
 from simulator.parallel.exchange.rows import ROUTE_BYTES, SOURCE_BYTES, Block, phase
-from simulator.parallel.exchange.task import Exchange, ExpertTask
+from simulator.parallel.exchange.task import Exchange, ExpertTask, check_no_shared_places
 from simulator.program.rank import Event
 
 WRITE_TOKENS = 32  # of a write; those of a channel's chunk in DeepEP's configuration for 32 ranks (remembered)
@@ -78,6 +78,7 @@ class Normal(Exchange):
 
     def __init__(self, task: ExpertTask) -> None:
         check_whole(task, "deepep_normal")
+        check_no_shared_places(task, "deepep_normal")
         self._task, self._settings = task, task.settings.own or NormalSettings()
         self._routed = task.routed(task.own)
         self._place = task.npu.rank % task.mesh.block
@@ -108,9 +109,7 @@ class Normal(Exchange):
 
     def compute(self) -> None:
         """Local experts on the rows that came."""
-        task, rows = self._task, self._routed.rows[self._place]
-        for name, work in task.stack.experts(task.model, task.experts, 0, rows, 1):
-            task.npu.launch(work, name)
+        self._task.launch_experts_of(self._place, self._routed.rows)
 
     def combine(self) -> None:
         """Over NVLink to the GPU with the sender's number, summed chunk by chunk, over the wire, and summed again."""

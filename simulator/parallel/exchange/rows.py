@@ -179,9 +179,7 @@ class RowKernels(Exchange):
 
     def compute(self) -> None:
         """Local experts on the rows that came."""
-        task, rows = self._task, self._routed.rows[self._crossing.place]
-        for name, work in task.stack.experts(task.model, task.experts, 0, rows, 1):
-            task.npu.launch(work, name)
+        self._task.launch_experts_of(self._crossing.place, self._routed.rows)
 
     def combine(self) -> None:
         """Pack expert outputs per peer; peers in the node get theirs over NVLink."""
@@ -228,7 +226,8 @@ def crossing_of(task: ExpertTask, settings: Any) -> Crossing:
     name = task.npu.new_name(f"step {task.layer}{micro_batch}")
     slot_bytes = round(task.model.hidden * task.stack.wire_bytes) + SOURCE_BYTES
     return Crossing(name, task.layer, task.label, rank % places, rank // places * places, routed.sizes(1.0),
-                    task.own[rank % places], slot_bytes, 2 * task.model.hidden, min(task.settings.node, places), settings)
+                    task.own[rank % places], slot_bytes, 2 * task.model.hidden, min(task.settings.node, places),
+                    settings)
 
 
 def phase(read_bytes: float, write_bytes: float) -> Work:

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
+from simulator.errors import InputError
+from simulator.model.expert_load import ExpertLoad
 from simulator.model.transformer import Experts, Model
 from simulator.parallel.border import Engines, Form
-from simulator.parallel.mesh import Mesh, coordinates_of
-from simulator.parallel.routed import Draw, Routed, Routing, routed
+from simulator.parallel.mesh import Mesh, place_of
+from simulator.parallel.routed import Draw, Routed, Routing, Together, routed, together
 from simulator.program.rank import Rank
-from simulator.stack.stacks import Kernels, Stack
+from simulator.program.task import Collective
+from simulator.stack.stacks import Kernels, Stack, labelled
 
 
 @dataclass(frozen=True)
 class ExchangeSettings:
-    """name: of the way (`ways`). engine: what drives dispatch and combine (empty: as all collectives).
+    """name: of the way (`ways`). engine, algorithm: what drives dispatch and combine, and how it goes about it (empty:
+    as all collectives). combine_engine: of combine alone. slot_bytes: of a written row beside its values.
 
-    skew, seed, draw: of the routing (`routed.Routing`). host_reads: values that the host blocks for between counts and
-    tokens, as where split sizes are given to an eager All2All (0: sizes stay on the device). own: settings of this way
-    alone (None: its defaults). node: ranks that reach each other without network cards.
+    skew, seed, draw: of the routing (`routed.Routing`). together: rows are drawn for all sources at once
+    (`routed.Together`), and experts placed in order, or replicated and packed by their popularity. host_reads: values
+    that the host blocks for between counts and tokens, as where split sizes are given to an eager All2All (0: sizes
+    stay on the device). own: settings of this way alone (None: its defaults). node: ranks that reach each other without
+    network cards.
     """
 
     name: str
@@ -31,6 +38,10 @@ class ExchangeSettings:
     draw: Draw | None = None
     own: Any = None
     node: int = 1
+    algorithm: str = ""
+    combine_engine: str = ""
+    slot_bytes: float = 0.0
+    together: Literal["", "in_order", "eplb"] = ""
 
 
 @dataclass(frozen=True)
@@ -59,6 +70,12 @@ class ExpertTask:
         return self.settings.engine or self.engines.engine
 
     @property
+    def moving(self) -> Engines:
+        """The same with how it goes about it, for collectives of all tokens."""
+        how = self.settings.algorithm or self.engines.algorithm
+        return replace(self.engines, engine=self.via, algorithm=how)
+
+    @property
     def own(self) -> tuple[int, ...]:
         """Tokens that each rank of its block of experts holds of its group's: an equal share of them."""
         held = tuple(-(-tokens // self.mesh.tensor) for tokens in self.tokens for _ in range(self.mesh.tensor))
@@ -73,11 +90,35 @@ class ExpertTask:
         assert isinstance(block, int)
         return block
 
-    def routed(self, tokens: tuple[int, ...]) -> Routed:
+    @property
+    def copies(self) -> int:
+        """Ranks that a token goes to: those of its experts, and of the shared one where that has ranks of its own."""
+        return self.experts.per_token + bool(self.mesh.shared_places and self.experts.shared_intermediate)
+
+    def routed(self, tokens: tuple[int, ...]) -> Routed | Together:
         """The routing of so many tokens of every source."""
-        routing = Routing(self.settings.skew, self.settings.seed, self.mesh.ep, self.mesh.redundant, self._block,
-                          self.settings.draw)
+        mesh, how = self.mesh, self.settings
+        if how.together:
+            load = ExpertLoad(self.experts, mesh.routed_places, mesh.shared_places, how.together, how.skew, how.seed,
+                              mesh.redundant)  # fmt: skip
+            return together(load, tokens, *((self.layer, self.number, self._block) if how.skew is not None else (0, 0)))
+        routing = Routing(how.skew, how.seed, mesh.routed_places, mesh.redundant, self._block, how.draw,
+                          mesh.shared_places)  # fmt: skip
         return routed(self.experts, tokens, routing, self.layer, self.number)
+
+    @property
+    def of_shared(self) -> bool:
+        """Whether this rank is one of the shared expert's; asked only where there are such."""
+        return bool(self.mesh.shared_places and self.npu.coordinate("shared_place"))
+
+    def launch(self, uneven: bool, works_of: Callable[[int], Kernels | list[tuple[str, Collective]]]) -> None:
+        """Works of every place. uneven: they differ beyond what those of the shared expert have of their own."""
+        of_shared = self.of_shared
+        if uneven and not of_shared:
+            self.npu.launch_all_by_rank(lambda rank: works_of(place_of(self.mesh, rank)))
+            return
+        for name, work in works_of(self.mesh.routed_places if of_shared else 0):
+            self.npu.launch(work, name)
 
     def launch_experts(self, here: int, rows: tuple[tuple[int, ...], ...]) -> None:
         """The local experts of every place on its rows. here: tokens on a place, of which rows are made (0: rows came
@@ -88,17 +129,33 @@ class ExpertTask:
         @cache
         def kernels(place: int) -> Kernels:
             each = (*rows[place], *(here,) * copies)
-            return self.stack.experts(self.model, self.experts, here, each, shards)
+            return labelled(self.stack.experts(self.model, self.experts, here, each, shards), self.layer)
 
-        if self.settings.skew is None:  # as even as can be: all as the fullest
-            own = max(range(len(rows)), key=lambda place: sum(rows[place]))
+        if self.of_shared:
+            own = self.mesh.routed_places
+        elif self.settings.skew is None:  # as even as can be: all as the fullest
+            own = max(range(self.mesh.routed_places), key=lambda place: sum(rows[place]))
         elif len(set(rows)) > 1 and all(map(sum, rows)):
-            self.npu.launch_all_by_rank(lambda rank: kernels(coordinates_of(self.mesh, rank)["place"]))
+            self.npu.launch_all_by_rank(lambda rank: kernels(place_of(self.mesh, rank)))
             return
         else:
-            own = 0 if len(set(rows)) == 1 else coordinates_of(self.mesh, self.npu.rank)["place"]  # one without rows
+            own = 0 if len(set(rows)) == 1 else place_of(self.mesh, self.npu.rank)  # one without rows
         for name, work in kernels(own):
             self.npu.launch(work, name)
+
+    def launch_experts_of(self, place: int, rows: tuple[tuple[int, ...], ...]) -> None:
+        """The local experts of one place on rows that came by themselves, where every rank records for itself."""
+        kernels = self.stack.experts(self.model, self.experts, 0, rows[place], self.mesh.expert_tensor)
+        for name, work in labelled(kernels, self.layer):
+            self.npu.launch(work, name)
+
+
+def check_no_shared_places(task: ExpertTask, name: str) -> None:
+    """InputError where the shared expert has places of its own, which only rows reach."""
+    if task.mesh.shared_places:
+        raise InputError(f"exchange {name}: shared_places={task.mesh.shared_places}: only exchanges of rows "
+                         "(all_to_all, sorted_rows, put_collect, proxy, generic_proxy, deepep_ll) bring tokens to a "
+                         "shared expert on places of its own")  # fmt: skip
 
 
 def fused(stack: Stack, mesh: Mesh) -> bool:

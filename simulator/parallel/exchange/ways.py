@@ -7,26 +7,43 @@ from collections.abc import Callable
 from simulator.live.gpu_initiated import gpu_initiated
 from simulator.live.host import Host
 from simulator.live.thread import HostProcess
+from simulator.model.transformer import Experts
 from simulator.parallel.exchange.all_gather import AllGather
 from simulator.parallel.exchange.all_reduce import AllReduce
 from simulator.parallel.exchange.all_to_all import AllToAll
+from simulator.parallel.exchange.copies import even_copies
 from simulator.parallel.exchange.deepep_ll import LowLatency
 from simulator.parallel.exchange.deepep_normal import Normal
 from simulator.parallel.exchange.generic_proxy import GenericProxy, generic_proxies
-from simulator.parallel.exchange.proxy import Proxy, proxy
+from simulator.parallel.exchange.proxy import Proxy, ProxySettings, proxy
 from simulator.parallel.exchange.put_collect import PutCollect
+from simulator.parallel.exchange.rows import buffers
+from simulator.parallel.exchange.sorted_rows import SortedRows
 from simulator.parallel.exchange.task import Exchange, ExpertTask
+from simulator.parallel.ledger import Item
 
 EXCHANGES: dict[str, Callable[[ExpertTask], Exchange]] = {
     "all_reduce": AllReduce,
     "all_gather": AllGather,
     "all_to_all": AllToAll,
+    "sorted_rows": SortedRows,
     "put_collect": PutCollect,
     "proxy": Proxy,
     "generic_proxy": GenericProxy,
     "deepep_ll": LowLatency,
     "deepep_normal": Normal,
 }
+
+def buffers_of(name: str, experts: Experts, hidden: int, places: int, node: int, tokens: int) -> list[Item]:
+    """What a way with hosts or cards keeps in memory for so many tokens of each of the ranks of one block."""
+    if name not in HOSTS:
+        return []
+    if name != "deepep_normal":
+        return buffers(experts, hidden, places, tokens, ProxySettings().private_tokens if name == "proxy" else 0)
+    found = even_copies(experts, tokens, places, min(node, places), 0, 1, 0)
+    return [("send buffer", "communication", 2 * hidden * found.returning),
+            ("receive buffer", "communication", 2 * hidden * found.inside.leaving)]
+
 
 HOSTS: dict[str, Callable[[Host], HostProcess]] = {
     "proxy": proxy,

@@ -1,0 +1,90 @@
+"""What published decode systems on Ascend share: model, requests on ranks, the passes of an iteration.
+
+Attention is data parallel, one rank a group; experts lie on groups of `expert_parallel` ranks, of which there may be
+several. An iteration verifies the drafts of the one before, samples, and runs the MTP layer once per draft token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from simulator.errors import InputError
+from simulator.model.layout import cached_lengths, on_ranks
+from simulator.model.micro_batch import MicroBatch
+from simulator.model.transformer import Experts, Layer, Model
+from simulator.parallel.ledger import weights_of
+from simulator.parallel.mesh import Mesh
+from simulator.study.scenario import Case, MemoryItem, Requests, decode_measures
+
+
+class AscendKnobs(BaseModel):
+    """Kernels of attention, one switch each."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    fused_prolog: bool = Field(True, description="MLAProlog in one kernel")
+    attention: Literal["mla_attention", "mla_attention_mtp", "mla_attention_amla"] = Field(
+        "mla_attention_mtp", description="generation of the attention kernel"
+    )
+
+
+Served = Case[Requests, Any, Any]
+
+
+def passes(case: Served, model: Model) -> Iterator[tuple[range, Sequence[Layer], int]]:
+    """Numbers and layers of every pass of an iteration, and query tokens of a request: verification first; the first
+    pass of the MTP layer catches up with what was verified, later ones have one token each."""
+    count, queries = len(model.layers), case.batch.queries
+    yield range(count), model.layers, queries
+    for depth in range(case.batch.draft_tokens):
+        yield range(count + depth, count + depth + 1), model.drafts[:1], queries if depth == 0 else 1
+
+
+def check_drafts(case: Served) -> None:
+    """InputError where tokens are drafted without an MTP layer."""
+    if case.batch.draft_tokens and not case.model.drafts:
+        raise InputError(f"batch.draft_tokens is {case.batch.draft_tokens}, but {case.model.name} has no MTP layer to "
+                         "draft with: it must be 0")  # fmt: skip
+
+
+def experts_of(case: Served) -> Experts:
+    """Those of a layer; InputError where there are none."""
+    ffn = case.model.layers[-1].feed_forward
+    if not isinstance(ffn, Experts):
+        raise InputError(f"model {case.model.name} has no experts, and this program is for such: transformer:decode "
+                         "runs it on this machine, too")  # fmt: skip
+    return ffn
+
+
+def batches_of(lengths: Sequence[tuple[int, ...]], queries: int, number: int = 0) -> list[MicroBatch]:
+    """By rank: its requests with so many query tokens each, padded to the fullest rank's, as a captured graph does."""
+    padded = queries * max(map(len, lengths))
+    return [MicroBatch(number, tuple((queries, length) for length in held), padded=padded) for held in lengths]
+
+
+def lengths_of(case: Served, arrivals: int, requests: int) -> Sequence[tuple[int, ...]]:
+    """Cached tokens of every rank's requests, where so many arrive at each of `arrivals` places."""
+    batch = case.batch
+    drawn = arrivals, requests, batch.cached_tokens, batch.length_spread, case.seed
+    return _lengths(drawn, case.ranks, batch.placement == "length_aware")
+
+
+@lru_cache(maxsize=4)
+def _lengths(drawn: tuple, ranks: int, length_aware: bool) -> Sequence[tuple[int, ...]]:
+    return on_ranks(cached_lengths(*drawn), ranks, length_aware)
+
+
+def kept(model: Model, mesh: Mesh, cached_tokens: int) -> list[MemoryItem]:
+    """Weights of a rank with routed experts, and the cache in BF16."""
+    values = sum(layer.attention.cached_values for layer in (*model.layers, *model.drafts))
+    return [*weights_of(model, mesh, 0, drafts=True, absorbed=False),
+            ("latent cache, BF16, full outputs", "KV", 2 * cached_tokens * values)]
+
+
+def measures(case: Served, seconds: float) -> Mapping[str, float]:
+    """Iteration, TPOT, throughput per card."""
+    return decode_measures(case.batch, seconds)
