@@ -26,7 +26,7 @@ NEAREST = {
 }  # fmt: skip
 """What stands for a precision of weights where there are no kernels of it, the nearest first."""
 _EXPERTS = ("grouped_gemm_", "experts_")  # how families of routed experts begin
-_PROBE = {"routing.skew": "none", "knobs.layers": "1"}  # a layer of each kind has all families
+_PROBE = {"routing.skew": "none", "knobs.layers": "3"}  # some layers of each kind have all families
 MODULES = ("attention", "dense", "experts", "shared", "kv_b", "drafts")  # router and head stay as they are
 
 

@@ -2,7 +2,7 @@
 
 Every model is spread over 1, 2 and 8 cards, tensor parallel, and decodes 1 or 64 requests of 4096 cached tokens, or
 prefills a prompt of 4096, in the precision of its checkpoint or the nearest of which the machine has kernels. Models
-whose tokens draw their experts are simulated whole, the others by few of their layers, which comes to the same.
+whose tokens draw their experts are simulated whole, the others by some of their layers, which comes to the same.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ def _cell(cell: Cell, machine: MachineSpec, kernels: Kernels | None, why: str) -
             check(mesh, model)
         except InputError as error:
             return _with(cell, refused="mesh", reason=str(error))
-        few = {} if draws else {"knobs.layers": "1"}
-        result = simulate(scenario.replace(kernels.settings | few | {
+        some = {} if draws else {"knobs.layers": "3"}
+        result = simulate(scenario.replace(kernels.settings | some | {
             "batch.requests": str(load.requests), "batch.context": str(TOKENS)}), record=not draws)  # fmt: skip
         return _with(cell, ms=result.metrics[load.metric], outside=_outside(result, kernels.generation))
     except DoesNotFit as error:
