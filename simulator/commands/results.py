@@ -1,4 +1,4 @@
-"""`braid bench` and `braid validate`: tables that are kept under results/ when all of them is measured."""
+"""`braid bench`, `validate` and `steps`: tables that are kept under results/ when all of them is measured."""
 
 from __future__ import annotations
 
@@ -116,6 +116,39 @@ def _compare_points(path: Path, where: str, as_json: bool) -> None:
     print_table(("<metric", "<family", ">points", ">median error", ">median size", ">90% within"), shares)
     for reason, count, first in points.reasons(rows):
         click.echo(f"not simulated: {count} point{'s' * (count > 1)}, as {first}: {reason}")
+
+
+@click.command()
+@click.argument("patterns", nargs=-1, metavar="[PATTERN]...")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
+              help="Simulate N models at a time, each in a process of its own.")
+@options.as_json
+def steps(patterns: tuple[str, ...], jobs: int, as_json: bool) -> None:
+    """Simulate a step of every model on every machine, on 1, 2 and 8 cards; write results/steps.md.
+
+    Each PATTERN chooses models or machines by name or part of it, with * for any text.
+
+    Steps are those of `braid step`: decode of 1 and of 64 requests, and prefill of one prompt, of 4096 tokens each.
+    What does not fit or divide, or has no kernels on a machine, is refused with its reason; it is no failure. Where
+    kernels of a checkpoint's precision are missing, the nearest that the machine has stands for it, and is named.
+
+    \b
+    Examples:
+      # all of them; writes results/steps.md
+      braid steps --jobs 2
+      # some models, on all machines or on some; writes nothing
+      braid steps qwen3_32b
+      braid steps 'llama_3_1_*' dgx_h100 dgx_h200 --json
+    """
+    from simulator.commands.request import progress_bar
+    from simulator.study import steps as study
+    from simulator.study import steps_report
+
+    target = _target("steps.md", patterns[0] if patterns else None, as_json)
+    with progress_bar("models") as tell:
+        cells = study.steps(patterns, jobs, tell)
+    _write(target, lambda: steps_report.markdown(cells))
+    _show(cells, [cell.as_object() for cell in cells] if as_json else None, steps_report.print_cells, target)
 
 
 def _target(name: str, pattern: str | None, as_json: bool) -> Path | None:

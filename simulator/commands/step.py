@@ -48,10 +48,13 @@ def step(model: str, machine: str, mesh: str, stack: str, phase: str, settings: 
 
     \b
     Examples:
-      braid step --model llama_3_1_70b --machine dgx_h100 --batch 64 --context 4096
-      braid step --model config.json --machine dgx_h200 --mesh tp=8 --stack sglang --phase prefill --context 8192
-      # attention data parallel, experts spread, two micro-batches
-      braid step --model qwen3_235b --machine dgx_h200 --mesh dp=8,ep=8 --exchange all_to_all --schedule two_batches
+      braid step --model llama_3_1_70b --machine dgx_h100 --batch 64
+      # a model of your own
+      braid step --model config.json --machine dgx_h200 --phase prefill
+      # experts on as many places as ranks, tensor parallel attention
+      braid step --model gpt_oss_120b --machine dgx_h200 --mesh tp=8,ep=8
+      # two micro-batches, one's communication beside the other's work
+      braid step --model qwen3_32b --machine dgx_h200 --schedule two_batches
     """
     from simulator.commands.output import result_object, to_json, warn_unread, write_text
     from simulator.commands.request import simulate

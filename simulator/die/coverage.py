@@ -9,6 +9,7 @@ attention.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 from simulator.die.kernels import Work
 from simulator.spec.kernels import KernelSpec
@@ -29,6 +30,7 @@ _SIZES: dict[str, Callable[[Work], int]] = {
 }  # fmt: skip
 
 
+@cache
 def ranges(covers: str) -> dict[str, tuple[int, int]]:
     """"m 1..32768, n 128..65536" by size: least and most."""
     found = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from simulator.die.kernels import ELEMENT_BYTES, Work
+from simulator.errors import InputError
 
 
 def gemm(tokens: int, n: int, k: int, dtype: str = "int8", out: str = "bf16", weights: str = "") -> Work:
@@ -22,10 +23,17 @@ def grouped_gemm(rows: tuple[int, ...], n: int, k: int, dtype: str = "int8", out
     busy = tuple(count for count in rows if count)
     grouped = len(rows) > 1
     family = f"{'grouped_' if grouped else ''}gemm_{dtype}{'_int32' if out == 'int32' else ''}"
-    element = ELEMENT_BYTES[dtype]
+    element = _element_bytes(dtype)
     return Work(family, kind="grouped_gemm" if grouped else "gemm", dtype=dtype, out_dtype=out, rows=busy, n=n, k=k,
                 read_bytes=sum(busy) * k * element, write_bytes=sum(busy) * n * ELEMENT_BYTES[out],
                 weight_bytes=len(busy) * n * k * element, weights=weights)
+
+
+def _element_bytes(dtype: str) -> float:
+    """Of an operand; InputError for a precision that no kernel computes in."""
+    if dtype not in ELEMENT_BYTES:
+        raise InputError(f"precision {dtype}: the products of this stack take {', '.join(ELEMENT_BYTES)}")
+    return ELEMENT_BYTES[dtype]
 
 
 def flash_attention(sequences: tuple[tuple[int, int, bool], ...], heads: int, qk_dim: int, v_dim: int,

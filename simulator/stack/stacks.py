@@ -101,7 +101,12 @@ def _labelled(work: Work, layer: int) -> Work:
 def stack_of(generation: str, model: Model, phase: str) -> Stack:
     """The stack of a software generation, whose name begins with the stack's (the longest that does), as it runs a
     model in a phase; InputError says which there are, or why it cannot."""
-    found = [name for name in STACKS if generation == name or generation.startswith(f"{name}_")]
+    found = stacks_of(generation)
     if not found:
         raise InputError(f"kernels '{generation}': no stack of that name is known; there are {', '.join(STACKS)}")
     return STACKS[max(found, key=len)](model, phase)
+
+
+def stacks_of(generation: str) -> list[str]:
+    """The stacks whose names a software generation's begins with; none where it is of no stack of transformers."""
+    return [name for name in STACKS if generation == name or generation.startswith(f"{name}_")]

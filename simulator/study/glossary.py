@@ -23,7 +23,6 @@ OF_WORKLOADS = {"latency_ms": "all that is simulated, until its last task has en
                 "fitting_requests_unsharded": "requests that would fit if no weights were sharded",
                 "free_gib_per_card": "memory left beside all that a card holds",
                 "prefetch_stall_ms": "attention waits for gathered weights alone, per iteration",
-                "layers_simulated": "for all of the model; times of kinds and blocks are those of these alone",
                 "mfu": "useful FLOPs of products and attention, of the peak of their type",
                 "mbu": "bytes of weights, caches and activations, of the peak of HBM",
                 "layer_us": "one layer, from the end of the one before to its own",

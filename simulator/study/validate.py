@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
-from multiprocessing import active_children, get_context, parent_process
-from multiprocessing.connection import wait
 from statistics import median
-from threading import Thread
-from typing import TypeVar
 
 from simulator.errors import BraidError, InputError
 from simulator.observe.report import ExpectedRow
@@ -20,11 +12,9 @@ from simulator.observe.tables import Titled, console, markdown_table, plain_numb
 from simulator.paths import matches
 from simulator.study import library
 from simulator.study.expected import band_text, compared
+from simulator.study.processes import Tell, in_processes
 from simulator.study.simulate import simulate
 from simulator.study.sweep import StudyTable, run_study
-
-T = TypeVar("T")
-Tell = Callable[[float], None]  # the share done
 
 
 def validate(pattern: str | None = None, jobs: int = 1, tell: Tell | None = None) -> list[ExpectedRow]:
@@ -34,63 +24,11 @@ def validate(pattern: str | None = None, jobs: int = 1, tell: Tell | None = None
     jobs: processes. A scenario that fails gives rows that say why; the others still run.
     """
     names = [name for name, _ in library.scenario_names()]
-    rows = _in_processes(partial(_rows_of, pattern=pattern), names, jobs, tell)
+    rows = in_processes(partial(_rows_of, pattern=pattern), names, jobs, tell)
     chosen = [row for of_scenario in rows for row in of_scenario]
     if not chosen and pattern is not None:
         raise InputError(f"no scenario and no expected value matches '{pattern}'; scenarios are: {', '.join(names)}")
     return chosen
-
-
-def _in_processes(work: Callable[[str], T], names: list[str], jobs: int, tell: Tell | None) -> list[T]:
-    """`work` of every name, in order; in this process if jobs is 1."""
-    done: list[T] = []
-
-    def take(result: T) -> None:
-        done.append(result)
-        if tell is not None:
-            tell(len(done) / len(names))
-
-    if jobs == 1:
-        for name in names:
-            take(work(name))
-        return done
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_follow_the_parent) as pool:
-        with _ctrl_c_held_back():  # also from the processes that start here
-            futures = [pool.submit(work, name) for name in names]
-        try:
-            for future in futures:
-                take(future.result())
-        except KeyboardInterrupt:  # the pool then finds its processes gone and ends; cancelling would trip it
-            for child in active_children():
-                child.terminate()
-            raise
-    return done
-
-
-@contextmanager
-def _ctrl_c_held_back() -> Iterator[None]:
-    """SIGINT waits until the end of it; a process that starts meanwhile never gets it."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _follow_the_parent() -> None:
-    """Leaves Ctrl-C to the parent process, and ends this one when the parent has ended, in whatever way."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = parent_process()
-    assert parent is not None
-
-    def follow() -> None:
-        wait([parent.sentinel])
-        os._exit(1)
-
-    Thread(target=follow, daemon=True).start()
 
 
 def _rows_of(name: str, pattern: str | None) -> list[ExpectedRow]:
@@ -182,7 +120,7 @@ def print_rows(rows: Sequence[ExpectedRow]) -> None:
 def studies(jobs: int = 1, tell: Tell | None = None) -> list[StudyTable]:
     """The studies of the whole library, in its order; one that cannot run has no columns and its reason as a row."""
     names = [name for name, _ in library.scenario_names()]
-    return [study for found in _in_processes(_studies_of, names, jobs, tell) for study in found]
+    return [study for found in in_processes(_studies_of, names, jobs, tell) for study in found]
 
 
 def _studies_of(name: str) -> list[StudyTable]:

@@ -16,7 +16,8 @@ from tests.commands.processes import environment
 from tests.conftest import ROOT, Outcome
 
 Braid = Callable[..., Outcome]
-COMMANDS = ("list", "models", "show", "run", "compare", "view", "sweep", "ladder", "validate", "bench", "calibrate")
+COMMANDS = ("step", "list", "models", "machines", "show", "run", "compare", "view", "sweep", "ladder", "steps",
+            "validate", "bench", "calibrate")
 DP, MICROBATCH = "a3_prefill:dp", "a3_prefill:microbatch"
 SMALL = ("--set", "model.shapes.layers=5", "--set", "batch.requests=32")
 EXPECTED = {"id", "metric", "value", "simulated", "error", "role"}

@@ -1,0 +1,68 @@
+"""The same work on many names, in processes of their own; Ctrl-C ends them all, and so does the end of the parent."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import active_children, get_context, parent_process
+from multiprocessing.connection import wait
+from threading import Thread
+from typing import TypeVar
+
+T = TypeVar("T")
+Tell = Callable[[float], None]  # the share done
+
+
+def in_processes(work: Callable[[str], T], names: list[str], jobs: int, tell: Tell | None) -> list[T]:
+    """`work` of every name, in order; in this process if jobs is 1."""
+    done: list[T] = []
+
+    def take(result: T) -> None:
+        done.append(result)
+        if tell is not None:
+            tell(len(done) / len(names))
+
+    if jobs == 1:
+        for name in names:
+            take(work(name))
+        return done
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_follow_the_parent) as pool:
+        with _ctrl_c_held_back():  # also from the processes that start here
+            futures = [pool.submit(work, name) for name in names]
+        try:
+            for future in futures:
+                take(future.result())
+        except KeyboardInterrupt:  # the pool then finds its processes gone and ends; cancelling would trip it
+            for child in active_children():
+                child.terminate()
+            raise
+    return done
+
+
+@contextmanager
+def _ctrl_c_held_back() -> Iterator[None]:
+    """SIGINT waits until the end of it; a process that starts meanwhile never gets it."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _follow_the_parent() -> None:
+    """Leaves Ctrl-C to the parent process, and ends this one when the parent has ended, in whatever way."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    Thread(target=follow, daemon=True).start()

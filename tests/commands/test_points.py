@@ -1,0 +1,58 @@
+"""`braid validate --points` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Outcome
+
+Braid = Callable[..., Outcome]
+POINT = {"id": "a", "model": "llama_3_1_8b", "gpu_key": "H100", "n_gpus": 1, "fw_key": "vllm", "layout": {"tp": 1},
+         "isl": 128, "osl": 64, "concurrency": 2, "tpot_ms": {"mean": 6.0}, "ttft_ms": {"p50": 15.0}}  # fmt: skip
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Three points, of which one cannot be expressed."""
+    points = [POINT, POINT | {"id": "b", "concurrency": 4}, POINT | {"id": "c", "speculative": "mtp"}]
+    (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, points)))
+    return tmp_path / "mine.jsonl"
+
+
+def test_json_is_a_row_for_every_metric(braid: Braid, file: Path) -> None:
+    rows = braid("validate", "--points", file, "--json").json
+    assert [(row["id"], row["metric"]) for row in rows] == [(id_, metric) for id_ in "abc"
+                                                            for metric in ("tpot_ms", "ttft_ms")]
+    assert all(set(row) == {"id", "metric", "value", "simulated", "error"} for row in rows[:4])
+    assert all(row["error"] == pytest.approx(row["simulated"] / row["value"] - 1) for row in rows[:4])
+    assert {row["reason"] for row in rows[4:]} == {"speculative: mtp"}
+
+
+def test_errors_by_family_and_what_is_not_simulated(braid: Braid, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(file.parent)
+    done = braid("validate", "--points", file)
+    assert done.code == 0, done.err
+    assert "not simulated: 1 point, as c: speculative: mtp" in done.out
+    assert [line.split()[:3] for line in done.out.splitlines() if line.startswith(("tpot_ms", "ttft_ms"))] == [
+        ["tpot_ms", "all", "2"], ["tpot_ms", "llama_3_1_8b", "2"],
+        ["ttft_ms", "all", "2"], ["ttft_ms", "llama_3_1_8b", "2"]]
+    assert not (file.parent / "results").exists()
+
+
+def test_where_chooses_points(braid: Braid, file: Path) -> None:
+    rows = braid("validate", "--points", file, "--where", "concurrency=1..2,speculative=mtp", "--json").json
+    assert {row["id"] for row in rows} == {"c"}
+
+
+@pytest.mark.parametrize(("where", "said"), [
+    ("concurency=1", "--where concurency: no point of "),
+    ("concurrency", "--where concurrency: write FIELD=VALUE"),
+])  # fmt: skip
+def test_a_filter_that_is_wrong(braid: Braid, file: Path, where: str, said: str) -> None:
+    done = braid("validate", "--points", file, "--where", where)
+    assert done.is_one_clear_message(2), done
+    assert said in done.err
