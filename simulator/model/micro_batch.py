@@ -54,10 +54,16 @@ def parted(batch: MicroBatch, parts: int) -> tuple[MicroBatch, ...]:
         MicroBatch(number, decodes[number], prompts[number], ends[number], -(-batch.padded // parts))
         for number in range(parts)
     )
-    if (batch.decodes or batch.prompts) and not all(one.decodes or one.prompts for one in made):
+    idle = not (batch.decodes or batch.prompts)  # in this pass; it takes part with what pads it
+    if not idle and not all(one.decodes or one.prompts for one in made) and batch.padded < parts * _queries(batch):
         raise ValueError(f"{parts} micro-batches need {parts} requests on every data-parallel rank, or a prompt of "
                          f"{parts} tokens: there are {len(batch.decodes)} and {len(batch.prompts)}")
     return made
+
+
+def _queries(batch: MicroBatch) -> int:
+    """Of a request, where there is one."""
+    return batch.decodes[0][0] if batch.decodes else 1
 
 
 def _dealt(prompts: Sequence[tuple[int, int]], parts: int) -> list[tuple[tuple[int, int], ...]]:

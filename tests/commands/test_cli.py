@@ -403,4 +403,4 @@ def test_machines_are_listed_with_their_parts_and_parts_are_not(braid: Braid) ->
     assert (listed["dgx_h100"]["ranks"], listed["atlas_a3"]["extends"]) == (512, [])
     text = braid("machines").out
     assert len(text.splitlines()) == len(listed)
-    assert "(h20_node, ndr_400g, cx7_400g, gdr_proxy)" in text
+    assert "(h20_node, ndr_400g, cx7_400g, gdr_proxy, h100_sxm.vllm" in text

@@ -81,5 +81,5 @@ def test_what_cannot_be_is_refused() -> None:
         check(Mesh(dp=36, ep=36, shared_places=36), R1)
     with pytest.raises(InputError, match=r"qwen3_235b has no shared expert; leave shared_places out"):
         check(MESH, transformer_of(load_model("qwen3_235b")))
-    with pytest.raises(InputError, match=r"only all_to_all, sorted_rows and put_collect"):
+    with pytest.raises(InputError, match=r"only exchanges of rows \(all_to_all, sorted_rows, put_collect"):
         run(knobs__exchange="all_gather")

@@ -10,6 +10,7 @@ from simulator.spec.load import load_machine
 from tests.replay.small import run
 
 B200 = load_machine("dgx_b200")
+B200 = B200.model_copy(update={"kernels": {"trtllm_1_3": B200.kernels["trtllm_1_3"]}})
 VECTOR = B200.kernels["trtllm_1_3"]["vector"]
 US = 1e6
 

@@ -88,7 +88,7 @@ def test_whole_files_and_sizes_are_always_read() -> None:
 
 
 def test_a_number_that_another_one_follows_from_is_read() -> None:
-    older = {"machine.generations.trtllm_2025.latency_factor": "1.5", "model.shapes.layers": "3"}
+    older = {"machine.generations.trtllm_2025.latency_factor": "1.5", "model.shapes.layers": "4"}
     assert simulate(load_scenario("trt_min_latency:base").replace(older)).header["unread"] == []
 
 

@@ -15,7 +15,7 @@ from tests.law.timeline_laws import check_timeline
 BASE = {
     "machine": "h800_cx7", "model": "deepseek_r1", "kernels": "pplx_2025", "cards": "16",
     "layout.tp": "1", "layout.dp": "16", "layout.ep": "16", "model.shapes.layers": "4", "batch.requests": "32",
-    "machine.chip.hbm.capacity": "200 GB",
+    "machine.chip.hbm.capacity": "200 GB", "routing.skew": "none",
 }  # fmt: skip
 ROWS = sorted(HOSTS.keys() - {"deepep_normal"})
 DISPATCHED, COMBINED, ROUTES = 7168 + 224 + 16, 2 * 7168, 1024
