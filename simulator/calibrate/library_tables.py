@@ -22,6 +22,9 @@ Columns: TypeAlias = dict[str, Any]  # arrays of one length by name; `seconds` i
 LEAST_SIDE = 128
 MOST_SHARING = 16  # query heads of a key head; beyond, libraries fall back to kernels without tensor cores
 EVEN_TOKENS = 2  # tables of skewed routing: rows of so few tokens take as long as those of even routing
+BACKENDS = {("trtllm", "nvfp4"): "moe_torch_flow_min_latency"}
+"""Kernel source of routed experts where it is not the one with most rows: TensorRT-LLM's own kernels for Blackwell
+(backend TRTLLM), which its deployment guides set for tensor-parallel experts in NVFP4."""
 UNGATED = {(2688, 1856, 128, 6), (8192, 5120, 512, 22), (2048, 5120, 512, 22), (1024, 2688, 512, 22)}
 """Hidden size, intermediate size, experts, experts per token where experts have one product up (Nemotron)."""
 MODEL = ("hidden_size", "inter_size", "num_experts", "topk")
@@ -130,13 +133,15 @@ def attention(library: Library, phase: str, cache: str) -> Columns:
 
 
 def experts(library: Library, dtype: str) -> Columns:
-    """Routed experts of one data type on the fullest rank, by the source that serves most rows.
+    """Routed experts of one data type on the fullest rank, by the source that serves most rows, or that of BACKENDS.
 
     Others are kept for shapes that it does not have, of models that it serves. `local`: rows of every local expert;
     `up`: how many products lead up.
     """
     table = library.table("moe", "moe_perf")
-    chosen = _one_each(_usual_models(where(table, table["moe_dtype"] == dtype)))
+    kept = where(table, table["moe_dtype"] == dtype)
+    backend = kept["kernel_source"] == BACKENDS.get((library.framework, dtype), "")
+    chosen = _one_each(_usual_models(where(kept, backend) if backend.any() else kept))
     keys = ("num_tokens", "num_experts", "topk", "distribution", "moe_ep_size")
     shapes, place = np.unique(np.array([chosen[key].astype(str) for key in keys]), axis=1, return_inverse=True)
     local = [fullest(int(tokens), int(count), int(topk), str(kind), int(ranks))

@@ -122,7 +122,7 @@ def test_a_table_with_other_columns(braid: Braid, folder: Path) -> None:
     put(folder, "moe", "moe_perf", {"latency": [1.0], "moe_dtype": ["bfloat16"]})
     done = braid("calibrate", "kernels", folder, "--chip", CHIP, "--framework", "vllm")
     assert done.code == 2
-    assert "the table of grouped_gemm_bf16 has no column 'hidden_size'" in done.err
+    assert "the table of grouped_gemm_bf16 has no column 'kernel_source'" in done.err
 
 
 def test_a_table_launched_by_the_host_takes_another_frameworks_numbers(folder: Path) -> None:
