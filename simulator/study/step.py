@@ -11,9 +11,11 @@ from dataclasses import dataclass
 
 from simulator.die.memory import DoesNotFit, Ledger
 from simulator.errors import InputError
+from simulator.model.transformer import Model
 from simulator.paths import did_you_mean
 from simulator.spec.load import load_machine
 from simulator.spec.machine import MachineSpec
+from simulator.stack.stacks import stack_of
 from simulator.study import library
 from simulator.study.scenario import Scenario
 from simulator.study.simulate import Result, ledger_of
@@ -44,22 +46,33 @@ def step_of(words: StepWords) -> Scenario:
     if words.phase not in PHASES:
         raise InputError(f"--phase {words.phase}: one of {', '.join(PHASES)}{did_you_mean(words.phase, PHASES)}")
     machine = load_machine(words.machine)
-    changes = {"model": words.model, "machine": words.machine, "kernels": generation_of(machine, words.stack)}
-    named = library.load_scenario(f"transformer:{words.phase}").replace(changes | dict(words.settings))
+    given = {"model": words.model, "machine": words.machine} | dict(words.settings)
+    named = library.load_scenario(f"transformer:{words.phase}").replace(given)
+    named = named.replace({"kernels": generation_of(machine, words.stack, named.transformer(), words.phase)})
     return _on_mesh(named, machine, words.mesh) if words.mesh else _smallest(named, machine)
 
 
-def generation_of(machine: MachineSpec, stack: str) -> str:
-    """The kernel generation of a stack on this machine: by its name or how it begins; the first one for "".
+def generation_of(machine: MachineSpec, stack: str, model: Model, phase: str) -> str:
+    """The kernel generation of a stack on this machine, by its name or how it begins (any for ""): the first one that
+    runs this model in this phase.
 
-    InputError says which stacks the machine has kernels for.
+    InputError says which stacks the machine has kernels for, or why none of them runs it.
     """
     there = [*machine.kernels, *machine.generations]
     found = [one for one in there if one == stack] or [one for one in there if one.startswith(stack)]
     if not found:
         raise InputError(f"--stack {stack}: {machine.name} has no kernels of it{did_you_mean(stack, there)}; "
                          f"it has {', '.join(there)}")
-    return found[0]
+    refused: InputError | None = None
+    for one in found:
+        try:
+            stack_of(one, model, phase)
+        except InputError as error:
+            refused = refused or error
+        else:
+            return one
+    assert refused is not None
+    raise refused
 
 
 def _on_mesh(scenario: Scenario, machine: MachineSpec, mesh: str) -> Scenario:

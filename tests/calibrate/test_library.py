@@ -150,7 +150,10 @@ def test_routing_of_the_tables() -> None:
     assert fullest(2, 128, 8, "power_law_1.2", 1).each.sum() == 16
 
 
-@pytest.mark.parametrize("name", [name for name in paths.names(PARTS) if name.endswith((".vllm", ".sglang", ".trtllm"))])
+LIBRARIES = [name for name in paths.names(PARTS) if name.endswith((".vllm", ".sglang", ".trtllm"))]
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
 def test_libraries_in_the_tree_are_whole(name: str) -> None:
     """A library part has only kernels, which its chip can run, and a table's range for each that was fitted."""
     chip, _, framework = name.partition(".")
