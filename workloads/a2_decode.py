@@ -22,7 +22,9 @@ from simulator.parallel.border import Engines
 from simulator.parallel.exchange.all_gather import AllGather
 from simulator.parallel.exchange.sorted_rows import SortedRows
 from simulator.parallel.exchange.task import ExchangeSettings
+from simulator.parallel.forward import Forward
 from simulator.parallel.mesh import Mesh
+from simulator.parallel.tokens import Tokens, tokens_of
 from simulator.program.rank import DEFAULT_STREAM, Event, Rank
 from simulator.stack.cann import quantised
 from simulator.stack.cann_decode import CannDecode
@@ -38,7 +40,6 @@ from workloads.ascend_decode import (
     measures,
     passes,
 )
-from workloads.forward import Forward, Tokens, tokens_of
 from workloads.prefetch import prefetching
 
 GATHER, SCALES, GATE, SHARED = "gather", "scales", "gate", "shared"

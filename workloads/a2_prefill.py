@@ -20,14 +20,15 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from simulator.model.layout import blocks
 from simulator.parallel.border import Engines
+from simulator.parallel.forward import Forward
 from simulator.parallel.mesh import Mesh
+from simulator.parallel.tokens import Tokens
 from simulator.program.rank import Rank
 from simulator.stack.cann import DEPLOYED
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem
 from workloads import cann_prefill as shared
 from workloads.cann_prefill import embed, head
-from workloads.forward import Forward, Tokens
 
 
 class Knobs(BaseModel):

@@ -18,14 +18,16 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from simulator.model.transformer import Experts, Latent
 from simulator.parallel.border import Engines
+from simulator.parallel.forward import Forward
 from simulator.parallel.mesh import Mesh
+from simulator.parallel.pieces import COMM
+from simulator.parallel.tokens import Tokens
 from simulator.program.rank import Event, Rank
 from simulator.stack.cann import RECIPES
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem
 from workloads import cann_prefill as shared
 from workloads.cann_prefill import embed, head
-from workloads.forward import COMM, Forward, Tokens
 
 
 class Knobs(BaseModel):

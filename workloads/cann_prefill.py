@@ -14,14 +14,15 @@ from simulator.model.micro_batch import MicroBatch
 from simulator.model.transformer import Experts
 from simulator.parallel.border import Engines, Form, cross
 from simulator.parallel.exchange.task import ExchangeSettings
+from simulator.parallel.forward import Forward
 from simulator.parallel.ledger import cache_bytes, weights_of
 from simulator.parallel.mesh import Mesh, coordinates_of, groups_of
+from simulator.parallel.tokens import Tokens
 from simulator.program.rank import Rank
 from simulator.stack.cann import quantised
 from simulator.stack.stacks import Stack
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Workload, prefill_measures
-from workloads.forward import Forward, Tokens
 
 Case = scenario.Case[scenario.Prompts, scenario.Layout, Any]
 

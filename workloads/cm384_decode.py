@@ -27,11 +27,14 @@ from simulator.model.transformer import Attention, Layer
 from simulator.parallel.border import Engines, cross
 from simulator.parallel.exchange.task import ExchangeSettings
 from simulator.parallel.exchange.ways import EXCHANGES
+from simulator.parallel.forward import Forward
 from simulator.parallel.mesh import Mesh, coordinates_of
+from simulator.parallel.tokens import Tokens, tokens_of
 from simulator.program.rank import Rank
 from simulator.stack.cann import quantised
 from simulator.stack.cann_decode import CannDecode
 from simulator.study import scenario
+from simulator.study.readings import span_us
 from simulator.study.scenario import Layout, MemoryItem, Workload
 from workloads.ascend_decode import (
     AscendKnobs,
@@ -43,8 +46,6 @@ from workloads.ascend_decode import (
     measures,
     passes,
 )
-from workloads.forward import Forward, Tokens, tokens_of
-from workloads.readings import span_us
 from workloads.schedules import one_stream, side_by_side
 
 ATTENTION, MOE = "attention", "moe"

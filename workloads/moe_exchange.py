@@ -30,9 +30,9 @@ from simulator.parallel.routed import Routed
 from simulator.program.rank import Rank
 from simulator.stack.pplx import STACK
 from simulator.study import scenario
+from simulator.study.readings import between_us, hops, span_us
 from simulator.study.scenario import MemoryItem, Part, Workload
 from workloads.faults import Fault, strike
-from workloads.readings import between_us, hops, span_us
 
 FP8 = 1.0 + 4.0 / 128  # bytes of an element with its share of a scale
 

@@ -20,13 +20,14 @@ from simulator.model.transformer import kv_bytes_per_token, matrices
 from simulator.parallel.border import Engines
 from simulator.parallel.exchange.rows import buffers
 from simulator.parallel.exchange.task import ExchangeSettings
+from simulator.parallel.forward import Forward
 from simulator.parallel.mesh import groups_of
 from simulator.parallel.routed import Routed
+from simulator.parallel.tokens import Tokens
 from simulator.program.rank import Rank
 from simulator.stack.pplx import STACK
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Part, Workload
-from workloads.forward import Forward, Tokens
 from workloads.moe_exchange import Knobs, drawn, experts_of, hosts, measures, mesh_of, nodes
 from workloads.schedules import hooks
 

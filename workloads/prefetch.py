@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from math import ceil
 
 from simulator.die.kernels import Work
+from simulator.parallel.forward import Forward
+from simulator.parallel.tokens import Tokens
 from simulator.stack.stacks import Kernels, labelled
-from workloads.forward import Forward, Tokens
 
 STREAM = "prefetch"
 PIECE_BYTES = 16e6  # what HBM brings in 10 us

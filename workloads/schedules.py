@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-Pass = Any  # workloads.transformer.Forward, which imports this
+Pass = Any  # simulator.parallel.forward.Forward, or what has its verbs
 Tokens = Any
 
 

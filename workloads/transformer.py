@@ -1,8 +1,8 @@
 """Any transformer on any mesh: prefill, decode, or both in one pass, of a model, a stack, a mesh and a schedule.
 
-`forward` has the pieces of a layer, `schedules` their order on streams; here is what stands around them: which tokens
-a rank works on, passes that follow each other (chunks of prompts, draft layers, stages of a pipeline), and what a
-scenario has to know (memory, groups, metrics).
+`simulator.parallel.forward` has the pieces of a layer, `schedules` their order on streams; here is what stands around
+them: which tokens a rank works on, passes that follow each other (chunks of prompts, draft layers, stages of a
+pipeline), and what a scenario has to know (memory, groups, metrics).
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from simulator.model.transformer import Dense, Experts, Layer, Model, with_preci
 from simulator.parallel.border import Engines, cross
 from simulator.parallel.exchange.task import ExchangeSettings
 from simulator.parallel.exchange.ways import HOSTS, buffers_of
+from simulator.parallel.forward import Forward
 from simulator.parallel.ledger import activation_bytes, cache_bytes, stages_of, weights_of
 from simulator.parallel.mesh import Mesh, check, coordinates_of, groups_of
+from simulator.parallel.tokens import Tokens, alike, tokens_of
 from simulator.program.rank import DEFAULT_STREAM, Rank
 from simulator.stack.stacks import Stack, stack_of
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Part, Workload
+from simulator.study.some_layers import left_seconds, stretches
 from simulator.units import PS_PER_S
-from workloads.forward import Forward, Tokens, alike, tokens_of
 from workloads.gathered_weights import GatheredWeights, Gathering
 from workloads.prefetch import prefetching
 from workloads.schedules import SCHEDULES
-from workloads.some_layers import left_seconds, stretches
 
 ROUNDS = 2  # of a pipeline that decodes: the first one fills it, the second is measured
 

@@ -1,0 +1,53 @@
+"""The tokens of a micro-batch on their way through the layers of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from simulator.model.micro_batch import MicroBatch, parted
+from simulator.model.transformer import Experts
+from simulator.parallel.border import Form
+from simulator.parallel.exchange.task import Exchange
+from simulator.program.rank import Event
+
+
+@dataclass
+class Tokens:
+    """What they are, how ranks hold them, and what they wait for.
+
+    of_groups: how many every data-parallel group has. batches: of every one of them, in order, where one recording
+    serves groups whose contexts differ. block: what gave their present values. form: how the tensor-parallel group
+    holds them. after: what the next piece waits for beside its own stream. normed: the norm before the next piece was
+    part of an AllReduce. computed: of routed and shared experts so many have been. exchange, experts, layer: of the
+    layer in which they were routed last.
+    """
+
+    batch: MicroBatch
+    of_groups: tuple[int, ...]
+    form: Form = "all"
+    after: Event | None = None
+    normed: bool = False
+    exchange: Exchange | None = None
+    experts: Experts | None = None
+    layer: int = -1
+    block: str = "embedding"
+    computed: int = 0
+    batches: tuple[MicroBatch, ...] = ()
+
+    @property
+    def routed(self) -> Exchange:
+        """The exchange of the layer in which they were routed last."""
+        assert self.exchange is not None, "a layer is routed first"
+        return self.exchange
+
+
+def tokens_of(groups: Sequence[MicroBatch], parts: int, own: int = 0) -> list[Tokens]:
+    """The micro-batches of one data-parallel group (`own`), with what all of them have."""
+    cut = list(zip(*(parted(one, parts) for one in groups), strict=True))
+    return [Tokens(each[own], tuple(one.tokens for one in each), batches=each if alike(each) else ()) for each in cut]
+
+
+def alike(groups: Sequence[MicroBatch]) -> bool:
+    """Whether layers differ in nothing but what attention meets, so that one recording of them serves all groups."""
+    return len({(one.tokens, bool(one.decodes), bool(one.prompts)) for one in groups}) == 1
