@@ -28,6 +28,28 @@ def one_stream(step: Pass, *batches: Tokens) -> None:
             step.feed_forward(a, layer)
 
 
+def shared_beside(step: Pass, *batches: Tokens) -> None:
+    """The shared expert in a stream of its own, beside router and routed experts (vLLM, SGLang, TensorRT-LLM).
+
+    compute  attend a | reduce a | norm a | choose a | dispatch a | experts a | combine a | ...
+    shared                                | shared a
+    """
+    for layer in step.layers():
+        for a in batches:
+            step.attend(a)
+            step.reduce(a)
+            if step.is_dense(layer):
+                step.feed_forward(a, layer)
+                continue
+            step.norm_experts(a)
+            step.shared_beside(a)
+            step.choose(a)
+            step.dispatch(a)
+            step.experts(a)
+            step.combine(a)
+            step.finalize(a)
+
+
 def single_batch(step: Pass, a: Tokens) -> None:
     """One batch whose shared expert runs under its dispatch (single-batch overlap, as SGLang's SBO).
 
@@ -121,6 +143,7 @@ class Schedule(NamedTuple):
 
 SCHEDULES = {
     "one_stream": Schedule(one_stream, 1),
+    "shared_beside": Schedule(shared_beside, 1),
     "single_batch": Schedule(single_batch, 1),
     "two_batches": Schedule(two_batches, 2),
     "hooks": Schedule(hooks, 2),

@@ -7,7 +7,8 @@ pipeline), and what a scenario has to know (memory, groups, metrics).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from math import inf
 from typing import Any, Literal
@@ -71,9 +72,9 @@ class Knobs(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schedule: Literal["one_stream", "single_batch", "two_batches", "hooks", "side_by_side"] = Field(
-        "one_stream", description="the order of pieces on streams (workloads/schedules.py)"
-    )
+    schedule: Literal[
+        "", "one_stream", "shared_beside", "single_batch", "two_batches", "hooks", "side_by_side"
+    ] = Field("", description="the order of pieces on streams (workloads/schedules.py; empty: as the stack does)")
     exchange: Literal[
         "all_reduce", "all_gather", "all_to_all", "sorted_rows", "put_collect", "proxy", "generic_proxy", "deepep_ll",
         "deepep_normal",
@@ -91,6 +92,9 @@ class Knobs(BaseModel):
     reducing_mb: float | None = Field(None, gt=0, description="largest buffer of `reducing_engine` (none: any)")
     exchange_engine: str = Field("", description="what drives dispatch and combine (empty: as the others)")
     graph: Literal["decode", "always", "never"] = Field("decode", description="phases that run as captured graphs")
+    norm_in_all_reduce: bool | None = Field(
+        None, description="a norm is part of the AllReduce before it (none: as the stack does)"
+    )
     programmatic_launch: bool = Field(False, description="a kernel's prologue runs beside its predecessor's end (PDL)")
     prefetch_mb: float = Field(0.0, ge=0, description="weights of the next layer's attention that are brought into L2")
     layers: int = Field(
@@ -105,7 +109,7 @@ class Knobs(BaseModel):
     @property
     def parts(self) -> int:
         """Micro-batches of the schedule."""
-        return SCHEDULES[self.schedule].micro_batches
+        return SCHEDULES[self.schedule or "one_stream"].micro_batches
 
     def model_of(self, model: Model) -> Model:
         """The model in the precision that is set; InputError names what is wrong."""
@@ -139,7 +143,24 @@ def partition(npu: Rank, case: Case) -> str:
 
 def stack_for(case: Case) -> Stack:
     """The stack of the generation, as it runs this model in this phase."""
-    return stack_of(case.kernels, case.knobs.model_of(case.model), case.batch.phase)
+    knobs = case.knobs
+    stack = stack_of(case.kernels, knobs.model_of(case.model), case.batch.phase, case.dtypes)
+    if knobs.norm_in_all_reduce in (None, stack.norm_in_all_reduce):
+        return stack
+    return replace(stack, norm_in_all_reduce=knobs.norm_in_all_reduce)  # type: ignore[type-var]
+
+
+def order_of(case: Case) -> Callable[..., None]:
+    """The schedule; where none is named, one stream, or with the shared expert beside it where the stack's captured
+    graphs do so."""
+    knobs, most = case.knobs, max(one.tokens for groups in batches_of(case) for one in groups)
+    beside = captured(case) and knobs.exchange == "all_reduce" and most <= stack_for(case).shared_beside
+    return SCHEDULES[knobs.schedule or ("shared_beside" if beside else "one_stream")].order
+
+
+def captured(case: Case) -> bool:
+    """Whether the step runs as captured graphs."""
+    return case.knobs.graph == "always" or (case.knobs.graph == "decode" and case.batch.phase == "decode")
 
 
 def engines_of(case: Case) -> Engines:
@@ -209,8 +230,8 @@ def _chunks(lengths: Sequence[int], prefix: int, budget: int) -> Iterator[MicroB
 
 def program(npu: Rank, case: Case) -> None:
     """Pass after pass, then drafts."""
-    knobs, batch = case.knobs, case.batch
-    npu.program.captured = knobs.graph == "always" or (knobs.graph == "decode" and batch.phase == "decode")
+    knobs = case.knobs
+    npu.program.captured = captured(case)
     npu.program.programmatic = knobs.programmatic_launch
     with npu.stream(partition(npu, case)):
         _passes(npu, case)
@@ -234,7 +255,7 @@ def _passes(npu: Rank, case: Case) -> None:
         step = forward(npu, case, numbers, [model.layers[number] for number in numbers], gathered)
         for one in tokens:
             step.embed(one)
-        SCHEDULES[knobs.schedule].order(step, *tokens)
+        order_of(case)(step, *tokens)
         for one in tokens:
             step.head(one)
         draft(npu, case, model, tokens, gathered)
@@ -266,7 +287,7 @@ def draft(npu: Rank, case: Case, model: Model, verified: Sequence[Tokens],
         with npu.scope(layer=number):
             for one in tokens:
                 step.project(one)
-        SCHEDULES[case.knobs.schedule].order(step, *tokens)
+        order_of(case)(step, *tokens)
         with npu.scope(layer=number):
             for one in tokens:
                 step.head(one)
@@ -320,7 +341,7 @@ def pipeline(npu: Rank, case: Case, model: Model, groups: Sequence[MicroBatch], 
                     _message(npu, case, "pipeline.sampled", pp - 1, _sampled_bytes(together), sends=False)
                 for one in together:
                     step.embed(one)
-            SCHEDULES[case.knobs.schedule].order(step, *together)
+            order_of(case)(step, *together)
             if stage < pp - 1:
                 for one in together:
                     step.finalize(one)

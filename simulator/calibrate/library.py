@@ -18,7 +18,8 @@ from simulator.spec.parts import PARTS, whole_tables
 from simulator.spec.typed_toml import validate
 
 FRAMEWORKS = ("trtllm", "vllm", "sglang")
-HOST_BOUND_S = 30e-6  # a table whose shortest kernels take longer was launched by the host, kernel by kernel
+HOST_BOUND_S = {"gemm_fp8_block": 10e-6}  # a table whose shortest kernels take longer was launched by the host,
+OTHERS_BOUND_S = 30e-6  # kernel by kernel; a product in blocks is two, others may search for scales before
 VECTOR_SHARE = 0.75  # of HBM, by copies
 Make = Callable[[], Family | None]
 
@@ -81,9 +82,12 @@ def written(library: Library, lines: list[Line]) -> str:
 def _vector(library: Library) -> Line:
     """Element-wise kernels are in no table: the smallest product says what a launch takes."""
     try:
-        shortest_s = float(np.quantile(products(library, "bfloat16")["seconds"], 0.01))
+        seconds = products(library, "bfloat16")["seconds"]
     except TableMissing as error:
         return Line("vector", why=f"left out: {error}")
+    if not len(seconds):
+        return Line("vector", why="left out: the table has no products in BF16")
+    shortest_s = float(np.quantile(seconds, 0.01))
     numbers = {"floor": shortest_s, "hbm_share": VECTOR_SHARE, "unoverlapped": 0.0}
     source = library.source("gemm", "gemm_perf")
     return Line("vector", why="assumed: the floor of the smallest product, and copies at 0.75 of HBM", table=Table(
@@ -95,7 +99,7 @@ def _line(library: Library, chip: ChipSpec, name: str, source: str, make: Make, 
         family = make()
         if family is None:
             return Line(name, why="left out: not in the table, or the chip has no such arithmetic")
-        if name.startswith("gemm_") and _shortest_s(family) > HOST_BOUND_S:
+        if name.startswith("gemm_") and _shortest_s(family) > HOST_BOUND_S.get(name, OTHERS_BOUND_S):
             return _borrowed(library, chip, name, family)
     except TableMissing as error:
         return Line(name, why=f"left out: {error}")
@@ -120,7 +124,7 @@ def _borrowed(library: Library, chip: ChipSpec, name: str, own: Family) -> Line:
     made = [(source, make()) for other in others if other.is_there() for same, source, make in families(other, chip)
             if same == name]  # fmt: skip
     usable = [(_shortest_s(family), source, family) for source, family in made
-              if family is not None and _shortest_s(family) <= HOST_BOUND_S]  # fmt: skip
+              if family is not None and _shortest_s(family) <= HOST_BOUND_S.get(name, OTHERS_BOUND_S)]  # fmt: skip
     if not usable:
         return Line(name, why=f"left out: launched by the host, {1e6 * _shortest_s(own):.0f} us each")
     _, source, family = min(usable, key=lambda one: one[0])

@@ -22,8 +22,6 @@ from simulator.spec.machine import ChipSpec
 ENGINE = "sm"
 PRODUCTS = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "sq": "int8", "int4_wo": "int4",
             "nvfp4": "nvfp4"}  # fmt: skip
-EXPERTS = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "int4_wo": "int4", "w4a16_mxfp4": "mxfp4",
-           "w4a8_mxfp4_mxfp8": "mxfp4_fp8", "nvfp4": "nvfp4"}  # fmt: skip
 CACHES = {"bfloat16": "bf16", "fp8": "fp8"}
 DECODE = 256  # tokens, requests: at most
 LATENT, LATENT_VALUES, HEAD_KEYS, HEAD_VALUES = 576, 512, 192, 128  # of DeepSeek's MLA
@@ -46,7 +44,7 @@ PROMPTS = {"floor": 1e-5, "tile_latency": 2e-6, "compute_share": 0.7, "hbm_share
 
 def families(library: Library, chip: ChipSpec) -> Iterator[tuple[str, str, Callable[[], Family | None]]]:
     """(name, source, what makes it) of every family that the chip could have; None: the table has no such rows."""
-    gemm, moe = library.source("gemm", "gemm_perf"), library.source("moe", "moe_perf")
+    gemm = library.source("gemm", "gemm_perf")
     peaks = chip.peak[ENGINE]
     for name, dtype in PRODUCTS.items():
         yield f"gemm_{dtype}", gemm, partial(_gemm, library, chip, name, QUANTISATIONS[dtype])
@@ -56,8 +54,8 @@ def families(library: Library, chip: ChipSpec) -> Iterator[tuple[str, str, Calla
             if dtype in peaks:
                 end = "" if dtype == "bf16" else f"_{dtype}"
                 yield f"{phase}_attention{end}", source, partial(_attention, library, chip, phase, name)
-    for name, dtype in EXPERTS.items():
-        yield f"grouped_gemm_{dtype}", moe, partial(_experts, library, chip, name, dtype)
+    for dtype in tables.EXPERTS:
+        yield f"grouped_gemm_{dtype}", tables.experts_source(library, dtype), partial(_experts, library, chip, dtype)
 
 
 def mla_families(library: Library, chip: ChipSpec) -> Iterator[tuple[str, str, Callable[[], Family | None]]]:
@@ -192,9 +190,9 @@ def _absorbed_s(chip: dict[str, float], columns: Columns, v: Numbers) -> Any:
     return laws.alone_s(tiled, cold + BF16 * groups * m * (n + k), chip, v)
 
 
-def _experts(library: Library, chip: ChipSpec, name: str, dtype: str) -> Family | None:
+def _experts(library: Library, chip: ChipSpec, dtype: str) -> Family | None:
     q = QUANTISATIONS[dtype]
-    columns = tables.experts(library, name)
+    columns = tables.experts(library, dtype)
     if not len(columns["seconds"]) or q.arithmetic not in chip.peak[ENGINE]:
         return None
     columns = {**columns, **_counted(columns["local"]), "tokens": columns["num_tokens"],

@@ -22,9 +22,19 @@ Columns: TypeAlias = dict[str, Any]  # arrays of one length by name; `seconds` i
 LEAST_SIDE = 128
 MOST_SHARING = 16  # query heads of a key head; beyond, libraries fall back to kernels without tensor cores
 EVEN_TOKENS = 2  # tables of skewed routing: rows of so few tokens take as long as those of even routing
-BACKENDS = {("trtllm", "nvfp4"): "moe_torch_flow_min_latency"}
-"""Kernel source of routed experts where it is not the one with most rows: TensorRT-LLM's own kernels for Blackwell
-(backend TRTLLM), which its deployment guides set for tensor-parallel experts in NVFP4."""
+EXPERTS = {"bf16": ("bfloat16",), "fp8": ("fp8",), "fp8_block": ("fp8_block",), "int4": ("int4_wo",),
+           "mxfp4": ("w4a16_mxfp4",), "mxfp4_marlin": ("w4a16_mxfp4", "int4_wo"), "mxfp4_fp8": ("w4a8_mxfp4_mxfp8",),
+           "nvfp4": ("nvfp4",)}  # fmt: skip
+"""A table's data types of routed experts by ours. Marlin's are one kernel for weights of four bits."""
+WHOLE = ("mxfp4_marlin",)
+"""Of which no rows of expert parallelism are kept: what Marlin needs for each expert goes by those of all ranks."""
+BACKENDS = {("trtllm", "nvfp4"): ("trtllm", "moe_torch_flow_min_latency"),
+            ("trtllm", "fp8_block"): ("vllm", "_flashinfer_trtllm_"),
+            ("vllm", "mxfp4_marlin"): ("vllm", "_marlin_")}  # fmt: skip
+"""Kernel source of routed experts where it is not the one with most rows, and the framework in whose table it is.
+TensorRT-LLM's own kernels for Blackwell (backend TRTLLM), which its deployment guides set for tensor-parallel experts;
+of those for blocks of FP8 its table has none, and vLLM's has, which calls the same ones. Marlin serves MXFP4 in vLLM
+where VLLM_MXFP4_USE_MARLIN is set."""
 UNGATED = {(2688, 1856, 128, 6), (8192, 5120, 512, 22), (2048, 5120, 512, 22), (1024, 2688, 512, 22)}
 """Hidden size, intermediate size, experts, experts per token where experts have one product up (Nemotron)."""
 MODEL = ("hidden_size", "inter_size", "num_experts", "topk")
@@ -57,7 +67,11 @@ class Library:
 
     def is_there(self) -> bool:
         """Whether the folder has any table of it."""
-        return any(self._there(kind) for kind in ("gemm", "attention", "moe"))
+        return any(self.has(kind) for kind in ("gemm", "attention", "moe"))
+
+    def has(self, kind: str) -> bool:
+        """Whether the folder has a table of this kind."""
+        return bool(self._there(kind))
 
     def _versions(self, kind: str) -> Path:
         return self.folder / "aiconfigurator" / "systems" / self.chip / kind / self.framework
@@ -133,15 +147,17 @@ def attention(library: Library, phase: str, cache: str) -> Columns:
 
 
 def experts(library: Library, dtype: str) -> Columns:
-    """Routed experts of one data type on the fullest rank, by the source that serves most rows, or that of BACKENDS.
+    """Routed experts of one data type, a key of EXPERTS, on the fullest rank, by the source that serves most rows, or
+    that of BACKENDS.
 
     Others are kept for shapes that it does not have, of models that it serves. `local`: rows of every local expert;
     `up`: how many products lead up.
     """
-    table = library.table("moe", "moe_perf")
-    kept = where(table, table["moe_dtype"] == dtype)
-    backend = kept["kernel_source"] == BACKENDS.get((library.framework, dtype), "")
-    chosen = _one_each(_usual_models(where(kept, backend) if backend.any() else kept))
+    kept = _of_backend(library, dtype)
+    if kept is None:
+        rows = _of_dtype(library, dtype)
+        kept = _usual_models(rows) if dtype not in WHOLE else where(rows, slice(0))
+    chosen = _one_each(kept)
     keys = ("num_tokens", "num_experts", "topk", "distribution", "moe_ep_size")
     shapes, place = np.unique(np.array([chosen[key].astype(str) for key in keys]), axis=1, return_inverse=True)
     local = [fullest(int(tokens), int(count), int(topk), str(kind), int(ranks))
@@ -151,6 +167,35 @@ def experts(library: Library, dtype: str) -> Columns:
              zip(*(chosen[key].tolist() for key in MODEL), strict=True)]
     return {**floats(chosen, *names), "local": np.array(local, dtype=object)[place.ravel()],
             "up": np.where(gated, 2.0, 1.0)}  # fmt: skip
+
+
+def experts_source(library: Library, dtype: str) -> str:
+    """The table in which `experts` finds them."""
+    of_backend = _of_backend(library, dtype) is not None
+    return (_with_backend(library, dtype)[0] if of_backend else library).source("moe", "moe_perf")
+
+
+def _with_backend(library: Library, dtype: str) -> tuple[Library, str]:
+    framework, source = BACKENDS.get((library.framework, dtype), (library.framework, ""))
+    return (library if framework == library.framework else Library(library.folder, library.chip, framework)), source
+
+
+def _of_backend(library: Library, dtype: str) -> Columns | None:
+    """Rows of the kernel source that BACKENDS names; None if it names none, or the table has no such rows."""
+    other, source = _with_backend(library, dtype)
+    if not source or not other.has("moe"):
+        return None
+    table = _of_dtype(other, dtype)
+    if not len(table["seconds"]):
+        return None
+    named = np.array([source in one for one in table["kernel_source"].tolist()])
+    kept = where(table, named & ((table["moe_ep_size"] == 1) | (dtype not in WHOLE)))
+    return kept if len(kept["seconds"]) else None
+
+
+def _of_dtype(library: Library, dtype: str) -> Columns:
+    table = library.table("moe", "moe_perf")
+    return where(table, np.isin(table["moe_dtype"].astype(str), EXPERTS[dtype]))
 
 
 def _usual_models(table: Columns) -> Columns:

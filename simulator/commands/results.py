@@ -62,7 +62,9 @@ def validate(ctx: click.Context, pattern: str | None, jobs: int, points: Path | 
     A point is a line {"id": "a", "model": "llama_3_1_70b", "gpu_key": "H200", "n_gpus": 8, "fw_key": "vllm",
     "layout": {"tp": 8, "pp": 1, "ep": 1}, "gemm_quant": "fp8", "isl": 1024, "osl": 1024, "concurrency": 16,
     "tpot_ms": {"mean": 9.8}, "ttft_ms": {"mean": 120}, "output_tok_s_per_gpu": 190}: a closed loop of so many
-    requests on n_gpus, means or p50 of what was measured, any of the three. `family` may stand for the model.
+    requests on n_gpus, means or p50 of what was measured, any of the three. `family` may stand for the model; how the
+    service was launched, where it matters, are "settings" as of `braid run transformer:decode`: {"knobs.precision":
+    "kv=fp8", "knobs.norm_in_all_reduce": false}.
 
     \b
     Examples:

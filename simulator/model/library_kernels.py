@@ -29,6 +29,7 @@ QUANTISATIONS = {
     "int8":      Quantisation("int8", 1.0, 1.0),                 # a scale for each row and each column
     "int4":      Quantisation("bf16", 2.0, 0.5 + 2 / 128),       # weights only, a BF16 scale for 128
     "mxfp4":     Quantisation("bf16", 2.0, 0.5 + 1 / 32),        # weights only, a scale of one byte for 32
+    "mxfp4_marlin": Quantisation("bf16", 2.0, 0.5 + 1 / 32),     # the same by kernels that unpack weights, as of INT4
     "mxfp4_fp8": Quantisation("fp8", 1.0 + 1 / 32, 0.5 + 1 / 32),
     "nvfp4":     Quantisation("nvfp4", 0.5 + 1 / 16, 0.5 + 1 / 16),
 }  # fmt: skip

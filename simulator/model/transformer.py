@@ -26,6 +26,7 @@ _BYTES = {
     "int8":      1.0,
     "int4":      0.5 + 2 / 128,          # a BF16 scale for each group of 128
     "mxfp4":     0.5 + 1 / 32,           # an E8M0 scale for each group of 32
+    "mxfp4_marlin": 0.5 + 1 / 32,        # the same weights, by Marlin kernels
     "mxfp4_fp8": 0.5 + 1 / 32,           # the same weights, with activations in FP8
     "nvfp4":     0.5 + 1 / 16,           # an E4M3 scale for each group of 16
 }  # fmt: skip
@@ -142,9 +143,9 @@ class Precision:
     """In what the weights of each module are stored and computed, and the cache (`kv`) is kept.
 
     fp32; bf16; fp8: per tensor; fp8_block: blocks of 128 x 128; int8: weights and activations; int4: weights alone;
-    mxfp4, mxfp4_fp8: with activations in BF16 or FP8; nvfp4. kv_b: the key/value up-projection of latent attention,
-    which quantised checkpoints may leave alone (none: as attention). drafts: all matrices of the MTP layers. Vectors
-    (norms, biases, sinks) are always BF16.
+    mxfp4, mxfp4_fp8: with activations in BF16 or FP8, mxfp4_marlin: in BF16, by Marlin kernels; nvfp4. kv_b: the
+    key/value up-projection of latent attention, which quantised checkpoints may leave alone (none: as attention).
+    drafts: all matrices of the MTP layers. Vectors (norms, biases, sinks) are always BF16.
     """
 
     attention: WeightDtype = "bf16"

@@ -16,6 +16,8 @@ from simulator.parallel.exchange.task import ExpertTask, fused
 from simulator.parallel.exchange.ways import EXCHANGES
 from simulator.parallel.tokens import Tokens
 
+SHARED = "shared"
+
 
 class Forward(AttentionPieces):
     """One pass of some micro-batches: attention, feed-forward, and what stands before and behind the layers."""
@@ -80,6 +82,10 @@ class Forward(AttentionPieces):
             tokens.form = form
             self._add(tokens)
 
+    def shared_beside(self, tokens: Tokens) -> None:
+        """The same in a stream of its own; what adds up both waits for it."""
+        tokens.beside = self.aside(SHARED, self.npu.record(), lambda: self.shared(tokens))
+
     def dispatch(self, tokens: Tokens) -> None:
         """Tokens to their experts."""
         with self._of(tokens):
@@ -97,6 +103,8 @@ class Forward(AttentionPieces):
         """Where sums are partial, the routed and the shared expert's are added once both are there."""
         tokens.computed += 1
         exchange = tokens.routed
+        if tokens.computed == 2:
+            self._wait_beside(tokens)
         if tokens.computed == 2 and exchange.gives == "partial":
             self.launch(self.stack.finalize(self.model, self._unfused(self._experts), tokens.batch.tokens,
                                             exchange.by_row))
@@ -123,6 +131,11 @@ class Forward(AttentionPieces):
             self.launch(self.stack.finalize(self.model, self._unfused(tokens.experts), self._held(tokens), by_row))
             self._reduce(tokens)
             tokens.exchange = None
+
+    def _wait_beside(self, tokens: Tokens) -> None:
+        if tokens.beside is not None:
+            self.npu.wait(tokens.beside)
+            tokens.beside = None
 
     def task(self, tokens: Tokens, experts: Experts, layer: int) -> ExpertTask:
         """What an exchange of these experts has to know."""

@@ -19,8 +19,8 @@ class Tokens:
     of_groups: how many every data-parallel group has. batches: of every one of them, in order, where one recording
     serves groups whose contexts differ. block: what gave their present values. form: how the tensor-parallel group
     holds them. after: what the next piece waits for beside its own stream. normed: the norm before the next piece was
-    part of an AllReduce. computed: of routed and shared experts so many have been. exchange, experts, layer: of the
-    layer in which they were routed last.
+    part of an AllReduce. computed: of routed and shared experts so many have been. beside: the end of the shared one
+    where it has a stream of its own. exchange, experts, layer: of the layer in which they were routed last.
     """
 
     batch: MicroBatch
@@ -33,6 +33,7 @@ class Tokens:
     layer: int = -1
     block: str = "embedding"
     computed: int = 0
+    beside: Event | None = None
     batches: tuple[MicroBatch, ...] = ()
 
     @property

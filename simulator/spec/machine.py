@@ -50,6 +50,11 @@ class ChipSpec(TomlTable):
     hbm: HbmSpec
     l2: L2Spec
 
+    @property
+    def dtypes(self) -> frozenset[str]:
+        """Data types that its cores multiply."""
+        return frozenset(dtype for peaks in self.peak.values() for dtype in peaks)
+
 
 class HostSpec(TomlTable):
     """The host thread of one rank: time per eager launch, per launch of a captured graph, and latency of reading a

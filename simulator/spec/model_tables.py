@@ -9,7 +9,7 @@ from simulator.spec.typed_toml import TomlTable, validate
 from simulator.units import Bytes, Count, PositiveCount
 
 WeightDtype: TypeAlias = Literal["fp32", "bf16", "fp8", "fp8_block", "int8", "int4", "mxfp4",
-                                 "mxfp4_fp8", "nvfp4"]
+                                 "mxfp4_marlin", "mxfp4_fp8", "nvfp4"]
 CacheDtype: TypeAlias = Literal["bf16", "fp8", "int8"]
 
 LATENT = ("kv_lora", "rope_dim", "nope_dim", "v_dim")

@@ -44,6 +44,7 @@ class CannDecode:
     scale_bytes: float = 4.0
     norm_in_all_reduce: bool = False
     fuses_shared: bool = False
+    shared_beside: int = 0
     engines: tuple[str, ...] = ("aiv_small", "sdma")
     reducing_engines: tuple[str, ...] = ()
     algorithm: str = "direct"

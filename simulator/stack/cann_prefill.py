@@ -42,6 +42,7 @@ class CannPrefill:
     scale_bytes: float = 4.0
     norm_in_all_reduce: bool = False
     fuses_shared: bool = False
+    shared_beside: int = 0
     engines: tuple[str, ...] = ("sdma", "aiv")
     reducing_engines: tuple[str, ...] = ()
     algorithm: str = "auto"

@@ -46,6 +46,7 @@ class GpuStack:
     query/key/value projection and attention, by name; none where attention rotates and writes the cache itself.
     quantises: a kernel of its own quantises the input of each FP8 product, per block of 128; else its family includes
     that. fuses_shared: where every rank has a slice of every expert, the shared one is a choice more of every token.
+    shared_beside: captured graphs of up to so many tokens run it beside router and routed experts.
     l2_bytes: activations of a kernel stay in L2 up to so many. logit_bytes: of a logit that is sampled from.
     """
 
@@ -60,6 +61,7 @@ class GpuStack:
     families: AttentionFamilies = LIBRARY
     quantises: bool = False
     fuses_shared: bool = False
+    shared_beside: int = 0
     l2_bytes: float = IN_L2_BYTES
     logit_bytes: float = 4.0
 

@@ -23,10 +23,11 @@ class LibraryStack(GpuStack):
     """A stack whose products, attention and experts are operators that were measured as a whole.
 
     scaled: data types in which the kernel before a product writes its result quantised, so that the product is of a
-    family without that (gemm_fp8_scaled).
+    family without that (gemm_fp8_scaled). attention_scales: so does attention.
     """
 
     scaled: tuple[str, ...] = ()
+    attention_scales: bool = True
 
     def _grouped(self, model: Model, a: Grouped, batch: MicroBatch, tp: int, cp: int) -> Kernels:
         heads, kv_heads, kv = a.heads // tp, max(a.kv_heads // tp, 1), model.precision.kv
@@ -65,14 +66,17 @@ class LibraryStack(GpuStack):
         return kernels
 
     def experts(self, model: Model, experts: Experts, tokens: int, rows: Sequence[int], shards: int) -> Kernels:
-        """As `GpuStack.experts`; the operator goes through the rows of all its tokens, wherever their experts lie."""
+        """As `GpuStack.experts`; the operator goes through the rows of all its tokens, wherever their experts lie, and
+        through those of a shared expert that is one of them."""
         if not sum(rows):
             return []
+        copies = max(tokens * experts.per_token, sum(rows))
         works = library.routed(tokens or sum(rows), tuple(rows), model.hidden, experts.intermediate // shards,
-                               model.precision.experts, copies=tokens * experts.per_token if tokens else None)
+                               model.precision.experts, copies=copies)
         return self.in_l2(list(zip(EXPERTS, works, strict=True)))
 
     def linear(self, name: str, tokens: int, n: int, k: int, dtype: str) -> Kernels:
         """A linear layer, [tokens, k] x [k, n], with the quantisation of its input."""
         work = library.linear(tokens, n, k, dtype)
-        return [(name, replace(work, family=f"{work.family}_scaled") if dtype in self.scaled else work)]
+        scaled = dtype in self.scaled and (self.attention_scales or name != "attention.o")
+        return [(name, replace(work, family=f"{work.family}_scaled") if scaled else work)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -26,8 +26,9 @@ class Stack(Protocol):
     an expert gave comes back by itself, not in the sum of its token. norm_in_all_reduce: residual add and norm are part
     of the AllReduce before them. best: of a shard's logits, where these are gathered instead of all (none: all are);
     candidates: what is sampled from, over all rows. fuses_shared: where every rank has a slice of every expert, the
-    shared one is a choice more of every token, and has no kernels of its own. engines, reducing_engines: what drives
-    collectives, and AllReduce, by preference; algorithm: of the first.
+    shared one is a choice more of every token, and has no kernels of its own. shared_beside: captured graphs of up to
+    so many tokens run it on a stream of its own beside router and routed experts. engines, reducing_engines: what
+    drives collectives, and AllReduce, by preference; algorithm: of the first.
     """
 
     @property
@@ -40,6 +41,8 @@ class Stack(Protocol):
     def norm_in_all_reduce(self) -> bool: ...
     @property
     def fuses_shared(self) -> bool: ...
+    @property
+    def shared_beside(self) -> int: ...
     @property
     def engines(self) -> tuple[str, ...]: ...
     @property
@@ -70,20 +73,27 @@ class Stack(Protocol):
     def cores(self, count: int) -> dict[str, int]: ...
 
 
-def _always(stack: Stack, model: Model, phase: str) -> Stack:
-    """The same for every model and phase."""
+def _always(stack: Stack, model: Model, phase: str, dtypes: Collection[str]) -> Stack:
+    """The same for every model, phase and chip."""
     return stack
 
 
-STACKS: dict[str, Callable[[Model, str], Stack]] = {
-    **{one.STACK.name: partial(_always, one.STACK) for one in (vllm, sglang, sglang_2025, trtllm, pplx)},
+def _on_any_chip(make: Callable[[Model, str], Stack], model: Model, phase: str, dtypes: Collection[str]) -> Stack:
+    return make(model, phase)
+
+
+STACKS: dict[str, Callable[[Model, str, Collection[str]], Stack]] = {
+    "vllm": vllm.on_chip,
+    "sglang": sglang.on_chip,
+    **{one.STACK.name: partial(_always, one.STACK) for one in (sglang_2025, trtllm, pplx)},
     "trtllm_1_3": partial(_always, trtllm_min_latency.STACK),
     "trtllm_2025": partial(_always, trtllm_min_latency.STACK),
-    "cann_decode": cann_decode.decoding,
-    "cann_2025": cann.deployed,
-    "cann_recipes": cann.recipes,
+    "cann_decode": partial(_on_any_chip, cann_decode.decoding),
+    "cann_2025": partial(_on_any_chip, cann.deployed),
+    "cann_recipes": partial(_on_any_chip, cann.recipes),
 }
-"""By the beginning of a generation's name: what runs a model in a phase ("decode", "prefill", "mixed")."""
+"""By the beginning of a generation's name: what runs a model in a phase ("decode", "prefill", "mixed") on a chip whose
+cores multiply these data types."""
 
 
 def labelled(kernels: Kernels, layer: int) -> Kernels:
@@ -98,13 +108,14 @@ def _labelled(work: Work, layer: int) -> Work:
     return replace(work, weights=named, parts=tuple(_labelled(part, layer) for part in work.parts))
 
 
-def stack_of(generation: str, model: Model, phase: str) -> Stack:
+def stack_of(generation: str, model: Model, phase: str, dtypes: Collection[str] = ()) -> Stack:
     """The stack of a software generation, whose name begins with the stack's (the longest that does), as it runs a
-    model in a phase; InputError says which there are, or why it cannot."""
+    model in a phase on a chip whose cores multiply these data types; InputError says which there are, or why it
+    cannot."""
     found = stacks_of(generation)
     if not found:
         raise InputError(f"kernels '{generation}': no stack of that name is known; there are {', '.join(STACKS)}")
-    return STACKS[max(found, key=len)](model, phase)
+    return STACKS[max(found, key=len)](model, phase, dtypes)
 
 
 def stacks_of(generation: str) -> list[str]:

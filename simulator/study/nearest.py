@@ -21,6 +21,7 @@ NEAREST = {
     "int8":      ("bf16", "fp8"),
     "bf16":      ("fp8", "int8"),
     "mxfp4":     ("mxfp4_fp8", "bf16", "fp8", "int8"),
+    "mxfp4_marlin": ("mxfp4", "mxfp4_fp8", "bf16", "fp8", "int8"),
     "mxfp4_fp8": ("mxfp4", "fp8", "bf16", "int8"),
     "nvfp4":     ("bf16", "fp8", "int8"),
     "int4":      ("bf16", "fp8", "int8"),

@@ -22,6 +22,7 @@ from typing import Any
 
 from simulator.errors import BraidError, InputError
 from simulator.paths import did_you_mean, names
+from simulator.study.launches import launch_settings, merged
 from simulator.study.library import load_scenario
 from simulator.study.scenario import Scenario
 from simulator.study.simulate import simulate
@@ -194,10 +195,10 @@ def _step(point: Mapping[str, Any]) -> Callable[[str, Mapping[str, str]], Scenar
         raise NotExpressible(f"gpu_key {point.get('gpu_key')}: no such machine")
     model, stack, mesh = _model(point), str(point.get("fw_key", point.get("framework", ""))).lower(), _mesh(point)
     precision = _precision(point)
+    launched = merged({"knobs.precision": precision} if precision else {}, launch_settings(point))
 
     def step(phase: str, settings: Mapping[str, str]) -> Scenario:
-        more = {"knobs.precision": precision} if precision else {}
-        return step_of(StepWords(model, machine, stack, mesh, phase, dict(settings) | more))
+        return step_of(StepWords(model, machine, stack, mesh, phase, merged(settings, launched)))
 
     return step
 

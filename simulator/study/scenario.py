@@ -177,8 +177,8 @@ KnobsT = TypeVar("KnobsT", bound=BaseModel, covariant=True)
 class Case(Generic[BatchT, LayoutT, KnobsT]):
     """What a rank program may read: the model, ranks, batch, layout, routing, knobs, the seed of all draws, how much
     memory of a rank can be used, the software generation of its kernels, what drives collectives between how many
-    neighbours, and how many ranks reach each other below the outermost level of its fabric (a node). A workload says
-    which of these it reads: `Case[Prompts, Layout, Knobs]`.
+    neighbours, how many ranks reach each other below the outermost level of its fabric (a node), and the data types
+    that its cores multiply. A workload says which of these it reads: `Case[Prompts, Layout, Knobs]`.
     """
 
     read_model: Callable[[], Model]
@@ -194,6 +194,7 @@ class Case(Generic[BatchT, LayoutT, KnobsT]):
     kernels: str = ""
     engines: Mapping[str, int] = field(default_factory=dict)
     node_ranks: int = 1
+    dtypes: frozenset[str] = frozenset()
 
     @cached_property
     def model(self) -> Model:
@@ -323,4 +324,5 @@ class Scenario(Part):
         parts = {name: reads.part(name, getattr(self, name)) for name in ("batch", "layout", "routing", "knobs")}
         return Case(lambda: reads.model(self.transformer()), lambda: reads.shapes(self.shapes()), self.cards, ranks,
                     **parts, seed=seed, usable_bytes=usable_bytes, kernels=self.kernels,
-                    engines={name: machine.reach(name) for name in machine.collectives}, node_ranks=machine.node_dies)
+                    engines={name: machine.reach(name) for name in machine.collectives}, node_ranks=machine.node_dies,
+                    dtypes=machine.chip.dtypes)

@@ -66,7 +66,7 @@ def generation_of(machine: MachineSpec, stack: str, model: Model, phase: str) ->
     refused: InputError | None = None
     for one in found:
         try:
-            stack_of(one, model, phase)
+            stack_of(one, model, phase, machine.chip.dtypes)
         except InputError as error:
             refused = refused or error
         else:

@@ -15,7 +15,7 @@ from simulator import np, paths
 from simulator.calibrate import library_families as families
 from simulator.calibrate.library import calibrate, chip_of
 from simulator.calibrate.library_fit import fit
-from simulator.calibrate.library_tables import Library, fullest
+from simulator.calibrate.library_tables import Library, _read, experts, fullest
 from simulator.die.coverage import outside
 from simulator.model import library_kernels as lib
 from simulator.model.library_kernels import QUANTISATIONS
@@ -122,7 +122,7 @@ def test_a_table_with_other_columns(braid: Braid, folder: Path) -> None:
     put(folder, "moe", "moe_perf", {"latency": [1.0], "moe_dtype": ["bfloat16"]})
     done = braid("calibrate", "kernels", folder, "--chip", CHIP, "--framework", "vllm")
     assert done.code == 2
-    assert "the table of grouped_gemm_bf16 has no column 'kernel_source'" in done.err
+    assert "the table of grouped_gemm_bf16 has no column 'hidden_size'" in done.err
 
 
 def test_a_table_launched_by_the_host_takes_another_frameworks_numbers(folder: Path) -> None:
@@ -138,6 +138,47 @@ def test_a_table_launched_by_the_host_takes_another_frameworks_numbers(folder: P
     assert "launched by the host, 60 us each" in line.table.assumed
     assert "h100_sxm sglang" in line.table.source
     assert line.table.numbers["floor"] == pytest.approx(LAW["floor"], rel=0.15)
+
+
+def experts_of(folder: Path, dtype: str, framework: str, sources: dict[str, tuple[str, int, int]]) -> np.ndarray:
+    """Seconds of what is kept of a table with a row for each kernel source: (data type, experts, ranks of them)."""
+    place = folder / "aiconfigurator" / "systems" / "b200_sxm" / "moe" / "vllm" / "1.0"
+    place.mkdir(parents=True, exist_ok=True)
+    given, count = list(sources.values()), len(sources)
+    parquet.write_table(pyarrow.table({
+        "moe_dtype": [dtype for dtype, _, _ in given], "kernel_source": list(sources), "hidden_size": [1024] * count,
+        "inter_size": [512] * count, "num_experts": [experts for _, experts, _ in given], "topk": [2] * count,
+        "num_tokens": [4] * count, "moe_tp_size": [1] * count, "moe_ep_size": [ranks for _, _, ranks in given],
+        "distribution": ["balanced"] * count, "latency": [float(place) for place in range(count)]}),
+        place / "moe_perf.parquet")  # fmt: skip
+    _read.cache_clear()
+    return sorted(1e3 * experts(Library(folder, "b200_sxm", framework), dtype)["seconds"])
+
+
+def test_kernels_that_another_framework_s_table_has(tmp_path: Path) -> None:
+    """TensorRT-LLM's own for blocks of FP8 are in vLLM's table, which calls them."""
+    sources = {"x_flashinfer_trtllm_a": ("fp8_block", 8, 1), "triton": ("fp8_block", 8, 1),
+               "x_flashinfer_trtllm_b": ("fp8_block", 16, 2)}  # fmt: skip
+    assert experts_of(tmp_path, "fp8_block", "trtllm", sources) == [0.0, 2.0]
+
+
+def test_marlin_is_one_kernel_for_four_bits_and_counts_all_experts(tmp_path: Path) -> None:
+    sources = {"a_marlin_b": ("w4a16_mxfp4", 8, 1), "c_marlin_d": ("int4_wo", 16, 1), "triton": ("w4a16_mxfp4", 8, 1),
+               "e_marlin_f": ("int4_wo", 16, 2)}  # fmt: skip
+    assert experts_of(tmp_path, "mxfp4_marlin", "vllm", sources) == [0.0, 1.0]
+    assert experts_of(tmp_path, "mxfp4_marlin", "vllm", {"triton": ("w4a16_mxfp4", 8, 1)}) == []
+
+
+def test_a_product_in_blocks_is_two_kernels_and_no_more(folder: Path) -> None:
+    """A table of 12 us was launched by the host, if it is of products in blocks."""
+    path = folder / "aiconfigurator" / "systems" / CHIP / "gemm" / "vllm" / "1.0" / "gemm_perf.parquet"
+    table = parquet.read_table(path).to_pydict()
+    latency = [max(one, 0.012) for one in table["latency"]]
+    for dtype, left_out in (("fp8", False), ("fp8_block", True)):
+        parquet.write_table(pyarrow.table({**table, "gemm_dtype": [dtype] * len(latency), "latency": latency}), path)
+        _read.cache_clear()
+        line = next(line for line in calibrate(Library(folder, CHIP, "vllm")) if line.family == f"gemm_{dtype}")
+        assert ("launched by the host, 12 us each" in line.why) == left_out
 
 
 def test_routing_of_the_tables() -> None:

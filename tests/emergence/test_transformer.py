@@ -72,7 +72,8 @@ def flops(result: Result, *kinds: str) -> float:
 
 
 @pytest.mark.parametrize("changes", [
-    {"knobs.schedule": "two_batches"}, {"knobs.schedule": "single_batch"}, {"knobs.schedule": "side_by_side"},
+    {"knobs.schedule": "shared_beside"}, {"knobs.schedule": "two_batches"}, {"knobs.schedule": "single_batch"},
+    {"knobs.schedule": "side_by_side"},
     {"knobs.exchange": "all_gather"}, {"knobs.exchange": "put_collect"}, {"layout.tp": "2", "layout.dp": "4"},
 ], ids=str)  # fmt: skip
 def test_schedules_and_exchanges_move_work_and_make_none(changes: dict[str, str]) -> None:
@@ -120,6 +121,18 @@ def test_nothing_is_left_to_hide_where_links_take_no_time() -> None:
     free = {name: ms("prefill", SPREAD | PROMPTS | fast | {"machine.fabric.slow": ""}, knobs__schedule=name)
             for name in ("one_stream", "two_batches")}
     assert slow["one_stream"] / slow["two_batches"] > free["one_stream"] / free["two_batches"]
+
+
+def test_a_shared_expert_beside_the_routed_ones_takes_no_time_of_its_own() -> None:
+    base = {"model": "deepseek_r1", "machine": "dgx_b200", "kernels": "sglang", "model.shapes.layers": "8",
+            "routing.skew": "none"}  # fmt: skip
+    line, beside = (run("decode", **base, **{"knobs.schedule": name}) for name in ("one_stream", "shared_beside"))
+    assert flops(beside, "gemm") == flops(line, "gemm")
+    shared = sum(int(end - start) for name, rank, start, end in zip(
+        *(line.columns[key] for key in ("name", "rank", "start_ps", "end_ps")), strict=True)
+        if rank == 0 and str(name).startswith("shared."))  # fmt: skip
+    gained = line.makespan_ps - beside.makespan_ps
+    assert 0.25 * shared < gained <= shared, "they share memory with the routed ones"
 
 
 def test_drafts_pay_if_they_are_accepted() -> None:

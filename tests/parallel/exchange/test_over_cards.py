@@ -19,7 +19,7 @@ BASE = {
 }  # fmt: skip
 ROWS = sorted(HOSTS.keys() - {"deepep_normal"})
 DISPATCHED, COMBINED, ROUTES = 7168 + 224 + 16, 2 * 7168, 1024
-SCHEDULES = ("one_stream", "single_batch", "two_batches", "hooks", "side_by_side")
+SCHEDULES = ("one_stream", "shared_beside", "single_batch", "two_batches", "hooks", "side_by_side")
 SHAPES = {
     "drafts": {"batch.drafts": "1", "knobs.schedule": "two_batches", "routing.skew": "0.3", "batch.spread": "0.3"},
     "chunks": {"batch.phase": "prefill", "batch.chunk": "16", "batch.context": "32", "batch.requests": "16",
@@ -118,7 +118,7 @@ def test_some_layers_stand_for_all_that_are_alike(schedule: str) -> None:
     whole, some = (run("deepep_ll", knobs__schedule=schedule, knobs__layers=layers, model__shapes__layers="16")
                    for layers in ("0", "3"))  # fmt: skip
     assert len(some.timeline) < 0.5 * len(whole.timeline)
-    assert some.metrics["tpot_ms"] == pytest.approx(whole.metrics["tpot_ms"], rel=1e-4)
+    assert some.metrics["tpot_ms"] == pytest.approx(whole.metrics["tpot_ms"], rel=3e-4)
     assert some.ledger.used_bytes == whole.ledger.used_bytes
 
 

@@ -1,0 +1,42 @@
+"""How services were launched: what scripts of a campaign set, and what a point says of itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from simulator.errors import InputError
+from simulator.study.launches import launch_settings, merged
+
+POINT: dict[str, Any] = {"source_kind": "inferencex", "family": "llama-70b", "fw_key": "vllm", "gpu_key": "H200",
+                         "date": "2025-10-29"}  # fmt: skip
+
+
+def test_scripts_of_a_campaign_say_more_than_its_table() -> None:
+    assert launch_settings(POINT) == {"knobs.precision": "kv=fp8", "knobs.norm_in_all_reduce": "false"}
+    assert launch_settings(POINT | {"source_kind": "ours"}) == {}
+
+
+@pytest.mark.parametrize("changes", [{"gpu_key": "B200"}, {"fw_key": "trtllm"}, {"date": "2026-01-05"}], ids=str)
+def test_a_script_counts_for_its_gpus_frameworks_and_dates(changes: dict[str, str]) -> None:
+    assert launch_settings(POINT | changes) == {"knobs.precision": "kv=fp8"}
+
+
+def test_what_a_point_says_of_itself_is_added() -> None:
+    own = {"knobs.precision": "attention=bf16", "knobs.programmatic_launch": True, "knobs.prefetch_mb": 4}
+    assert launch_settings(POINT | {"source_kind": "ours", "settings": own}) == {
+        "knobs.precision": "attention=bf16", "knobs.programmatic_launch": "true", "knobs.prefetch_mb": "4"}
+    assert launch_settings(POINT | {"settings": own})["knobs.precision"] == "kv=fp8,attention=bf16"
+
+
+def test_precisions_of_different_modules_stand_beside_each_other() -> None:
+    one = {"knobs.precision": "all=fp8", "batch.requests": "4"}
+    assert merged(one, {"knobs.precision": "kv=fp8"}) == {"knobs.precision": "all=fp8,kv=fp8", "batch.requests": "4"}
+    assert merged(one, {}) == one
+    assert merged({}, {}) == {}
+
+
+def test_settings_that_are_none() -> None:
+    with pytest.raises(InputError, match="settings: got 'kv=fp8': an object such as"):
+        launch_settings(POINT | {"settings": "kv=fp8"})
