@@ -16,6 +16,7 @@ from pydantic import Field
 
 from simulator.errors import InputError
 from simulator.model import ops
+from simulator.model.drafts import check_drafts, passes
 from simulator.model.layout import blocks, shard_size
 from simulator.model.transformer import Layer
 from simulator.parallel.border import Engines
@@ -33,12 +34,10 @@ from simulator.study.scenario import MemoryItem, Workload
 from workloads.ascend_decode import (
     AscendKnobs,
     batches_of,
-    check_drafts,
     experts_of,
     kept,
     lengths_of,
     measures,
-    passes,
 )
 from workloads.prefetch import prefetching
 
@@ -77,7 +76,7 @@ Case = scenario.Case[scenario.Requests, scenario.Layout, Knobs]
 def iteration(npu: Rank, case: Case) -> None:
     """Verify, sample, draft."""
     npu.program.captured = True
-    for number, (numbers, layers, queries) in enumerate(passes(case, quantised(case.model))):
+    for number, (numbers, layers, queries) in enumerate(passes(quantised(case.model), case.batch.draft_tokens)):
         step, a = rank_of(npu, case, numbers, layers), requests_of(npu, case, queries)
         with npu.scope(layer=numbers[0] if number else -1):
             if number:
@@ -199,7 +198,7 @@ def mesh_of(case: Case) -> Mesh:
 
 def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     """Expert-parallel groups, and the tensor-parallel groups inside nodes."""
-    check_drafts(case)
+    check_drafts(case.model, case.batch.draft_tokens, "batch.draft_tokens")
     if case.routing.skew is None:
         shard_size(experts_of(case).routed, case.layout.expert_parallel, "experts")
     ep = blocks(case.ranks, case.layout.expert_parallel, "layout.expert_parallel")

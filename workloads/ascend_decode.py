@@ -1,12 +1,13 @@
 """What published decode systems on Ascend share: model, requests on ranks, the passes of an iteration.
 
 Attention is data parallel, one rank a group; experts lie on groups of `expert_parallel` ranks, of which there may be
-several. An iteration verifies the drafts of the one before, samples, and runs the MTP layer once per draft token.
+several. An iteration verifies the drafts of the one before, samples, and runs the MTP layer once per draft token
+(`simulator.model.drafts`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from simulator.errors import InputError
 from simulator.model.layout import cached_lengths, on_ranks
 from simulator.model.micro_batch import MicroBatch
-from simulator.model.transformer import Experts, Layer, Model
+from simulator.model.transformer import Experts, Model
 from simulator.parallel.ledger import weights_of
 from simulator.parallel.mesh import Mesh
 from simulator.study.scenario import Case, MemoryItem, Requests, decode_measures
@@ -33,22 +34,6 @@ class AscendKnobs(BaseModel):
 
 
 Served = Case[Requests, Any, Any]
-
-
-def passes(case: Served, model: Model) -> Iterator[tuple[range, Sequence[Layer], int]]:
-    """Numbers and layers of every pass of an iteration, and query tokens of a request: verification first; the first
-    pass of the MTP layer catches up with what was verified, later ones have one token each."""
-    count, queries = len(model.layers), case.batch.queries
-    yield range(count), model.layers, queries
-    for depth in range(case.batch.draft_tokens):
-        yield range(count + depth, count + depth + 1), model.drafts[:1], queries if depth == 0 else 1
-
-
-def check_drafts(case: Served) -> None:
-    """InputError where tokens are drafted without an MTP layer."""
-    if case.batch.draft_tokens and not case.model.drafts:
-        raise InputError(f"batch.draft_tokens is {case.batch.draft_tokens}, but {case.model.name} has no MTP layer to "
-                         "draft with: it must be 0")  # fmt: skip
 
 
 def experts_of(case: Served) -> Experts:

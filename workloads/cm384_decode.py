@@ -22,6 +22,7 @@ from typing import Any, Literal
 from pydantic import Field, PositiveInt, model_validator
 
 from simulator.model import ops
+from simulator.model.drafts import check_drafts, passes
 from simulator.model.layout import blocks, shard_size
 from simulator.model.transformer import Attention, Layer
 from simulator.parallel.border import Engines, cross
@@ -39,12 +40,10 @@ from simulator.study.scenario import Layout, MemoryItem, Workload
 from workloads.ascend_decode import (
     AscendKnobs,
     batches_of,
-    check_drafts,
     experts_of,
     kept,
     lengths_of,
     measures,
-    passes,
 )
 from workloads.schedules import one_stream, side_by_side
 
@@ -127,7 +126,7 @@ def iteration(npu: Rank, case: Case) -> None:
     two, held = case.knobs.micro_batches == 2, held_by(case)
     parts = case.knobs.micro_batches if max(map(len, held)) > 1 else 1  # then on the cores of a half
     with npu.stream(ATTENTION):
-        for number, (numbers, layers, queries) in enumerate(passes(case, quantised(case.model))):
+        for number, (numbers, layers, queries) in enumerate(passes(quantised(case.model), case.batch.draft_tokens)):
             step = die(npu, case, numbers, layers)
             if number and case.knobs.draft_graphs == "separate":
                 npu.launch(ops.delay("draft_graph"), "draft.graph")
@@ -195,7 +194,7 @@ def attentions(npu: Rank, case: Case) -> None:
     partition(npu, case)
     batch = batches_of(held_by(case), case.batch.queries)[0]
     with npu.stream(ATTENTION):
-        for numbers, layers, _ in passes(case, quantised(case.model)):
+        for numbers, layers, _ in passes(quantised(case.model), case.batch.draft_tokens):
             step = die(npu, case, numbers, layers)
             for layer in step.layers():
                 kernels = dict(step.stack.attend(step.model, layer.attention, batch, 1, 1))
@@ -217,7 +216,7 @@ def exchange_measures(_: Case, seconds: float) -> Mapping[str, float]:
 
 def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     """Expert-parallel groups, packages, and the groups that share the LM head."""
-    check_drafts(case)
+    check_drafts(case.model, case.batch.draft_tokens, "batch.draft_tokens")
     layout, ranks = case.layout, case.ranks
     shard_size(case.model.layers[0].attention.heads, layout.tensor_parallel, "heads")
     package = blocks(ranks, layout.tensor_parallel, "layout.tensor_parallel")

@@ -12,9 +12,9 @@ from typing import Any
 from pydantic import Field
 
 from simulator import np
-from simulator.errors import InputError
 from simulator.live.host import Host
 from simulator.live.thread import HostProcess
+from simulator.model.drafts import check_drafts, tokens_per_iteration
 from simulator.model.micro_batch import MicroBatch, parted
 from simulator.model.transformer import kv_bytes_per_token, matrices
 from simulator.parallel.border import Engines
@@ -48,7 +48,7 @@ class Requests(Part):
     @property
     def accepted(self) -> float:
         """Tokens that a request gains in one iteration."""
-        return 1 + sum(self.acceptance**depth for depth in range(1, self.draft_tokens + 1))
+        return tokens_per_iteration(self.acceptance, self.draft_tokens)
 
 
 class DecodeKnobs(Knobs):
@@ -65,9 +65,7 @@ def decode(npu: Rank, case: Case) -> None:
     """Layers of one iteration, as one captured graph; micro-batches are as large as the larger one."""
     npu.program.captured = True
     batch, knobs, ranks, parts = case.batch, case.knobs, case.ranks, case.knobs.micro_batches
-    if batch.draft_tokens and not case.model.drafts:
-        raise InputError(f"batch.draft_tokens is {batch.draft_tokens}, but {case.model.name} has no MTP layer to draft "
-                         "with: it must be 0")
+    check_drafts(case.model, batch.draft_tokens, "batch.draft_tokens")
     if batch.per_rank < parts:
         raise ValueError(f"{parts} micro-batches need as many requests on a rank; batch.per_rank is "
                          f"{batch.per_rank}: set it to 2 or more, or knobs.micro_batches to 1")

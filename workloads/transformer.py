@@ -17,9 +17,10 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 from simulator.errors import InputError
 from simulator.live.host import Host
 from simulator.live.thread import HostProcess
+from simulator.model.drafts import draft_layers, draft_passes, tokens_per_iteration
 from simulator.model.layout import blocks, cached_lengths, on_ranks, split
 from simulator.model.micro_batch import MicroBatch
-from simulator.model.transformer import Dense, Experts, Layer, Model, with_precision
+from simulator.model.transformer import Experts, Layer, Model, with_precision
 from simulator.parallel.border import Engines, cross
 from simulator.parallel.exchange.task import ExchangeSettings
 from simulator.parallel.exchange.ways import HOSTS, buffers_of
@@ -63,7 +64,7 @@ class Step(Part):
     @property
     def tokens_per_iteration(self) -> float:
         """Expected output tokens of a request: 1 + p + p^2 + ..."""
-        return sum(self.acceptance**place for place in range(self.queries))
+        return tokens_per_iteration(self.acceptance, self.drafts)
 
 
 class Knobs(BaseModel):
@@ -256,11 +257,7 @@ def forward(npu: Rank, case: Case, numbers: Sequence[int], layers: Sequence[Laye
 def draft(npu: Rank, case: Case, model: Model, verified: Sequence[Tokens],
           techniques: Sequence[GatheredWeights] = ()) -> None:
     """One pass of a draft layer for each draft token: the first catches up with all tokens that were verified."""
-    if not case.batch.drafts or not verified[0].batch.decodes:
-        return
-    for depth, layer in enumerate(draft_layers(model, case.batch.drafts)):
-        queries = case.batch.queries if depth == 0 else 1
-        number = len(model.layers) + depth
+    for number, layer, queries in draft_passes(model, case.batch.drafts if verified[0].batch.decodes else 0):
         step = forward(npu, case, [number], [layer], techniques)
         tokens = [_drafting(one, case.batch.queries, queries) for one in verified]
         with npu.scope(layer=number):
@@ -277,15 +274,6 @@ def _drafting(verified: Tokens, before: int, queries: int) -> Tokens:
     counts = tuple(-(-count // before) * queries for count in verified.of_groups)
     each = tuple(one.drafting(queries) for one in verified.batches)
     return Tokens(verified.batch.drafting(queries), counts, batches=each)
-
-
-def draft_layers(model: Model, depth: int) -> tuple[Layer, ...]:
-    """So many draft layers: its MTP layers, the last of them again and again, or (EAGLE) layers like its last one where
-    that is dense; InputError if it has neither."""
-    own = model.drafts or (model.layers[-1:] if isinstance(model.layers[-1].feed_forward, Dense) else ())
-    if own or not depth:
-        return tuple(own[min(number, len(own) - 1)] for number in range(depth))
-    raise InputError(f"batch.drafts: {model.name} has no draft layer of its own, and no published one is in its file")
 
 
 def _group(npu: Rank, groups: Sequence[MicroBatch]) -> int:

@@ -17,6 +17,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 
 from simulator.errors import InputError
+from simulator.model.drafts import check_drafts, draft_passes
 from simulator.model.transformer import Latent, Layer, Model, experts_of, with_precision
 from simulator.parallel.ledger import cache_bytes, weights_of
 from simulator.parallel.mesh import Mesh, groups_of
@@ -92,11 +93,9 @@ def iteration(npu: Rank, case: Case) -> None:
         return
     verify.launch(accept(verify.tokens, model.vocabulary, case.knobs.relaxed_acceptance))
     drafts = with_precision(model, dict.fromkeys(("experts", "shared"), case.knobs.draft_dtype))
-    for step in range(drafted):
-        number = len(model.layers) + step
+    for number, layer, tokens in draft_passes(model, drafted):
         with npu.scope(layer=number):
-            one = replace(verify, model=drafts, tokens=verify.tokens if step == 0 else 1)
-            draft(one, model.drafts[min(step, len(model.drafts) - 1)], number)
+            draft(replace(verify, model=drafts, tokens=tokens), layer, number)
     verify.launch([("draft.stack", framework(verify.tokens))])
 
 
@@ -156,9 +155,7 @@ def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     if known <= case.batch.draft_tokens:
         have = f"batch.accepted has {known} values, for 0 to {known - 1} draft tokens"
         raise ValueError(f"{have}, but batch.draft_tokens is {case.batch.draft_tokens}")
-    if case.batch.draft_tokens and not case.model.drafts:
-        raise InputError(f"batch.draft_tokens is {case.batch.draft_tokens}, but {case.model.name} has no MTP layer to "
-                         "draft with: it must be 0")  # fmt: skip
+    check_drafts(case.model, case.batch.draft_tokens, "batch.draft_tokens")
     check_accepted(case)
     check_split(case)
     return groups_of(mesh_of(case))

@@ -20,6 +20,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, SerializeAsAny, model_validator
 
 from simulator.errors import InputError
+from simulator.model.drafts import tokens_per_iteration
 from simulator.model.layout import deal
 from simulator.model.library import transformer_of
 from simulator.model.transformer import Model
@@ -84,7 +85,7 @@ class Requests(Part):
     @property
     def tokens_per_iteration(self) -> float:
         """Expected output tokens per request and iteration: 1 + p + p^2 + ..."""
-        return sum(self.acceptance**place for place in range(self.queries))
+        return tokens_per_iteration(self.acceptance, self.draft_tokens)
 
 
 def decode_measures(batch: Requests, seconds: float) -> dict[str, float]:
