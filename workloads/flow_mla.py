@@ -192,9 +192,4 @@ def memory(case: Case) -> list[MemoryItem]:
     return items(case, requests(case))
 
 
-def measures(case: Case, seconds: float) -> Mapping[str, float]:
-    """How long the simulated iterations take together; what follows for the run is read from the timeline."""
-    return {"latency_ms": seconds * 1e3}
-
-
-FLOW_MLA = Workload(run, groups, coordinates, memory, measures, readings=readings)
+FLOW_MLA = Workload(run, groups, coordinates, memory, readings=readings)

@@ -123,11 +123,6 @@ def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     return {"node": blocks(case.ranks, GROUP)}
 
 
-def coordinates(case: Case, rank: int) -> Mapping[str, object]:
-    """Nothing beside its number."""
-    return {}
-
-
 def memory(case: Case) -> list[MemoryItem]:
     """FP8 weights of attention and routed experts, the cache, and one layer's activations."""
     model, tokens = case.model, case.batch.prompt_tokens
@@ -140,9 +135,4 @@ def memory(case: Case) -> list[MemoryItem]:
     ]
 
 
-def measures(case: Case, seconds: float) -> Mapping[str, float]:
-    """The whole run."""
-    return {"latency_ms": seconds * 1e3}
-
-
-KV_TRANSFER = Workload(prefill, groups, coordinates, memory, measures, proxy, readings)
+KV_TRANSFER = Workload(prefill, groups, memory=memory, live=proxy, readings=readings)

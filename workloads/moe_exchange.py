@@ -113,11 +113,6 @@ def nodes(case: Any) -> Mapping[str, list[tuple[int, ...]]]:
     return {"node": blocks(case.ranks, min(case.node_ranks, case.ranks), "cards: GPUs of whole nodes")}
 
 
-def measures(case: Any, seconds: float) -> Mapping[str, float]:
-    """The whole run."""
-    return {"latency_ms": seconds * 1e3}
-
-
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
@@ -144,7 +139,7 @@ def row_readings(case: Case, columns: Mapping[str, Any]) -> Mapping[str, float]:
 
 
 def _rows_by(name: str) -> Workload:
-    return Workload(partial(program, name=name), nodes, memory=row_memory, measures=measures,
+    return Workload(partial(program, name=name), nodes, memory=row_memory,
                     live=partial(hosts, name=name), readings=row_readings)
 
 
@@ -181,5 +176,5 @@ def copy_readings(case: Case, columns: Mapping[str, Any]) -> Mapping[str, float]
     }  # fmt: skip
 
 
-REDUCING = Workload(partial(program, name="deepep_normal"), nodes, memory=copy_memory, measures=measures,
+REDUCING = Workload(partial(program, name="deepep_normal"), nodes, memory=copy_memory,
                     live=partial(hosts, name="deepep_normal"), readings=copy_readings)

@@ -28,7 +28,7 @@ from simulator.program.rank import Rank
 from simulator.stack.pplx import STACK
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Part, Workload
-from workloads.moe_exchange import Knobs, drawn, experts_of, hosts, measures, mesh_of, nodes
+from workloads.moe_exchange import Knobs, drawn, experts_of, hosts, mesh_of, nodes
 from workloads.schedules import hooks
 
 
@@ -133,4 +133,4 @@ def readings(case: Case, columns: Mapping[str, Any]) -> Mapping[str, float]:
     }
 
 
-DECODE = Workload(decode, groups, memory=memory, measures=measures, live=proxy, readings=readings)
+DECODE = Workload(decode, groups, memory=memory, live=proxy, readings=readings)

@@ -16,7 +16,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from simulator.live.host import Host
 from simulator.live.thread import HostProcess, HostThread, Label
-from simulator.program.rank import Rank
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Part, Workload
 
@@ -55,12 +54,9 @@ class Knobs(BaseModel):
 Case = scenario.Case[Model, scenario.Layout, Knobs]
 
 
-def nothing(npu: Rank, case: Case) -> None:
-    """GPU work is a stage of the live pipeline: its times are inputs."""
-
-
 def proxy(host: Host, case: Case) -> HostProcess:
-    """A training rank pushes its share; inference ranks take no part (writes are one-sided)."""
+    """A training rank pushes its share; inference ranks take no part (writes are one-sided). GPU work is a stage of
+    the live pipeline, too: its times are inputs."""
     trainers = _trainers(case)
     if host.rank >= trainers:
         return
@@ -152,11 +148,6 @@ def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     return {}
 
 
-def coordinates(case: Case, rank: int) -> Mapping[str, object]:
-    """Nothing to ask."""
-    return {}
-
-
 def memory(case: Case) -> list[MemoryItem]:
     """An inference rank's weights."""
     return [("weights, FP8", "weights", case.batch.parameters / case.batch.inference_gpus)]
@@ -167,4 +158,4 @@ def measures(case: Case, seconds: float) -> Mapping[str, float]:
     return {"latency_ms": seconds * 1e3, "update_s": seconds}
 
 
-WEIGHT_UPDATE = Workload(nothing, groups, coordinates, memory, measures, proxy)
+WEIGHT_UPDATE = Workload(groups=groups, memory=memory, measures=measures, live=proxy)

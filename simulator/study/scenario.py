@@ -217,18 +217,19 @@ MemoryItem = tuple[str, str, float]  # name, category, bytes on one rank
 class Workload(NamedTuple):
     """A rank program with what goes with it.
 
-    program: records one rank. groups: the case's groups of ranks. coordinates: what a rank may ask about itself
-    beside its number. memory: items that the fullest rank keeps in HBM. measures: metrics from the makespan in seconds.
+    program: records one rank (none: hosts do it all). groups: the case's groups of ranks (left out: all of them in
+    "world"). coordinates: what a rank may ask about itself beside its number. memory: items that the fullest rank keeps
+    in HBM. measures: metrics from the makespan in seconds (left out: the latency).
     live: what the host of every rank does beside it: a generator of a `live.host.Host` and the case, which reacts to
     time (then every rank is simulated by itself). readings: metrics from the columns of the timeline. has_hosts:
     whether hosts take part in this case, where there is a `live`.
     """
 
-    program: Callable[[Rank, Case], None]
-    groups: Callable[[Case], Groups]
+    program: Callable[[Rank, Case], None] = lambda npu, case: None
+    groups: Callable[[Case], Groups] = lambda case: {"world": [tuple(range(case.ranks))]}
     coordinates: Callable[[Case, int], Mapping[str, object]] = lambda case, rank: {}
     memory: Callable[[Case], list[MemoryItem]] = lambda case: []
-    measures: Callable[[Case, float], Mapping[str, float]] = lambda case, seconds: {}
+    measures: Callable[[Case, float], Mapping[str, float]] = lambda case, seconds: {"latency_ms": seconds * 1e3}
     live: Callable[[Any, Case], Any] | None = None
     readings: Callable[[Case, Mapping[str, Any]], Mapping[str, float]] | None = None
     has_hosts: Callable[[Case], bool] = lambda case: True
