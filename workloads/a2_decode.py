@@ -25,6 +25,7 @@ from simulator.parallel.exchange.sorted_rows import SortedRows
 from simulator.parallel.exchange.task import ExchangeSettings
 from simulator.parallel.forward import Forward
 from simulator.parallel.mesh import Mesh
+from simulator.parallel.prefetch import prefetching
 from simulator.parallel.tokens import Tokens, tokens_of
 from simulator.program.rank import DEFAULT_STREAM, Event, Rank
 from simulator.stack.cann import quantised
@@ -39,7 +40,6 @@ from workloads.ascend_decode import (
     lengths_of,
     measures,
 )
-from workloads.prefetch import prefetching
 
 GATHER, SCALES, GATE, SHARED = "gather", "scales", "gate", "shared"
 

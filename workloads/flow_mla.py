@@ -22,6 +22,7 @@ from simulator.model.transformer import Layer, experts_of
 from simulator.parallel.border import Engines
 from simulator.parallel.exchange.task import ExchangeSettings
 from simulator.parallel.forward import Forward
+from simulator.parallel.gathered_weights import GatheredWeights
 from simulator.parallel.mesh import Mesh, groups_of
 from simulator.parallel.tokens import Tokens
 from simulator.program.rank import Rank
@@ -30,7 +31,6 @@ from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Part, Workload
 from workloads.flow_mla_memory import gathering_of, items, mesh_of, model_of, requests
 from workloads.flow_mla_run import Iteration, iterations_of, readings
-from workloads.gathered_weights import GatheredWeights
 
 RING = "ring"  # NCCL's algorithm for AllGather, ReduceScatter and AllReduce over nodes
 

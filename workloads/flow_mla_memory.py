@@ -19,11 +19,11 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from simulator.model.transformer import Latent, Model, experts_of, with_precision
+from simulator.parallel.gathered_weights import Gathering
 from simulator.parallel.ledger import cache_bytes, weights_of
 from simulator.parallel.mesh import Mesh
 from simulator.stack.gpu import BLOCK
 from simulator.study.scenario import MemoryItem
-from workloads.gathered_weights import Gathering
 
 if TYPE_CHECKING:
     from workloads.flow_mla import Case

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from simulator.parallel.gathered_weights import GATHER
 from workloads.flow_mla_memory import fitting, items, requests
-from workloads.gathered_weights import GATHER
 
 if TYPE_CHECKING:
     from workloads.flow_mla import Case

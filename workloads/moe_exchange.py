@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import Field
 
 from simulator import np
+from simulator.live.faults import Fault, strike
 from simulator.live.host import Host
 from simulator.live.thread import HostProcess
 from simulator.model.layout import blocks, shard_size
@@ -32,7 +33,6 @@ from simulator.stack.pplx import STACK
 from simulator.study import scenario
 from simulator.study.readings import between_us, hops, span_us
 from simulator.study.scenario import MemoryItem, Part, Workload
-from workloads.faults import Fault, strike
 
 FP8 = 1.0 + 4.0 / 128  # bytes of an element with its share of a scale
 

@@ -25,8 +25,10 @@ from simulator.parallel.border import Engines, cross
 from simulator.parallel.exchange.task import ExchangeSettings
 from simulator.parallel.exchange.ways import HOSTS, buffers_of
 from simulator.parallel.forward import Forward
+from simulator.parallel.gathered_weights import GatheredWeights, Gathering
 from simulator.parallel.ledger import activation_bytes, cache_bytes, stages_of, weights_of
 from simulator.parallel.mesh import Mesh, check, coordinates_of, groups_of
+from simulator.parallel.prefetch import prefetching
 from simulator.parallel.tokens import Tokens, alike, tokens_of
 from simulator.program.rank import DEFAULT_STREAM, Rank
 from simulator.stack.stacks import Stack, stack_of
@@ -34,8 +36,6 @@ from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Part, Workload
 from simulator.study.some_layers import left_seconds, stretches
 from simulator.units import PS_PER_S
-from workloads.gathered_weights import GatheredWeights, Gathering
-from workloads.prefetch import prefetching
 from workloads.schedules import SCHEDULES
 
 ROUNDS = 2  # of a pipeline that decodes: the first one fills it, the second is measured
