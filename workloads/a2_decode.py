@@ -18,6 +18,7 @@ from simulator.errors import InputError
 from simulator.model import ops
 from simulator.model.drafts import check_drafts, passes
 from simulator.model.layout import blocks, shard_size
+from simulator.model.passes import decode_batches
 from simulator.model.transformer import Layer
 from simulator.parallel.border import Engines
 from simulator.parallel.exchange.all_gather import AllGather
@@ -34,7 +35,6 @@ from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Workload
 from workloads.ascend_decode import (
     AscendKnobs,
-    batches_of,
     experts_of,
     kept,
     lengths_of,
@@ -173,7 +173,7 @@ def rank_of(npu: Rank, case: Case, numbers: Sequence[int], layers: Sequence[Laye
 def requests_of(npu: Rank, case: Case, queries: int) -> Tokens:
     """The requests of a rank; a prefetch of their cache differs in pieces, so that each rank records its own."""
     own = npu.rank if case.knobs.prefetch_cache_mb and case.batch.length_spread else 0
-    batches = batches_of(lengths_of(case, case.ranks, per_rank(case)), queries)
+    batches = decode_batches(lengths_of(case, case.ranks, per_rank(case)), queries)
     tokens = tokens_of(batches, 1, own)[0]
     return replace(tokens, batches=()) if own or case.knobs.prefetch_cache_mb else tokens
 

@@ -8,14 +8,12 @@ several. An iteration verifies the drafts of the one before, samples, and runs t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from simulator.errors import InputError
-from simulator.model.layout import cached_lengths, on_ranks
-from simulator.model.micro_batch import MicroBatch
+from simulator.model.layout import lengths_on_ranks
 from simulator.model.transformer import Experts, Model
 from simulator.parallel.ledger import weights_of
 from simulator.parallel.mesh import Mesh
@@ -45,22 +43,11 @@ def experts_of(case: Served) -> Experts:
     return ffn
 
 
-def batches_of(lengths: Sequence[tuple[int, ...]], queries: int, number: int = 0) -> list[MicroBatch]:
-    """By rank: its requests with so many query tokens each, padded to the fullest rank's, as a captured graph does."""
-    padded = queries * max(map(len, lengths))
-    return [MicroBatch(number, tuple((queries, length) for length in held), padded=padded) for held in lengths]
-
-
 def lengths_of(case: Served, arrivals: int, requests: int) -> Sequence[tuple[int, ...]]:
     """Cached tokens of every rank's requests, where so many arrive at each of `arrivals` places."""
     batch = case.batch
-    drawn = arrivals, requests, batch.cached_tokens, batch.length_spread, case.seed
-    return _lengths(drawn, case.ranks, batch.placement == "length_aware")
-
-
-@lru_cache(maxsize=4)
-def _lengths(drawn: tuple, ranks: int, length_aware: bool) -> Sequence[tuple[int, ...]]:
-    return on_ranks(cached_lengths(*drawn), ranks, length_aware)
+    return lengths_on_ranks(arrivals, requests, batch.cached_tokens, batch.length_spread, case.seed, case.ranks,
+                            batch.placement == "length_aware")
 
 
 def kept(model: Model, mesh: Mesh, cached_tokens: int) -> list[MemoryItem]:

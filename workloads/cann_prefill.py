@@ -6,11 +6,11 @@ behind them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from simulator.model.layout import blocks, deal, shard_size
-from simulator.model.micro_batch import MicroBatch
+from simulator.model.passes import prompt_batches
 from simulator.model.transformer import Experts
 from simulator.parallel.border import Engines, Form, cross
 from simulator.parallel.exchange.task import ExchangeSettings
@@ -67,18 +67,12 @@ def whole_prompts(npu: Rank, case: Case, parts: int) -> list[Tokens]:
     own = npu.coordinate("prompts")
     assert isinstance(own, tuple)
     hands = [deal(hand, parts) for hand in deal(case.batch.lengths, case.ranks)]
-    return [_tokens(number, deal(own, parts)[number], [sum(hand[number]) for hand in hands]) for number in range(parts)]
+    return [Tokens(batch, tuple(sum(hand[batch.number]) for hand in hands)) for batch in prompt_batches(own, parts)]
 
 
 def split_prompts(case: Case, parts: int, form: Form) -> list[Tokens]:
     """Micro-batches of all prompts, held in this form."""
-    lengths = [case.micro_batch_lengths(number, parts) for number in range(parts)]
-    return [_tokens(number, some, [sum(some)], form) for number, some in enumerate(lengths)]
-
-
-def _tokens(number: int, prompts: Sequence[int], of_groups: Sequence[int], form: Form = "all") -> Tokens:
-    batch = MicroBatch(number, (), tuple((length, 0) for length in prompts), len(prompts))
-    return Tokens(batch, tuple(of_groups), form)
+    return [Tokens(batch, (batch.tokens,), form) for batch in prompt_batches(case.batch.lengths, parts)]
 
 
 # --- before and behind the layers -------------------------------------------------------------------------------------

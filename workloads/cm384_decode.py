@@ -24,6 +24,7 @@ from pydantic import Field, PositiveInt, model_validator
 from simulator.model import ops
 from simulator.model.drafts import check_drafts, passes
 from simulator.model.layout import blocks, shard_size
+from simulator.model.passes import decode_batches
 from simulator.model.transformer import Attention, Layer
 from simulator.parallel.border import Engines, cross
 from simulator.parallel.exchange.task import ExchangeSettings
@@ -39,7 +40,6 @@ from simulator.study.readings import span_us
 from simulator.study.scenario import Layout, MemoryItem, Workload
 from workloads.ascend_decode import (
     AscendKnobs,
-    batches_of,
     experts_of,
     kept,
     lengths_of,
@@ -131,7 +131,7 @@ def iteration(npu: Rank, case: Case) -> None:
             if number and case.knobs.draft_graphs == "separate":
                 npu.launch(ops.delay("draft_graph"), "draft.graph")
             (step.project if number else step.embed)(whole(case, queries))
-            halves = tokens_of(batches_of(held, queries), parts)
+            halves = tokens_of(decode_batches(held, queries), parts)
             for half in halves:
                 half.after = npu.record()
             (side_by_side if two else one_stream)(step, *halves)
@@ -160,7 +160,7 @@ def partition(npu: Rank, case: Case) -> None:
 
 def whole(case: Case, queries: int) -> Tokens:
     """All tokens of a die, which belong to no micro-batch; those of the others are as many."""
-    batch = max(batches_of(held_by(case), queries, number=-1), key=lambda one: len(one.decodes))
+    batch = max(decode_batches(held_by(case), queries, number=-1), key=lambda one: len(one.decodes))
     return Tokens(batch, (batch.tokens,) * case.ranks)
 
 
@@ -192,7 +192,7 @@ def attentions(npu: Rank, case: Case) -> None:
     """Every layer's attention kernel, MTP layer included."""
     npu.program.captured = True
     partition(npu, case)
-    batch = batches_of(held_by(case), case.batch.queries)[0]
+    batch = decode_batches(held_by(case), case.batch.queries)[0]
     with npu.stream(ATTENTION):
         for numbers, layers, _ in passes(quantised(case.model), case.batch.draft_tokens):
             step = die(npu, case, numbers, layers)

@@ -7,7 +7,7 @@ pipeline), and what a scenario has to know (memory, groups, metrics).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from math import inf
 from typing import Any, Literal
@@ -18,8 +18,9 @@ from simulator.errors import InputError
 from simulator.live.host import Host
 from simulator.live.thread import HostProcess
 from simulator.model.drafts import draft_layers, draft_passes, tokens_per_iteration
-from simulator.model.layout import blocks, cached_lengths, on_ranks, split
+from simulator.model.layout import blocks, lengths_on_ranks, on_ranks, split
 from simulator.model.micro_batch import MicroBatch
+from simulator.model.passes import decode_batches, prefill_passes
 from simulator.model.transformer import Experts, Layer, Model, with_precision
 from simulator.parallel.border import Engines, cross
 from simulator.parallel.exchange.task import ExchangeSettings
@@ -166,43 +167,14 @@ def _first(wanted: Sequence[str], there: Mapping[str, int]) -> str:
 def batches_of(case: Case) -> list[list[MicroBatch]]:
     """[pass][data-parallel group]: what each group works on; all of them take part in every pass."""
     batch, dp = case.batch, case.layout.dp
+    if batch.phase == "prefill":
+        return prefill_passes(on_ranks([batch.context] * batch.requests, dp, False), batch.prefix, batch.chunk)
+    lengths = lengths_on_ranks(1, batch.requests, batch.context, batch.spread, case.seed, dp)
+    decoding = decode_batches(lengths, batch.queries)
     if batch.phase == "decode":
-        return [_decoding(case)]
-    if batch.phase == "mixed":
-        chunk = ((batch.prompt, batch.prefix),) if batch.prompt else ()
-        return [[MicroBatch(0, one.decodes, chunk, 0, 0) for one in _decoding(case)]]
-    lengths = on_ranks([batch.context] * batch.requests, dp, length_aware=False)
-    chunks = [list(_chunks(one, batch.prefix, batch.chunk)) for one in lengths]
-    passes = max(map(len, chunks))
-    idle = MicroBatch(padded=1)  # takes part in exchanges with a token that counts for nothing
-    return [[one[number] if number < len(one) else idle for one in chunks] for number in range(passes)]
-
-
-def _decoding(case: Case) -> list[MicroBatch]:
-    """Requests of every data-parallel group; a captured graph pads all to the fullest."""
-    batch, dp = case.batch, case.layout.dp
-    drawn = cached_lengths(1, batch.requests, batch.context, batch.spread, case.seed)
-    lengths = on_ranks(drawn, dp, length_aware=False)
-    padded = max(map(len, lengths)) * batch.queries
-    return [MicroBatch(0, tuple((batch.queries, held) for held in one), (), 0, padded) for one in lengths]
-
-
-def _chunks(lengths: Sequence[int], prefix: int, budget: int) -> Iterator[MicroBatch]:
-    """Prompts of a data-parallel group in passes of at most `budget` new tokens, in order."""
-    pieces: list[tuple[int, int]] = []
-    ends, room = 0, budget
-    for length in lengths:
-        done = 0
-        while done < length:
-            piece = min(length - done, room) if budget else length
-            pieces.append((piece, prefix + done))
-            done, room = done + piece, room - piece
-            ends += done == length
-            if budget and not room:
-                yield MicroBatch(0, (), tuple(pieces), ends)
-                pieces, ends, room = [], 0, budget
-    if pieces:
-        yield MicroBatch(0, (), tuple(pieces), ends)
+        return [decoding]
+    chunk = ((batch.prompt, batch.prefix),) if batch.prompt else ()
+    return [[MicroBatch(0, one.decodes, chunk) for one in decoding]]
 
 
 # --- the program ----------------------------------------------------------------------------------------------------

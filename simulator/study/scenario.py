@@ -21,7 +21,6 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, SerializeAsAny, 
 
 from simulator.errors import InputError
 from simulator.model.drafts import tokens_per_iteration
-from simulator.model.layout import deal
 from simulator.model.library import transformer_of
 from simulator.model.transformer import Model
 from simulator.program.rank import Rank
@@ -205,10 +204,6 @@ class Case(Generic[BatchT, LayoutT, KnobsT]):
     def shapes(self) -> ModelShapes:
         """The sizes of a model that are the same in all its layers; InputError for one whose layers differ."""
         return self.read_shapes()
-
-    def micro_batch_lengths(self: Case[Prompts, Any, Any], number: int, parts: int) -> tuple[int, ...]:
-        """The prompts of one of `parts` micro-batches of the whole batch."""
-        return deal(self.batch.lengths, parts)[number]
 
 
 MemoryItem = tuple[str, str, float]  # name, category, bytes on one rank
