@@ -8,7 +8,7 @@ pipeline), and what a scenario has to know (memory, groups, metrics).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from math import inf
 from typing import Any, Literal
 
@@ -22,13 +22,14 @@ from simulator.model.layout import blocks, lengths_on_ranks, on_ranks, split
 from simulator.model.micro_batch import MicroBatch
 from simulator.model.passes import decode_batches, prefill_passes
 from simulator.model.transformer import Experts, Layer, Model, with_precision
-from simulator.parallel.border import Engines, cross
+from simulator.parallel.border import Engines, engines_for
 from simulator.parallel.exchange.task import ExchangeSettings
 from simulator.parallel.exchange.ways import HOSTS, buffers_of
 from simulator.parallel.forward import Forward
 from simulator.parallel.gathered_weights import GatheredWeights, Gathering
 from simulator.parallel.ledger import activation_bytes, cache_bytes, stages_of, weights_of
 from simulator.parallel.mesh import Mesh, check, coordinates_of, groups_of
+from simulator.parallel.pipeline import Stage
 from simulator.parallel.prefetch import prefetching
 from simulator.parallel.tokens import Tokens, alike, tokens_of
 from simulator.program.rank import DEFAULT_STREAM, Rank
@@ -146,19 +147,9 @@ def stack_for(case: Case) -> Stack:
 
 def engines_of(case: Case) -> Engines:
     """What drives collectives: what the knobs say, or of what the stack would take the first that the machine has."""
-    knobs, stack = case.knobs, stack_for(case)
-    engine = knobs.engine or _first(stack.engines, case.engines)
-    if not engine:
-        raise InputError(f"knobs.engine: {stack.name} takes {', '.join(stack.engines)}, of which the machine has none; "
-                         f"it has {', '.join(case.engines)}")
-    reducing = knobs.reducing_engine or _first(stack.reducing_engines, case.engines)
+    knobs = case.knobs
     most_bytes = inf if knobs.reducing_mb is None else knobs.reducing_mb * 1e6
-    return Engines(engine, knobs.algorithm or stack.algorithm, "" if reducing == "none" else reducing,
-                   case.engines.get(reducing, 0), most_bytes)
-
-
-def _first(wanted: Sequence[str], there: Mapping[str, int]) -> str:
-    return next((one for one in wanted if one in there), "")
+    return engines_for(stack_for(case), case.engines, knobs.engine, knobs.algorithm, knobs.reducing_engine, most_bytes)
 
 
 # --- what a rank works on -------------------------------------------------------------------------------------------
@@ -200,7 +191,8 @@ def _passes(npu: Rank, case: Case) -> None:
     for groups in passes:
         group = _group(npu, groups)
         if case.layout.pp > 1:
-            pipeline(npu, case, model, groups, group)
+            _stage(npu, case).run(groups, group, knobs.parts, ROUNDS if batch.phase == "decode" else 1,
+                                  SCHEDULES[knobs.schedule].order, partial(draft, npu, case, model))
             continue
         tokens = tokens_of(groups, knobs.parts, group)
         numbers = [number for stretch in stretches(model.layers, knobs.layers) for number in stretch.numbers]
@@ -224,6 +216,15 @@ def forward(npu: Rank, case: Case, numbers: Sequence[int], layers: Sequence[Laye
                    exchanges, knobs.residual != "replicated", labels, numbers, layers, techniques,
                    gathers_latents=knobs.residual == "split_latents")
     return prefetching(step, 1e6 * knobs.prefetch_mb)
+
+
+def _stage(npu: Rank, case: Case) -> Stage:
+    """Of this rank in a pipeline."""
+    stage, model = npu.coordinate("stage"), case.knobs.model_of(case.model)
+    assert isinstance(stage, int)
+    numbers = stages_of(model, case.layout)[stage]
+    step = forward(npu, case, numbers, [model.layers[number] for number in numbers])
+    return Stage(stage, step, residual_split=case.knobs.residual != "replicated")
 
 
 def draft(npu: Rank, case: Case, model: Model, verified: Sequence[Tokens],
@@ -255,81 +256,6 @@ def _group(npu: Rank, groups: Sequence[MicroBatch]) -> int:
     group = npu.coordinate("dp")
     assert isinstance(group, int)
     return group
-
-
-# --- a pipeline -----------------------------------------------------------------------------------------------------
-
-
-def pipeline(npu: Rank, case: Case, model: Model, groups: Sequence[MicroBatch], group: int) -> None:
-    """Micro-batches through stages, forward only: as many at a time as there are stages, each on its way to the next.
-
-    stage 0  a | b | . | a' | b'       a token that the last stage samples goes back to the first one
-    stage 1    | a | b | .  | a' | b'
-    """
-    stage, pp = npu.coordinate("stage"), case.layout.pp
-    assert isinstance(stage, int)
-    numbers = stages_of(model, case.layout)[stage]
-    step = forward(npu, case, numbers, [model.layers[number] for number in numbers])
-    rounds = ROUNDS if case.batch.phase == "decode" else 1
-    for turn in range(rounds):
-        for together in _in_flight(case, groups, group):
-            if stage:
-                _receive(npu, case, step, together, stage - 1)
-            else:
-                if turn:
-                    _message(npu, case, "pipeline.sampled", pp - 1, _sampled_bytes(together), sends=False)
-                for one in together:
-                    step.embed(one)
-            SCHEDULES[case.knobs.schedule].order(step, *together)
-            if stage < pp - 1:
-                for one in together:
-                    step.finalize(one)
-                _message(npu, case, "pipeline.hidden", stage + 1, _share_bytes(case, model, together), sends=True)
-                continue
-            for one in together:
-                step.head(one)
-            draft(npu, case, model, together)
-            if turn < rounds - 1:
-                _message(npu, case, "pipeline.sampled", 0, _sampled_bytes(together), sends=True)
-
-
-def _in_flight(case: Case, groups: Sequence[MicroBatch], group: int) -> list[list[Tokens]]:
-    """What is on its way through a pipeline: one a stage, each in the micro-batches of the schedule, as far as every
-    group has requests, or prompt tokens, for them."""
-    parts, pp = case.knobs.parts, case.layout.pp
-    least = min(len(one.decodes) or sum(new for new, _ in one.prompts) for one in groups)
-    cut = tokens_of(groups, parts * max(min(pp, least // parts), 1), group)
-    return [cut[first : first + parts] for first in range(0, len(cut), parts)]
-
-
-def _receive(npu: Rank, case: Case, step: Forward, together: Sequence[Tokens], stage: int) -> None:
-    """This rank's share of the hidden states from its counterpart, then those of its tensor-parallel group."""
-    _message(npu, case, "pipeline.hidden", stage, _share_bytes(case, step.model, together), sends=False)
-    if case.knobs.residual != "replicated":
-        for one in together:
-            one.form = "own"
-        return
-    count, row_bytes = sum(one.batch.tokens for one in together), 2.0 * step.model.hidden
-    cross(npu.group("tensor"), "pipeline.gather", "own", "all", count, row_bytes, engines_of(case))
-
-
-def _share_bytes(case: Case, model: Model, together: Sequence[Tokens]) -> int:
-    return sum(2 * model.hidden * -(-one.batch.tokens // case.layout.tensor) for one in together)
-
-
-def _sampled_bytes(together: Sequence[Tokens]) -> int:
-    return 8 * sum(one.batch.sampled for one in together)
-
-
-def _message(npu: Rank, case: Case, name: str, peer: int, size_bytes: int, sends: bool) -> None:
-    """To or from a counterpart: sends go beside what follows, and what follows a receipt waits for it."""
-    pipe, before = npu.group("pipe"), npu.record()
-    with npu.stream("send" if sends else "receive"):
-        if sends:
-            npu.wait(before)
-        moved = (pipe.send if sends else pipe.recv)(name, peer, size_bytes, engines_of(case).engine)
-    if not sends:
-        npu.wait(moved)
 
 
 # --- what a scenario needs to know ----------------------------------------------------------------------------------
