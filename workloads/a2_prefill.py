@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from simulator.model.layout import blocks
 from simulator.parallel.border import Engines
@@ -26,15 +26,13 @@ from simulator.parallel.tokens import Tokens
 from simulator.program.rank import Rank
 from simulator.stack.cann import DEPLOYED
 from simulator.study import scenario
-from simulator.study.scenario import MemoryItem
+from simulator.study.scenario import MemoryItem, Part
 from workloads import cann_prefill as shared
 from workloads.cann_prefill import embed, head
 
 
-class Knobs(BaseModel):
+class Knobs(Part):
     """How a layer is split."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     engine: str = Field("sdma", description="what drives collectives: an engine of the machine")
     split: Literal["all_reduce", "flashcomm", "convert", "micro_batch"] = Field(

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from simulator.model.transformer import Experts, Latent
 from simulator.parallel.border import Engines
@@ -25,15 +25,13 @@ from simulator.parallel.tokens import Tokens
 from simulator.program.rank import Event, Rank
 from simulator.stack.cann import RECIPES
 from simulator.study import scenario
-from simulator.study.scenario import MemoryItem
+from simulator.study.scenario import MemoryItem, Part
 from workloads import cann_prefill as shared
 from workloads.cann_prefill import embed, head
 
 
-class Knobs(BaseModel):
+class Knobs(Part):
     """The techniques that can be switched."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     engine: str = Field("sdma", description="what drives collectives: an engine of the machine (sdma, aiv, ...)")
     attention: Literal["ntd", "tnd"] = Field("ntd", description="layout of FlashAttention's operands")

@@ -114,6 +114,5 @@ def workload(program: Callable[[Rank, Case], None], mesh: Callable[[Case], Mesh]
         own = {"prompts": deal(case.batch.lengths, case.ranks)[rank]} if axes.dp > 1 else {}
         return {**coordinates_of(axes, rank), **own}
 
-    return Workload(program, lambda case: groups_of(mesh(case)), coordinates, items,
-                    lambda case, seconds: prefill_measures(case.batch, case.cards, seconds))
+    return Workload(program, lambda case: groups_of(mesh(case)), coordinates, items, prefill_measures)
 

@@ -6,7 +6,7 @@ memory is shared: how much longer they take is how much of L2 and HBM the collec
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from simulator.model import ops
 from simulator.program.rank import Rank
@@ -21,10 +21,8 @@ class Operands(Part):
     gemms: int = Field(8, gt=0)
 
 
-class Knobs(BaseModel):
+class Knobs(Part):
     """What runs beside the GEMMs."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     engine: str = Field("aiv", description="what drives the collective: an engine of the machine")
     collective_mib: int = Field(1024, gt=0, description="size of the gathered buffer")

@@ -13,7 +13,7 @@ from dataclasses import replace
 from math import inf
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from simulator.errors import InputError
 from simulator.model.layout import blocks, shard_size
@@ -46,10 +46,8 @@ class Batch(Part):
     cached_tokens: int = Field(0, ge=0, description="0: the whole run; else decode with this many cached tokens alone")
 
 
-class Knobs(BaseModel):
+class Knobs(Part):
     """What FlowMLA can vary."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     dtype: Literal["fp8", "bf16"] = Field("fp8", description="weights of linear layers")
     attention: Literal["dp", "tp"] = Field("dp", description="data or tensor parallel attention")

@@ -10,19 +10,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from simulator.errors import InputError
 from simulator.live.host import Host
 from simulator.live.thread import HostProcess, Label
 from simulator.model.layout import blocks, split
 from simulator.model.micro_batch import MicroBatch
-from simulator.model.transformer import kv_bytes_per_token, matrices
+from simulator.model.transformer import experts_of, kv_bytes_per_token, matrices
 from simulator.program.rank import Rank
 from simulator.stack import pplx
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Part, Workload
-from workloads.moe_exchange import experts_of
 
 STACK = replace(pplx.STACK, l2_bytes=-1.0)  # activations of prompts are larger than L2
 GROUP = 8  # GPUs of a node; nodes are pairs: rank r of the first one sends to rank r + 8
@@ -35,10 +34,8 @@ class Prompt(Part):
     page_tokens: int = Field(64, gt=0)
 
 
-class Knobs(BaseModel):
+class Knobs(Part):
     """How many layers are simulated."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     layers: int = Field(8, gt=1)
     layer_by_layer: bool = Field(True, description="pages leave after every layer; otherwise after prefill")

@@ -15,9 +15,9 @@ from simulator import np
 from simulator.live.faults import Fault, strike
 from simulator.live.host import Host
 from simulator.live.thread import HostProcess
-from simulator.model.layout import blocks, shard_size
+from simulator.model.layout import blocks
 from simulator.model.routing import Drawn
-from simulator.model.transformer import Experts, Model
+from simulator.model.transformer import experts_of
 from simulator.parallel.border import Engines
 from simulator.parallel.exchange.copies import Copies, copies_of
 from simulator.parallel.exchange.deepep_normal import NormalSettings
@@ -56,15 +56,6 @@ class GenericKnobs(GenericSettings, Knobs):
 
 ReducingKnobs = NormalSettings
 Case = scenario.Case[Tokens, scenario.Layout, Any]
-
-
-def experts_of(model: Model, ranks: int) -> Experts:
-    """Those of its last layer; ValueError: there are none, or they do not divide over so many ranks."""
-    ffn = model.layers[-1].feed_forward
-    if not isinstance(ffn, Experts):
-        raise ValueError(f"{model.name} has no experts to exchange tokens with")
-    shard_size(ffn.routed, ranks, "experts")
-    return ffn
 
 
 def mesh_of(ranks: int) -> Mesh:

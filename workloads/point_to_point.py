@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import Field, PositiveInt
 
 from simulator.errors import InputError
 from simulator.live.host import Host
@@ -29,10 +29,8 @@ class Sizes(Part):
     pages: int = Field(2000, ge=FEWEST)
 
 
-class Knobs(BaseModel):
+class Knobs(Part):
     """None."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 Case = scenario.Case[Sizes, scenario.Layout, Knobs]

@@ -16,7 +16,7 @@ from simulator.live.host import Host
 from simulator.live.thread import HostProcess
 from simulator.model.drafts import check_drafts, tokens_per_iteration
 from simulator.model.micro_batch import MicroBatch, parted
-from simulator.model.transformer import kv_bytes_per_token, matrices
+from simulator.model.transformer import experts_of, kv_bytes_per_token, matrices
 from simulator.parallel.border import Engines
 from simulator.parallel.exchange.rows import buffers
 from simulator.parallel.exchange.task import ExchangeSettings
@@ -28,7 +28,7 @@ from simulator.program.rank import Rank
 from simulator.stack.pplx import STACK
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Part, Workload
-from workloads.moe_exchange import Knobs, drawn, experts_of, hosts, mesh_of, nodes
+from workloads.moe_exchange import Knobs, drawn, hosts, mesh_of, nodes
 from workloads.schedules import hooks
 
 

@@ -14,13 +14,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from simulator.errors import InputError
 from simulator.model.drafts import check_drafts, draft_passes
+from simulator.model.layout import shard_size
 from simulator.model.transformer import Latent, Layer, Model, experts_of, with_precision
 from simulator.parallel.ledger import cache_bytes, weights_of
-from simulator.parallel.mesh import Mesh, groups_of
+from simulator.parallel.mesh import Mesh, coordinates_of, groups_of
 from simulator.program.rank import Rank
 from simulator.stack.trtllm_min_latency import STACK, MinLatency, accept, framework, joined, vector
 from simulator.study import scenario
@@ -47,10 +48,8 @@ class Request(Part):
         return self.prompt_tokens + self.output_tokens // 2
 
 
-class Knobs(BaseModel):
+class Knobs(Part):
     """The published optimisations, one switch each; off is what the first version did."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     cuda_graph: bool = Field(True, description="one captured graph per iteration instead of eager launches")
     programmatic_launch: bool = Field(False, description="a kernel's prologue runs beside its predecessor's end (PDL)")
@@ -191,8 +190,7 @@ def check_split(case: Case) -> None:
         ("routed experts", experts.routed, layout.expert_parallel),
         ("columns of an expert", experts.intermediate, layout.tensor_parallel),
     ):
-        if size % over:
-            raise ValueError(f"{size} {what} cannot be split over {over} ranks")
+        shard_size(size, over, what)
 
 
 def _copies(case: Case) -> int:
@@ -201,17 +199,15 @@ def _copies(case: Case) -> int:
 
 
 def coordinates(case: Case, rank: int) -> Mapping[str, object]:
-    """Which experts a rank holds, and of which copy."""
-    held = case.layout.expert_parallel * case.layout.tensor_parallel
-    return {"expert_group": rank % held // case.layout.tensor_parallel, "copy": rank // held}
+    """Where it is in the mesh: its place among experts, and the block of ranks that have all of them."""
+    return coordinates_of(mesh_of(case), rank)
 
 
 def memory(case: Case) -> list[MemoryItem]:
     """Weights of a rank and the latent cache of all layers, those of the MTP module too."""
     model, tokens = model_of(case), case.batch.prompt_tokens + case.batch.output_tokens
-    all_layers = replace(model, layers=model.layers + model.drafts)
     return [*weights_of(model, mesh_of(case), 0, drafts=True),
-            ("latent cache, BF16", "KV", cache_bytes(all_layers, mesh_of(case), [tokens]))]
+            ("latent cache, BF16", "KV", cache_bytes(model, mesh_of(case), [tokens], drafts=True))]
 
 
 def measures(case: Case, seconds: float) -> Mapping[str, float]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import simpy
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from simulator.live.host import Host
 from simulator.live.thread import HostProcess, HostThread, Label
@@ -30,10 +30,8 @@ class Model(Part):
     inference_gpus: int = Field(128, gt=0)
 
 
-class Knobs(BaseModel):
+class Knobs(Part):
     """Published calls of every stage on one training rank, and microseconds per call."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     copy_calls: int = Field(487, gt=0)
     unshard_calls: int = Field(974, gt=0)

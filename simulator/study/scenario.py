@@ -11,7 +11,7 @@ Every leaf is a setting that the command line can change ("batch.requests=128"),
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, SerializeAsAny, 
 
 from simulator.errors import InputError
 from simulator.model.drafts import tokens_per_iteration
+from simulator.model.layout import lengths_on_ranks
 from simulator.model.library import transformer_of
 from simulator.model.transformer import Model
 from simulator.program.rank import Rank
@@ -76,6 +77,19 @@ class Requests(Part):
         """Of an average request, half-way through its output."""
         return self.prompt_tokens + self.output_tokens // 2
 
+    def per_die(self, cards: int, dies: int) -> int:
+        """Requests on every die, of a card with several as many on each; InputError where they do not divide."""
+        each, rest = divmod(self.per_card * cards, dies)
+        if rest:
+            raise InputError(f"batch.per_card is {self.per_card}: it must be a multiple of machine.dies_per_card, "
+                             f"{dies // cards}")  # fmt: skip
+        return each
+
+    def lengths(self, arrivals: int, each: int, ranks: int, seed: int) -> Sequence[tuple[int, ...]]:
+        """Cached tokens of every rank's requests, where `each` arrive at each of so many places."""
+        return lengths_on_ranks(arrivals, each, self.cached_tokens, self.length_spread, seed, ranks,
+                                self.placement == "length_aware")
+
     @property
     def queries(self) -> int:
         """Tokens per request that an iteration verifies."""
@@ -85,20 +99,6 @@ class Requests(Part):
     def tokens_per_iteration(self) -> float:
         """Expected output tokens per request and iteration: 1 + p + p^2 + ..."""
         return tokens_per_iteration(self.acceptance, self.draft_tokens)
-
-
-def decode_measures(batch: Requests, seconds: float) -> dict[str, float]:
-    """Iteration time, time per output token (TPOT), and output tokens per second and card."""
-    tpot_s = seconds / batch.tokens_per_iteration
-    rate = batch.per_card / tpot_s
-    return {"iteration_ms": seconds * 1e3, "tpot_ms": tpot_s * 1e3, "throughput_tok_s_per_card": rate}
-
-
-def prefill_measures(batch: Prompts, cards: int, seconds: float) -> dict[str, float]:
-    """Time to first token (TTFT) of the whole batch, and prompt tokens per second, of all and per card."""
-    rate = sum(batch.lengths) / seconds
-    return {"latency_ms": seconds * 1e3, "ttft_ms": seconds * 1e3, "throughput_tok_s": rate,
-            "throughput_tok_s_per_card": rate / cards}
 
 
 class Layout(Part):
@@ -204,6 +204,20 @@ class Case(Generic[BatchT, LayoutT, KnobsT]):
     def shapes(self) -> ModelShapes:
         """The sizes of a model that are the same in all its layers; InputError for one whose layers differ."""
         return self.read_shapes()
+
+
+def decode_measures(case: Case[Requests, Any, Any], seconds: float) -> Mapping[str, float]:
+    """Iteration time, time per output token (TPOT), and output tokens per second and card."""
+    tpot_s = seconds / case.batch.tokens_per_iteration
+    rate = case.batch.per_card / tpot_s
+    return {"iteration_ms": seconds * 1e3, "tpot_ms": tpot_s * 1e3, "throughput_tok_s_per_card": rate}
+
+
+def prefill_measures(case: Case[Prompts, Any, Any], seconds: float) -> Mapping[str, float]:
+    """Time to first token (TTFT) of the whole batch, and prompt tokens per second, of all and per card."""
+    rate = sum(case.batch.lengths) / seconds
+    return {"latency_ms": seconds * 1e3, "ttft_ms": seconds * 1e3, "throughput_tok_s": rate,
+            "throughput_tok_s_per_card": rate / case.cards}
 
 
 MemoryItem = tuple[str, str, float]  # name, category, bytes on one rank
