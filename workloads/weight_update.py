@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import simpy
 from pydantic import Field
 
 from simulator.live.host import Host
+from simulator.live.stages import Stages
 from simulator.live.thread import HostProcess, HostThread, Label
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Part, Workload
@@ -75,37 +75,27 @@ def proxy(host: Host, case: Case) -> HostProcess:
 
 def _pipeline(host: Host, case: Case, copier: HostThread, gpu: HostThread, mine: range, group: int) -> HostProcess:
     """Copy, GPU stages and submission of some parameters, each stage on a thread of its own."""
-    knobs, env = case.knobs, host.env
-    ahead = 1 if not knobs.overlap else knobs.ahead
-    copied, prepared, room = simpy.Store(env), simpy.Store(env), simpy.Store(env)
-    room.items.extend(range(ahead))
+    knobs = case.knobs
 
-    def copy() -> HostProcess:
-        for number in mine:
-            yield room.get()
-            row = yield from copier.work("copy", _us(knobs, "copy", number), Label("weights.copy", group), "copy")
-            copied.put((number, row))
+    def copy(number: int, _: Any) -> HostProcess:
+        return (yield from copier.work("copy", _us(knobs, "copy", number), Label("weights.copy", group), "copy"))
 
-    def compute() -> HostProcess:
-        for _ in mine:
-            number, row = yield copied.get()
-            for stage in ("unshard", "fuse", "quantise"):
-                label = Label(f"weights.{stage}", group)
-                row = yield from gpu.work(stage, _us(knobs, stage, number), label, stage, row)
-            prepared.put((number, row))
-            if knobs.overlap:
-                room.put(number)
+    def compute(number: int, row: Any) -> HostProcess:
+        for stage in ("unshard", "fuse", "quantise"):
+            label = Label(f"weights.{stage}", group)
+            row = yield from gpu.work(stage, _us(knobs, stage, number), label, stage, row)
+        if knobs.overlap:
+            line.leave()
+        return row
 
-    env.process(copy())
-    env.process(compute())
-    transfers = []
+    line, transfers = Stages(host.env, mine, (copy, compute), knobs.ahead if knobs.overlap else 1), []
     for _ in mine:
-        number, row = yield prepared.get()
+        number, row = yield line.through()
         done = yield from _submit(host, case, number, group, row)
         if not knobs.overlap:
             for event in done:
                 yield from host.until(event, "weights")
-            room.put(number)
+            line.leave()
         transfers += done
     for event in transfers:
         yield from host.until(event, "the weights of a mesh group")
