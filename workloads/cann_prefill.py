@@ -12,7 +12,7 @@ from typing import Any
 from simulator.model.layout import blocks, deal, shard_size
 from simulator.model.passes import prompt_batches
 from simulator.model.transformer import Experts
-from simulator.parallel.border import Engines, Form, cross
+from simulator.parallel.border import Engines
 from simulator.parallel.exchange.task import ExchangeSettings
 from simulator.parallel.forward import Forward
 from simulator.parallel.ledger import cache_bytes, weights_of
@@ -68,32 +68,6 @@ def whole_prompts(npu: Rank, case: Case, parts: int) -> list[Tokens]:
     assert isinstance(own, tuple)
     hands = [deal(hand, parts) for hand in deal(case.batch.lengths, case.ranks)]
     return [Tokens(batch, tuple(sum(hand[batch.number]) for hand in hands)) for batch in prompt_batches(own, parts)]
-
-
-def split_prompts(case: Case, parts: int, form: Form) -> list[Tokens]:
-    """Micro-batches of all prompts, held in this form."""
-    return [Tokens(batch, (batch.tokens,), form) for batch in prompt_batches(case.batch.lengths, parts)]
-
-
-# --- before and behind the layers -------------------------------------------------------------------------------------
-
-
-def embed(step: Forward, case: Case, form: Form = "own") -> None:
-    """Every rank looks up all tokens in its vocabulary shard; sums leave it with its own, or with all."""
-    world, total = step.npu.group("world"), sum(case.batch.lengths)
-    step.launch(step.stack.embed(step.model, total, world.size))
-    name = "reduce_scatter" if form == "own" else "all_reduce"
-    cross(world, f"embedding.{name}", "partial", form, total, 2.0 * step.model.hidden, step.engines)
-
-
-def head(step: Forward, case: Case) -> None:
-    """Norm and logits of the last token of every prompt, vocabulary sharded."""
-    world, prompts, model = step.npu.group("world"), len(case.batch.lengths), step.model
-    step.launch(step.stack.norm(model, -(-sum(case.batch.lengths) // world.size), "head"))
-    cross(world, "head.gather_tokens", "own", "all", prompts, 2.0 * model.hidden, step.engines)
-    step.launch(step.stack.head(model, prompts, world.size))
-    each = 2 * -(-prompts // world.size) * model.vocabulary // world.size
-    world.all_gather("head.gather_logits", each, *step.engines.of("all_gather", 0.0, world.size))
 
 
 # --- what a scenario needs to know ------------------------------------------------------------------------------------

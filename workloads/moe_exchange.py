@@ -11,12 +11,10 @@ from typing import Any
 
 from pydantic import Field
 
-from simulator import np
 from simulator.live.faults import Fault, strike
 from simulator.live.host import Host
 from simulator.live.thread import HostProcess
 from simulator.model.layout import blocks
-from simulator.model.routing import Drawn
 from simulator.model.transformer import experts_of
 from simulator.parallel.border import Engines
 from simulator.parallel.exchange.copies import Copies, copies_of
@@ -27,7 +25,7 @@ from simulator.parallel.exchange.rows import buffers
 from simulator.parallel.exchange.task import ExchangeSettings, ExpertTask
 from simulator.parallel.exchange.ways import EXCHANGES, HOSTS
 from simulator.parallel.mesh import Mesh
-from simulator.parallel.routed import Routed
+from simulator.parallel.routed import drawn_by_step
 from simulator.program.rank import Rank
 from simulator.stack.pplx import STACK
 from simulator.study import scenario
@@ -58,25 +56,12 @@ ReducingKnobs = NormalSettings
 Case = scenario.Case[Tokens, scenario.Layout, Any]
 
 
-def mesh_of(ranks: int) -> Mesh:
-    """Tokens and experts of their own on every rank."""
-    return Mesh(dp=ranks, ep=ranks)
-
-
-def drawn(routed: Routed, first: int = 0) -> np.ndarray:
-    """[source, expert] rows, where every step draws popularities of its own; first: number of its first micro-batch."""
-    experts, routing = routed.experts, routed.routing
-    assert routing.skew is not None
-    seed = (routing.seed, routed.layer, routed.number + first)
-    return Drawn(routed.tokens, experts.routed, experts.per_token, routing.skew, seed).counts
-
-
 def task_of(npu: Rank, case: Case, name: str, step: int) -> ExpertTask:
     """One step of an exchange on one rank. Where all experts are as popular, copies per node go by expectation."""
     ranks, skew = case.ranks, case.routing.skew
     settings = ExchangeSettings(name, "nvlink", (skew or None) if name == "deepep_normal" else skew, case.seed,
-                                draw=drawn, own=case.knobs, node=case.node_ranks)
-    return ExpertTask(npu, STACK, case.model, experts_of(case.model, ranks), mesh_of(ranks),
+                                draw=drawn_by_step, own=case.knobs, node=case.node_ranks)
+    return ExpertTask(npu, STACK, case.model, experts_of(case.model, ranks), Mesh(dp=ranks, ep=ranks),
                       Engines("nvlink"), settings, step, 0, (case.batch.per_rank,) * ranks)
 
 

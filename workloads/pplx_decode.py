@@ -7,11 +7,11 @@ parts of one surround attention and experts of the other (`schedules.hooks`).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from pydantic import Field
 
-from simulator import np
 from simulator.live.host import Host
 from simulator.live.thread import HostProcess
 from simulator.model.drafts import check_drafts, tokens_per_iteration
@@ -21,14 +21,14 @@ from simulator.parallel.border import Engines
 from simulator.parallel.exchange.rows import buffers
 from simulator.parallel.exchange.task import ExchangeSettings
 from simulator.parallel.forward import Forward
-from simulator.parallel.mesh import groups_of
-from simulator.parallel.routed import Routed
+from simulator.parallel.mesh import Mesh, groups_of
+from simulator.parallel.routed import Draw, drawn_by_step
 from simulator.parallel.tokens import Tokens
 from simulator.program.rank import Rank
 from simulator.stack.pplx import STACK
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Part, Workload
-from workloads.moe_exchange import Knobs, drawn, hosts, mesh_of, nodes
+from workloads.moe_exchange import Knobs, hosts, nodes
 from workloads.schedules import hooks
 
 
@@ -58,6 +58,7 @@ class DecodeKnobs(Knobs):
     micro_batches: int = Field(1, gt=0, le=2)
 
 
+_DRAWS: dict[int, Draw] = {1: drawn_by_step, 2: partial(drawn_by_step, first=1)}  # by micro-batches
 Case = scenario.Case[Requests, scenario.Layout, DecodeKnobs]
 
 
@@ -75,16 +76,9 @@ def decode(npu: Rank, case: Case) -> None:
                                 node=case.node_ranks)
     layers = case.model.layers[-1:] * knobs.layers
     labels = ("layer", "micro_batch") if parts > 1 else ("layer",)
-    step = Forward(npu, case.model, mesh_of(ranks), STACK, Engines("nvlink"), settings, False, labels,
+    step = Forward(npu, case.model, Mesh(dp=ranks, ep=ranks), STACK, Engines("nvlink"), settings, False, labels,
                    range(knobs.layers), layers)
     hooks(step, *(Tokens(one, (one.tokens,) * ranks) for one in parted(whole, parts)))
-
-
-def _drawn_in_two(routed: Routed) -> np.ndarray:
-    return drawn(routed, first=1)
-
-
-_DRAWS = {1: drawn, 2: _drawn_in_two}
 
 
 def proxy(host: Host, case: Case) -> HostProcess:
@@ -94,7 +88,7 @@ def proxy(host: Host, case: Case) -> HostProcess:
 
 def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     """Of data-parallel attention and experts of their own on every rank, and the GPUs of each node."""
-    return {**groups_of(mesh_of(case.ranks)), **nodes(case)}
+    return {**groups_of(Mesh(dp=case.ranks, ep=case.ranks)), **nodes(case)}
 
 
 def memory(case: Case) -> list[MemoryItem]:
