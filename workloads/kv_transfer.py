@@ -1,7 +1,7 @@
 """KV cache layer by layer from a prefill group to a decode group, while prefill goes on (arXiv 2510.27656).
 
 After every layer the GPU moves a progress counter in unified memory; a watcher on the host sees it, and the proxy
-writes that layer's pages to its partner's. The decoder counts immediates, a page each, and never asks for order.
+writes that layer's pages to its partner's (`simulator.live.cache_pages`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Any
 from pydantic import Field
 
 from simulator.errors import InputError
+from simulator.live.cache_pages import CachePages
 from simulator.live.host import Host
-from simulator.live.thread import HostProcess, Label
+from simulator.live.thread import HostProcess
 from simulator.model.layout import blocks, split
 from simulator.model.micro_batch import MicroBatch
 from simulator.model.transformer import experts_of, kv_bytes_per_token, matrices
@@ -60,7 +61,7 @@ def prefill(npu: Rank, case: Case) -> None:
         with npu.scope(layer=layer):
             for name, work in before:
                 npu.launch(work, name)
-            npu.set_flag("kv.progress", f"layer {layer}", watched=True)
+            npu.set_flag("kv.progress", pages_of(case).flag(layer), watched=True)
             node.all_to_all("dispatch.tokens", rows * model.hidden // GROUP, "nvlink")
             for name, work in computed:
                 npu.launch(work, name)
@@ -73,22 +74,20 @@ def _prefills(rank: Any) -> Any:
     return rank // GROUP % 2 == 0
 
 
+def pages_of(case: Case) -> CachePages:
+    """The latent cache of a rank's prompt, BF16."""
+    page_bytes = case.batch.page_tokens * case.model.layers[0].attention.cached_values * 2
+    return CachePages(case.knobs.layers, -(-case.batch.prompt_tokens // case.batch.page_tokens), page_bytes)
+
+
 def proxy(host: Host, case: Case) -> HostProcess:
     """Prefill ranks write pages, decode ranks count them."""
-    pages = -(-case.batch.prompt_tokens // case.batch.page_tokens)
     if not _prefills(host.rank):
-        for layer in range(case.knobs.layers):
-            arrived = host.engine.count(Label("kv.pages", layer), f"layer {layer}", pages)
-            yield from host.until(arrived, f"the pages of layer {layer}")
-        yield from host.set_flag(Label("kv.complete", case.knobs.layers - 1), "complete")
+        yield from pages_of(case).receive(host)
         return
-    page_bytes = case.batch.page_tokens * case.model.layers[0].attention.cached_values * 2
     if not case.knobs.layer_by_layer:
         yield from host.until_flag("prefilled")
-    for layer in range(case.knobs.layers):
-        seen = yield from host.until_flag(f"layer {layer}")
-        label = Label("kv.pages", layer)
-        yield from host.engine.paged(host.proxy, label, host.rank + GROUP, pages, page_bytes, f"layer {layer}", seen)
+    yield from pages_of(case).send(host, host.rank + GROUP)
 
 
 def readings(case: Case, columns: Mapping[str, Any]) -> Mapping[str, float]:
