@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from simulator.live.faults import Fault
 from simulator.study.library import load_scenario
 from simulator.study.scenario import Scenario
-from workloads.faults import Fault
 from workloads.moe_exchange import Knobs
 
 

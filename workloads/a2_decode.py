@@ -14,38 +14,30 @@ from typing import Literal
 
 from pydantic import Field
 
-from simulator.errors import InputError
 from simulator.model import ops
-from simulator.model.layout import blocks, shard_size
-from simulator.model.transformer import Layer
+from simulator.model.drafts import check_drafts, passes
+from simulator.model.layout import blocks
+from simulator.model.passes import decode_batches
+from simulator.model.transformer import Layer, experts_of
 from simulator.parallel.border import Engines
 from simulator.parallel.exchange.all_gather import AllGather
 from simulator.parallel.exchange.sorted_rows import SortedRows
 from simulator.parallel.exchange.task import ExchangeSettings
 from simulator.parallel.forward import Forward
-from simulator.parallel.mesh import Mesh
+from simulator.parallel.ledger import cache_bytes, weights_of
+from simulator.parallel.mesh import Mesh, coordinates_of, groups_of
+from simulator.parallel.prefetch import prefetching
 from simulator.parallel.tokens import Tokens, tokens_of
 from simulator.program.rank import DEFAULT_STREAM, Event, Rank
 from simulator.stack.cann import quantised
-from simulator.stack.cann_decode import CannDecode
+from simulator.stack.cann_decode import CannDecode, DecodeKernels
 from simulator.study import scenario
-from simulator.study.scenario import MemoryItem, Workload
-from workloads.ascend_decode import (
-    AscendKnobs,
-    batches_of,
-    check_drafts,
-    experts_of,
-    kept,
-    lengths_of,
-    measures,
-    passes,
-)
-from workloads.prefetch import prefetching
+from simulator.study.scenario import MemoryItem, Workload, decode_measures
 
 GATHER, SCALES, GATE, SHARED = "gather", "scales", "gate", "shared"
 
 
-class Knobs(AscendKnobs):
+class Knobs(DecodeKernels):
     """The published techniques, one switch each."""
 
     engine: str = Field("sdma", description="what drives collectives: an engine of the machine")
@@ -65,11 +57,6 @@ class Knobs(AscendKnobs):
     )
     spare_experts: int = Field(0, ge=0, le=8, description="slots per rank for replicas of experts (EPLB)")
 
-    @property
-    def algorithm(self) -> str:
-        """Of the exchange."""
-        return {"hierarchical": "hierarchical", "all_to_all": "pairwise"}.get(self.exchange, "direct")
-
 
 Case = scenario.Case[scenario.Requests, scenario.Layout, Knobs]
 
@@ -77,7 +64,7 @@ Case = scenario.Case[scenario.Requests, scenario.Layout, Knobs]
 def iteration(npu: Rank, case: Case) -> None:
     """Verify, sample, draft."""
     npu.program.captured = True
-    for number, (numbers, layers, queries) in enumerate(passes(case, quantised(case.model))):
+    for number, (numbers, layers, queries) in enumerate(passes(quantised(case.model), case.batch.draft_tokens)):
         step, a = rank_of(npu, case, numbers, layers), requests_of(npu, case, queries)
         with npu.scope(layer=numbers[0] if number else -1):
             if number:
@@ -174,17 +161,10 @@ def rank_of(npu: Rank, case: Case, numbers: Sequence[int], layers: Sequence[Laye
 def requests_of(npu: Rank, case: Case, queries: int) -> Tokens:
     """The requests of a rank; a prefetch of their cache differs in pieces, so that each rank records its own."""
     own = npu.rank if case.knobs.prefetch_cache_mb and case.batch.length_spread else 0
-    batches = batches_of(lengths_of(case, case.ranks, per_rank(case)), queries)
+    each = case.batch.per_die(case.cards, case.ranks)
+    batches = decode_batches(case.batch.lengths(case.ranks, each, case.ranks, case.seed), queries)
     tokens = tokens_of(batches, 1, own)[0]
     return replace(tokens, batches=()) if own or case.knobs.prefetch_cache_mb else tokens
-
-
-def per_rank(case: Case) -> int:
-    """Requests of a rank: of a card with several dies, as many on each."""
-    requests, dies = int(case.batch.per_card), case.ranks // case.cards
-    if requests % dies:
-        raise InputError(f"batch.per_card is {requests}: it must be a multiple of machine.dies_per_card, {dies}")
-    return requests // dies
 
 
 def mesh_of(case: Case) -> Mesh:
@@ -199,29 +179,30 @@ def mesh_of(case: Case) -> Mesh:
 
 def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     """Expert-parallel groups, and the tensor-parallel groups inside nodes."""
-    check_drafts(case)
-    if case.routing.skew is None:
-        shard_size(experts_of(case).routed, case.layout.expert_parallel, "experts")
-    ep = blocks(case.ranks, case.layout.expert_parallel, "layout.expert_parallel")
-    node = blocks(case.ranks, case.layout.tensor_parallel, "layout.tensor_parallel")
-    return {"ep": ep, "block": ep, "o_proj": blocks(case.ranks, 1), "tensor": blocks(case.ranks, 1),
-            **dict.fromkeys(("dense", "embedding", "head", "shared"), node)}
+    layout = case.layout
+    check_drafts(case.model, case.batch.draft_tokens, "batch.draft_tokens")
+    experts_of(case.model, layout.expert_parallel if case.routing.skew is None else 1)
+    blocks(case.ranks, layout.expert_parallel, "layout.expert_parallel")
+    blocks(case.ranks, layout.tensor_parallel, "layout.tensor_parallel")
+    return groups_of(mesh_of(case))
 
 
 def memory(case: Case) -> list[MemoryItem]:
     """Weights and cache of a rank; tokens of all ranks."""
-    requests, batch, hidden = per_rank(case), case.batch, case.model.hidden
-    together = requests * batch.queries * case.layout.expert_parallel * hidden
+    batch, model, mesh = case.batch, quantised(case.model), mesh_of(case)
+    requests, longest = batch.per_die(case.cards, case.ranks), batch.prompt_tokens + batch.output_tokens
+    together = requests * batch.queries * case.layout.expert_parallel * model.hidden
     return [
-        *kept(quantised(case.model), mesh_of(case), requests * (batch.prompt_tokens + batch.output_tokens)),
+        *weights_of(model, mesh, 0, drafts=True, absorbed=False),
+        ("latent cache, BF16, full outputs", "KV", cache_bytes(model, mesh, [longest] * requests, drafts=True)),
         ("gathered tokens and sums", "activations", together * (1 + 2 * 2)),
         ("exchange buffers", "communication", together * 3),
     ]
 
 
 def coordinates(case: Case, rank: int) -> Mapping[str, object]:
-    """Its group of experts."""
-    return {"block": rank // case.layout.expert_parallel}
+    """Where it is in the mesh."""
+    return coordinates_of(mesh_of(case), rank)
 
 
-ITERATION = Workload(iteration, groups, coordinates, memory, measures)
+ITERATION = Workload(iteration, groups, coordinates, memory, decode_measures)

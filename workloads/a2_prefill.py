@@ -16,25 +16,23 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from simulator.model.layout import blocks
 from simulator.parallel.border import Engines
 from simulator.parallel.forward import Forward
 from simulator.parallel.mesh import Mesh
-from simulator.parallel.tokens import Tokens
+from simulator.parallel.tokens import Tokens, tokens_of_prompts
+from simulator.parallel.vocabulary import embed_prompts, head_of_prompts
 from simulator.program.rank import Rank
 from simulator.stack.cann import DEPLOYED
 from simulator.study import scenario
-from simulator.study.scenario import MemoryItem
+from simulator.study.scenario import MemoryItem, Part
 from workloads import cann_prefill as shared
-from workloads.cann_prefill import embed, head
 
 
-class Knobs(BaseModel):
+class Knobs(Part):
     """How a layer is split."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     engine: str = Field("sdma", description="what drives collectives: an engine of the machine")
     split: Literal["all_reduce", "flashcomm", "convert", "micro_batch"] = Field(
@@ -51,18 +49,18 @@ RESIDUAL = {"all_reduce": "replicated", "flashcomm": "split", "convert": "split_
 def prefill(npu: Rank, case: Case) -> None:
     """Embedding, all layers, head. Where ranks hold their own tokens between the pieces, what attention gathers and
     where its output projection lies is a matter of placement."""
-    step = _forward(npu, case)
+    step, lengths = _forward(npu, case), case.batch.lengths
     if case.knobs.split == "all_reduce":
-        embed(step, case, "all")
-        replicated(step, *shared.split_prompts(case, 1, "all"))
+        embed_prompts(step, lengths, "all")
+        replicated(step, *tokens_of_prompts(lengths, 1, "all"))
     elif case.knobs.split == "micro_batch":
-        embed(step, case)
+        embed_prompts(step, lengths)
         two_streams(step, *(one for one in shared.whole_prompts(npu, case, 2) if any(one.of_groups)))
     else:
-        embed(step, case)
-        (a,) = shared.split_prompts(case, 1, "own")
+        embed_prompts(step, lengths)
+        (a,) = tokens_of_prompts(lengths, 1, "own")
         shared.one_stream(step, a, step.route, step.dispatch, step.experts, step.combine, step.shared, step.finalize)
-    head(step, case)
+    head_of_prompts(step, lengths)
 
 
 def replicated(step: Forward, a: Tokens) -> None:

@@ -14,26 +14,24 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from simulator.model.transformer import Experts, Latent
 from simulator.parallel.border import Engines
 from simulator.parallel.forward import Forward
 from simulator.parallel.mesh import Mesh
 from simulator.parallel.pieces import COMM
-from simulator.parallel.tokens import Tokens
+from simulator.parallel.tokens import Tokens, tokens_of_prompts
+from simulator.parallel.vocabulary import embed_prompts, head_of_prompts
 from simulator.program.rank import Event, Rank
 from simulator.stack.cann import RECIPES
 from simulator.study import scenario
-from simulator.study.scenario import MemoryItem
+from simulator.study.scenario import MemoryItem, Part
 from workloads import cann_prefill as shared
-from workloads.cann_prefill import embed, head
 
 
-class Knobs(BaseModel):
+class Knobs(Part):
     """The techniques that can be switched."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     engine: str = Field("sdma", description="what drives collectives: an engine of the machine (sdma, aiv, ...)")
     attention: Literal["ntd", "tnd"] = Field("ntd", description="layout of FlashAttention's operands")
@@ -57,15 +55,15 @@ def data_parallel(npu: Rank, case: Case) -> None:
     """
     step = _forward(npu, case, _own_prompts(case), labelled=False)
     (a,) = _checked(case, shared.whole_prompts(npu, case, 1))
-    embed(step, case)
+    embed_prompts(step, case.batch.lengths)
     shared.one_stream(step, a, step.route, step.shared, step.dispatch, step.experts, step.combine, step.finalize)
-    head(step, case)
+    head_of_prompts(step, case.batch.lengths)
 
 
 def micro_batch(npu: Rank, case: Case) -> None:
     """Two micro-batches on two streams; dense layers one after the other on the first."""
     step, (a, b) = _forward(npu, case, _own_prompts(case)), _checked(case, shared.whole_prompts(npu, case, 2))
-    embed(step, case)
+    embed_prompts(step, case.batch.lengths)
     for layer in step.layers():
         if not step.is_dense(layer):
             (interleaved if case.knobs.enqueue == "interleaved" else in_order)(step, a, b)
@@ -75,7 +73,7 @@ def micro_batch(npu: Rank, case: Case) -> None:
             step.dense(one)
     step.finalize(b)
     npu.wait(_end_of(npu, COMM))
-    head(step, case)
+    head_of_prompts(step, case.batch.lengths)
 
 
 def interleaved(step: Forward, a: Tokens, b: Tokens) -> None:
@@ -127,8 +125,8 @@ def sp_tp_sp(npu: Rank, case: Case) -> None:
     stream of each  attend | route, shared, dispatch | experts, combine, finalize
     """
     step = _forward(npu, case, _own_tokens(case))
-    batches = _checked(case, shared.split_prompts(case, case.knobs.micro_batches, "own"))
-    embed(step, case)
+    batches = _checked(case, tokens_of_prompts(case.batch.lengths, case.knobs.micro_batches, "own"))
+    embed_prompts(step, case.batch.lengths)
     start = npu.record()
     for one in batches:
         with npu.stream(_stream(one)):
@@ -142,7 +140,7 @@ def sp_tp_sp(npu: Rank, case: Case) -> None:
                         verb(one)
     for one in batches:
         npu.wait(_end_of(npu, _stream(one)))
-    head(step, case)
+    head_of_prompts(step, case.batch.lengths)
 
 
 def _stream(one: Tokens) -> str:

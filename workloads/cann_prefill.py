@@ -6,13 +6,13 @@ behind them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from simulator.model.layout import blocks, deal, shard_size
-from simulator.model.micro_batch import MicroBatch
+from simulator.model.passes import prompt_batches
 from simulator.model.transformer import Experts
-from simulator.parallel.border import Engines, Form, cross
+from simulator.parallel.border import Engines
 from simulator.parallel.exchange.task import ExchangeSettings
 from simulator.parallel.forward import Forward
 from simulator.parallel.ledger import cache_bytes, weights_of
@@ -67,39 +67,7 @@ def whole_prompts(npu: Rank, case: Case, parts: int) -> list[Tokens]:
     own = npu.coordinate("prompts")
     assert isinstance(own, tuple)
     hands = [deal(hand, parts) for hand in deal(case.batch.lengths, case.ranks)]
-    return [_tokens(number, deal(own, parts)[number], [sum(hand[number]) for hand in hands]) for number in range(parts)]
-
-
-def split_prompts(case: Case, parts: int, form: Form) -> list[Tokens]:
-    """Micro-batches of all prompts, held in this form."""
-    lengths = [case.micro_batch_lengths(number, parts) for number in range(parts)]
-    return [_tokens(number, some, [sum(some)], form) for number, some in enumerate(lengths)]
-
-
-def _tokens(number: int, prompts: Sequence[int], of_groups: Sequence[int], form: Form = "all") -> Tokens:
-    batch = MicroBatch(number, (), tuple((length, 0) for length in prompts), len(prompts))
-    return Tokens(batch, tuple(of_groups), form)
-
-
-# --- before and behind the layers -------------------------------------------------------------------------------------
-
-
-def embed(step: Forward, case: Case, form: Form = "own") -> None:
-    """Every rank looks up all tokens in its vocabulary shard; sums leave it with its own, or with all."""
-    world, total = step.npu.group("world"), sum(case.batch.lengths)
-    step.launch(step.stack.embed(step.model, total, world.size))
-    name = "reduce_scatter" if form == "own" else "all_reduce"
-    cross(world, f"embedding.{name}", "partial", form, total, 2.0 * step.model.hidden, step.engines)
-
-
-def head(step: Forward, case: Case) -> None:
-    """Norm and logits of the last token of every prompt, vocabulary sharded."""
-    world, prompts, model = step.npu.group("world"), len(case.batch.lengths), step.model
-    step.launch(step.stack.norm(model, -(-sum(case.batch.lengths) // world.size), "head"))
-    cross(world, "head.gather_tokens", "own", "all", prompts, 2.0 * model.hidden, step.engines)
-    step.launch(step.stack.head(model, prompts, world.size))
-    each = 2 * -(-prompts // world.size) * model.vocabulary // world.size
-    world.all_gather("head.gather_logits", each, *step.engines.of("all_gather", 0.0, world.size))
+    return [Tokens(batch, tuple(sum(hand[batch.number]) for hand in hands)) for batch in prompt_batches(own, parts)]
 
 
 # --- what a scenario needs to know ------------------------------------------------------------------------------------
@@ -120,6 +88,5 @@ def workload(program: Callable[[Rank, Case], None], mesh: Callable[[Case], Mesh]
         own = {"prompts": deal(case.batch.lengths, case.ranks)[rank]} if axes.dp > 1 else {}
         return {**coordinates_of(axes, rank), **own}
 
-    return Workload(program, lambda case: groups_of(mesh(case)), coordinates, items,
-                    lambda case, seconds: prefill_measures(case.batch, case.cards, seconds))
+    return Workload(program, lambda case: groups_of(mesh(case)), coordinates, items, prefill_measures)
 

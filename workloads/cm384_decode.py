@@ -16,36 +16,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
 from simulator.model import ops
+from simulator.model.drafts import check_drafts, passes
 from simulator.model.layout import blocks, shard_size
-from simulator.model.transformer import Attention, Layer
+from simulator.model.passes import decode_batches
+from simulator.model.transformer import Attention, Layer, experts_of
 from simulator.parallel.border import Engines, cross
 from simulator.parallel.exchange.task import ExchangeSettings
 from simulator.parallel.exchange.ways import EXCHANGES
 from simulator.parallel.forward import Forward
-from simulator.parallel.mesh import Mesh, coordinates_of
+from simulator.parallel.ledger import cache_bytes, weights_of
+from simulator.parallel.mesh import Mesh, coordinates_of, groups_of
 from simulator.parallel.tokens import Tokens, tokens_of
 from simulator.program.rank import Rank
 from simulator.stack.cann import quantised
-from simulator.stack.cann_decode import CannDecode
+from simulator.stack.cann_decode import CannDecode, DecodeKernels
 from simulator.study import scenario
 from simulator.study.readings import span_us
-from simulator.study.scenario import Layout, MemoryItem, Workload
-from workloads.ascend_decode import (
-    AscendKnobs,
-    batches_of,
-    check_drafts,
-    experts_of,
-    kept,
-    lengths_of,
-    measures,
-    passes,
-)
+from simulator.study.scenario import Layout, MemoryItem, Workload, decode_measures
 from workloads.schedules import one_stream, side_by_side
 
 ATTENTION, MOE = "attention", "moe"
@@ -78,16 +70,12 @@ class Dies(Layout):
 
     def mesh(self, ranks: int) -> Mesh:
         """Of so many dies."""
-        return _mesh(ranks, self.expert_parallel, self.tensor_parallel, self.head_parallel, self.shared)
+        ep, package = self.expert_parallel, self.tensor_parallel
+        return Mesh(dp=ranks, ep=ep, replicas=ranks // ep, o_proj=package, dense=package, head=self.head_parallel,
+                    embedding=1, shared_places=self.shared)  # fmt: skip
 
 
-@cache
-def _mesh(ranks: int, ep: int, package: int, head: int, shared: int) -> Mesh:
-    return Mesh(dp=ranks, ep=ep, replicas=ranks // ep, o_proj=package, dense=package, head=head, embedding=1,
-                shared_places=shared)  # fmt: skip
-
-
-class Knobs(AscendKnobs):
+class Knobs(DecodeKernels):
     """The published techniques, one switch each."""
 
     micro_batches: Literal[1, 2] = Field(2, description="two: MLA of one beside the MoE layer of the other")
@@ -127,12 +115,12 @@ def iteration(npu: Rank, case: Case) -> None:
     two, held = case.knobs.micro_batches == 2, held_by(case)
     parts = case.knobs.micro_batches if max(map(len, held)) > 1 else 1  # then on the cores of a half
     with npu.stream(ATTENTION):
-        for number, (numbers, layers, queries) in enumerate(passes(case, quantised(case.model))):
+        for number, (numbers, layers, queries) in enumerate(passes(quantised(case.model), case.batch.draft_tokens)):
             step = die(npu, case, numbers, layers)
             if number and case.knobs.draft_graphs == "separate":
                 npu.launch(ops.delay("draft_graph"), "draft.graph")
             (step.project if number else step.embed)(whole(case, queries))
-            halves = tokens_of(batches_of(held, queries), parts)
+            halves = tokens_of(decode_batches(held, queries), parts)
             for half in halves:
                 half.after = npu.record()
             (side_by_side if two else one_stream)(step, *halves)
@@ -161,13 +149,13 @@ def partition(npu: Rank, case: Case) -> None:
 
 def whole(case: Case, queries: int) -> Tokens:
     """All tokens of a die, which belong to no micro-batch; those of the others are as many."""
-    batch = max(batches_of(held_by(case), queries, number=-1), key=lambda one: len(one.decodes))
+    batch = max(decode_batches(held_by(case), queries, number=-1), key=lambda one: len(one.decodes))
     return Tokens(batch, (batch.tokens,) * case.ranks)
 
 
 def held_by(case: Case) -> Sequence[tuple[int, ...]]:
     """Cached tokens of every die's requests; those of a card are dealt to its dies."""
-    return lengths_of(case, case.cards, case.batch.per_card)
+    return case.batch.lengths(case.cards, case.batch.per_card, case.ranks, case.seed)
 
 
 # --- parts alone ------------------------------------------------------------------------------------------------------
@@ -178,7 +166,7 @@ def exchanges(npu: Rank, case: Case) -> None:
     as much as it sends."""
     npu.program.captured = True
     model, tokens = quantised(case.model), whole(case, case.batch.queries)
-    step, experts = die(npu, case, range(len(model.layers)), model.layers), experts_of(case)
+    step, experts = die(npu, case, range(len(model.layers)), model.layers), experts_of(case.model)
     if case.routing.skew is None:
         experts = replace(experts, routed=step.mesh.ep, per_token=experts.per_token + 1)
         step.mesh = step.mesh.model_copy(update={"shared_places": 0})
@@ -193,9 +181,9 @@ def attentions(npu: Rank, case: Case) -> None:
     """Every layer's attention kernel, MTP layer included."""
     npu.program.captured = True
     partition(npu, case)
-    batch = batches_of(held_by(case), case.batch.queries)[0]
+    batch = decode_batches(held_by(case), case.batch.queries)[0]
     with npu.stream(ATTENTION):
-        for numbers, layers, _ in passes(case, quantised(case.model)):
+        for numbers, layers, _ in passes(quantised(case.model), case.batch.draft_tokens):
             step = die(npu, case, numbers, layers)
             for layer in step.layers():
                 kernels = dict(step.stack.attend(step.model, layer.attention, batch, 1, 1))
@@ -217,12 +205,11 @@ def exchange_measures(_: Case, seconds: float) -> Mapping[str, float]:
 
 def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     """Expert-parallel groups, packages, and the groups that share the LM head."""
-    check_drafts(case)
-    layout, ranks = case.layout, case.ranks
-    shard_size(case.model.layers[0].attention.heads, layout.tensor_parallel, "heads")
-    package = blocks(ranks, layout.tensor_parallel, "layout.tensor_parallel")
-    return {"ep": blocks(ranks, layout.expert_parallel, "layout.expert_parallel"), "o_proj": package, "dense": package,
-            "head": blocks(ranks, layout.head_parallel, "layout.head_parallel"), "tensor": blocks(ranks, 1)}
+    check_drafts(case.model, case.batch.draft_tokens, "batch.draft_tokens")
+    shard_size(case.model.layers[0].attention.heads, case.layout.tensor_parallel, "heads")
+    for name in ("tensor_parallel", "expert_parallel", "head_parallel"):
+        blocks(case.ranks, getattr(case.layout, name), f"layout.{name}")
+    return groups_of(case.layout.mesh(case.ranks))
 
 
 def coordinates(case: Case, rank: int) -> Mapping[str, object]:
@@ -232,12 +219,13 @@ def coordinates(case: Case, rank: int) -> Mapping[str, object]:
 
 def memory(case: Case) -> list[MemoryItem]:
     """Weights and cache of the fullest die, and buffers."""
-    model, batch, held, experts = quantised(case.model), case.batch, held_by(case), experts_of(case)
-    requests = max(map(len, held))
-    fullest = max(map(sum, held)) + requests * (batch.output_tokens - batch.output_tokens // 2)
+    model, batch, held, experts = quantised(case.model), case.batch, held_by(case), experts_of(case.model)
+    mesh, requests = case.layout.mesh(case.ranks), max(map(len, held))
+    tokens = max(map(sum, held)) + requests * (batch.output_tokens - batch.output_tokens // 2)
     away = requests * batch.queries * (experts.per_token + 1)
     return [
-        *kept(model, case.layout.mesh(case.ranks), fullest),
+        *weights_of(model, mesh, 0, drafts=True, absorbed=False),
+        ("latent cache, BF16, full outputs", "KV", cache_bytes(model, mesh, [tokens], drafts=True)),
         ("hidden states and experts' rows", "activations", away * (4 * model.hidden + 16 * experts.intermediate)),
         ("logits", "activations", 2 * requests * batch.queries * model.vocabulary),
         *exchange_memory(case),
@@ -246,11 +234,11 @@ def memory(case: Case) -> list[MemoryItem]:
 
 def exchange_memory(case: Case) -> list[MemoryItem]:
     """The buffers of dispatch and combine."""
-    copies = max(map(len, held_by(case))) * case.batch.queries * (experts_of(case).per_token + 1)
+    copies = max(map(len, held_by(case))) * case.batch.queries * (experts_of(case.model).per_token + 1)
     size = 2 * copies * (3 * case.model.hidden + SLOT_BYTES)
     return [("dispatch and combine buffers, double", "communication", size)]
 
 
-ITERATION = Workload(iteration, groups, coordinates, memory, measures)
+ITERATION = Workload(iteration, groups, coordinates, memory, decode_measures)
 EXCHANGE = Workload(exchanges, groups, coordinates, exchange_memory, exchange_measures, readings=exchange_readings)
-BOUND = Workload(attentions, groups, coordinates, memory, measures)
+BOUND = Workload(attentions, groups, coordinates, memory, decode_measures)

@@ -6,12 +6,9 @@ memory is shared: how much longer they take is how much of L2 and HBM the collec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from simulator.model import ops
-from simulator.model.layout import blocks
 from simulator.program.rank import Rank
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Part, Workload
@@ -24,10 +21,8 @@ class Operands(Part):
     gemms: int = Field(8, gt=0)
 
 
-class Knobs(BaseModel):
+class Knobs(Part):
     """What runs beside the GEMMs."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     engine: str = Field("aiv", description="what drives the collective: an engine of the machine")
     collective_mib: int = Field(1024, gt=0, description="size of the gathered buffer")
@@ -45,16 +40,6 @@ def gemm_beside_all_gather(npu: Rank, case: Case) -> None:
         npu.launch(ops.gemm(size, size, size, dtype="bf16"), f"gemm {number}")
 
 
-def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
-    """Everybody."""
-    return {"world": blocks(case.ranks, case.ranks)}
-
-
-def coordinates(case: Case, rank: int) -> Mapping[str, object]:
-    """All ranks are alike."""
-    return {}
-
-
 def memory(case: Case) -> list[MemoryItem]:
     """Operands and buffers."""
     square = 2 * case.batch.size**2
@@ -64,9 +49,4 @@ def memory(case: Case) -> list[MemoryItem]:
     ]
 
 
-def measures(case: Case, seconds: float) -> Mapping[str, float]:
-    """The makespan is that of the collective."""
-    return {"latency_ms": seconds * 1e3}
-
-
-GEMM_BESIDE_ALL_GATHER = Workload(gemm_beside_all_gather, groups, coordinates, memory, measures)
+GEMM_BESIDE_ALL_GATHER = Workload(gemm_beside_all_gather, memory=memory)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from math import inf
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from simulator.errors import InputError
 from simulator.model.layout import blocks, shard_size
@@ -22,15 +22,16 @@ from simulator.model.transformer import Layer, experts_of
 from simulator.parallel.border import Engines
 from simulator.parallel.exchange.task import ExchangeSettings
 from simulator.parallel.forward import Forward
+from simulator.parallel.gathered_weights import GatheredWeights
 from simulator.parallel.mesh import Mesh, groups_of
 from simulator.parallel.tokens import Tokens
 from simulator.program.rank import Rank
-from simulator.stack.sglang_2025 import STACK, Sglang2025
+from simulator.stack.sglang_2025 import STACK, Sglang2025, graph_size
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Part, Workload
+from simulator.study.some_steps import Step
 from workloads.flow_mla_memory import gathering_of, items, mesh_of, model_of, requests
-from workloads.flow_mla_run import Iteration, iterations_of, readings
-from workloads.gathered_weights import GatheredWeights
+from workloads.flow_mla_run import iterations_of, readings
 
 RING = "ring"  # NCCL's algorithm for AllGather, ReduceScatter and AllReduce over nodes
 
@@ -46,10 +47,8 @@ class Batch(Part):
     cached_tokens: int = Field(0, ge=0, description="0: the whole run; else decode with this many cached tokens alone")
 
 
-class Knobs(BaseModel):
+class Knobs(Part):
     """What FlowMLA can vary."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     dtype: Literal["fp8", "bf16"] = Field("fp8", description="weights of linear layers")
     attention: Literal["dp", "tp"] = Field("dp", description="data or tensor parallel attention")
@@ -140,19 +139,21 @@ def feed_forward(step: Forward, a: Tokens, layer: Layer) -> None:
     step.combine(a)
 
 
-def stack_of(iteration: Iteration) -> Sglang2025:
+def stack_of(iteration: Step) -> Sglang2025:
     """Without prompts activations are few enough to stay in L2."""
     return replace(STACK, l2_bytes=0.0 if iteration.prompts else inf)
 
 
-def batch_of(case: Case, iteration: Iteration) -> MicroBatch:
-    """Of one rank's attention: prompts, and requests that decode with what fills up their graph."""
-    dummies = iteration.padded(case) - iteration.decoding
+def batch_of(case: Case, iteration: Step) -> MicroBatch:
+    """Of one rank's attention: prompts, or requests that decode with what fills up their graph; a step with prompts is
+    not captured."""
+    captured = case.knobs.pad_to_captured and not iteration.prompts
+    dummies = graph_size(iteration.decoding, case.knobs.captured) - iteration.decoding if captured else 0
     decodes = ((1, iteration.cached),) * iteration.decoding + ((1, 1),) * dummies
     return MicroBatch(0, decodes, tuple((new, 0) for new in iteration.prompts), len(iteration.prompts))
 
 
-def forward(npu: Rank, case: Case, iteration: Iteration, stack: Sglang2025,
+def forward(npu: Rank, case: Case, iteration: Step, stack: Sglang2025,
             techniques: list[GatheredWeights]) -> Forward:
     """One iteration. Layers are labelled in one, so that what is shown of a layer is of one time that it runs."""
     knobs, model = case.knobs, model_of(case)
@@ -192,9 +193,4 @@ def memory(case: Case) -> list[MemoryItem]:
     return items(case, requests(case))
 
 
-def measures(case: Case, seconds: float) -> Mapping[str, float]:
-    """How long the simulated iterations take together; what follows for the run is read from the timeline."""
-    return {"latency_ms": seconds * 1e3}
-
-
-FLOW_MLA = Workload(run, groups, coordinates, memory, measures, readings=readings)
+FLOW_MLA = Workload(run, groups, coordinates, memory, readings=readings)

@@ -6,11 +6,9 @@ many buffers of a whole layer's as it works with, own shard not counted twice. T
 BF16 beside the original, which prompts use. The router is BF16; FP8 weights have an FP32 scale per block of 128 x 128.
 No MTP layer is loaded. So SGLang lays out the model (0.4.10, `models/deepseek_v2.py`).
 
-What its steps need beside that is counted as its code allocates it: a step with prompts at its fullest, in the first
-product of sliced experts (`fused_experts_impl`), and the logits of the largest captured batch of all ranks, once as
-they are gathered and once in order (`GroupCoordinator.all_gather`). What is not counted (CUDA's context, libraries,
-communicators, scores and choices of the router, what expert parallel kernels allocate beyond their own rows) is in the
-share of memory that the server leaves free.
+What its steps need beside that is counted as its code allocates it (`simulator.stack.sglang_2025`). What is not
+counted (CUDA's context, libraries, communicators, scores and choices of the router, what expert parallel kernels
+allocate beyond their own rows) is in the share of memory that the server leaves free.
 """
 
 from __future__ import annotations
@@ -18,17 +16,15 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from simulator.model.transformer import Latent, Model, experts_of, with_precision
+from simulator.model.transformer import Latent, Model, with_precision
+from simulator.parallel.gathered_weights import Gathering
 from simulator.parallel.ledger import cache_bytes, weights_of
 from simulator.parallel.mesh import Mesh
-from simulator.stack.gpu import BLOCK
+from simulator.stack.sglang_2025 import captured_bytes, prompt_step_bytes
 from simulator.study.scenario import MemoryItem
-from workloads.gathered_weights import Gathering
 
 if TYPE_CHECKING:
     from workloads.flow_mla import Case
-
-FUSED_CHUNK = 64 * 1024  # tokens that sliced experts take at once
 
 
 def model_of(case: Case) -> Model:
@@ -76,42 +72,13 @@ def request_bytes(case: Case) -> float:
 def items(case: Case, held: int) -> list[MemoryItem]:
     """What one rank keeps with so many requests."""
     model, gathering = model_of(case), gathering_of(case)
-    latent = isinstance(model.layers[0].attention, Latent)
+    latent, groups = isinstance(model.layers[0].attention, Latent), mesh_of(case).dp
+    prompt_step = prompt_step_bytes(model, case.batch.chunk_tokens, groups, case.ranks, case.layout.expert_parallel)
+    logits = captured_bytes(model, case.knobs.captured, groups)
     return [
         *weights_of(model, mesh_of(case), 0, False, gathered=gathering.kept()),
         *gathering.memory(model),
-        ("activations of a step with prompts", "activations", prompt_step_bytes(case)),
-        (f"logits of graphs for {case.knobs.captured} requests, twice", "activations", captured_bytes(case)),
+        ("activations of a step with prompts", "activations", prompt_step),
+        (f"logits of graphs for {case.knobs.captured} requests, twice", "activations", logits),
         (f"{'latent' if latent else 'KV'} cache of {held} requests", "KV", held * request_bytes(case)),
     ]
-
-
-def prompt_step_bytes(case: Case) -> float:
-    """BF16, all tokens of a step: what experts read, the residual, buffers of experts. Where attention is data parallel
-    the residual is of own tokens, and so is what attention gave and the sum comes back to.
-
-    Sliced experts write their sum over what they read; whole ones need room for it, and for rows of local experts.
-    """
-    width, own = 2.0 * case.model.hidden, case.batch.chunk_tokens
-    dp, ep = case.knobs.attention == "dp", case.layout.expert_parallel
-    everybody = own * (case.ranks if dp else 1)
-    hidden = everybody + (2 * own if dp else own)
-    if ep == 1:
-        return width * hidden + sliced_experts_bytes(case, everybody)
-    return width * (hidden + everybody + everybody * experts_of(case.model).per_token // ep)
-
-
-def sliced_experts_bytes(case: Case, tokens: int) -> float:
-    """Buffers of SGLang's fused experts, of which the shared one is a choice more of every token: one for the results
-    of both products, one for what the activation gives, both BF16; in FP8, the quantised input of either product."""
-    experts, hidden, tokens = experts_of(case.model), case.model.hidden, min(tokens, FUSED_CHUNK)
-    choices = experts.per_token + experts.shared_intermediate // experts.intermediate
-    rows, width = tokens * choices, experts.intermediate // case.ranks
-    quantised = max(tokens * hidden, rows * width) * (1.0 + 4.0 / BLOCK) if case.knobs.dtype == "fp8" else 0.0
-    return 2.0 * rows * (max(2 * width, hidden) + width) + quantised
-
-
-def captured_bytes(case: Case) -> float:
-    """BF16 logits of the largest batch for which a graph is captured, of all data parallel ranks, two copies."""
-    batches = case.ranks if case.knobs.attention == "dp" else 1
-    return 2 * 2.0 * case.model.vocabulary * case.knobs.captured * batches

@@ -1,7 +1,7 @@
 """KV cache layer by layer from a prefill group to a decode group, while prefill goes on (arXiv 2510.27656).
 
 After every layer the GPU moves a progress counter in unified memory; a watcher on the host sees it, and the proxy
-writes that layer's pages to its partner's. The decoder counts immediates, a page each, and never asks for order.
+writes that layer's pages to its partner's (`simulator.live.cache_pages`).
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from simulator.errors import InputError
+from simulator.live.cache_pages import CachePages
 from simulator.live.host import Host
-from simulator.live.thread import HostProcess, Label
+from simulator.live.thread import HostProcess
 from simulator.model.layout import blocks, split
 from simulator.model.micro_batch import MicroBatch
-from simulator.model.transformer import kv_bytes_per_token, matrices
+from simulator.model.transformer import experts_of, kv_bytes_per_token, matrices
 from simulator.program.rank import Rank
 from simulator.stack import pplx
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Part, Workload
-from workloads.moe_exchange import experts_of
 
 STACK = replace(pplx.STACK, l2_bytes=-1.0)  # activations of prompts are larger than L2
 GROUP = 8  # GPUs of a node; nodes are pairs: rank r of the first one sends to rank r + 8
@@ -35,10 +35,8 @@ class Prompt(Part):
     page_tokens: int = Field(64, gt=0)
 
 
-class Knobs(BaseModel):
+class Knobs(Part):
     """How many layers are simulated."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     layers: int = Field(8, gt=1)
     layer_by_layer: bool = Field(True, description="pages leave after every layer; otherwise after prefill")
@@ -63,7 +61,7 @@ def prefill(npu: Rank, case: Case) -> None:
         with npu.scope(layer=layer):
             for name, work in before:
                 npu.launch(work, name)
-            npu.set_flag("kv.progress", f"layer {layer}", watched=True)
+            npu.set_flag("kv.progress", pages_of(case).flag(layer), watched=True)
             node.all_to_all("dispatch.tokens", rows * model.hidden // GROUP, "nvlink")
             for name, work in computed:
                 npu.launch(work, name)
@@ -76,22 +74,20 @@ def _prefills(rank: Any) -> Any:
     return rank // GROUP % 2 == 0
 
 
+def pages_of(case: Case) -> CachePages:
+    """The latent cache of a rank's prompt, BF16."""
+    page_bytes = case.batch.page_tokens * case.model.layers[0].attention.cached_values * 2
+    return CachePages(case.knobs.layers, -(-case.batch.prompt_tokens // case.batch.page_tokens), page_bytes)
+
+
 def proxy(host: Host, case: Case) -> HostProcess:
     """Prefill ranks write pages, decode ranks count them."""
-    pages = -(-case.batch.prompt_tokens // case.batch.page_tokens)
     if not _prefills(host.rank):
-        for layer in range(case.knobs.layers):
-            arrived = host.engine.count(Label("kv.pages", layer), f"layer {layer}", pages)
-            yield from host.until(arrived, f"the pages of layer {layer}")
-        yield from host.set_flag(Label("kv.complete", case.knobs.layers - 1), "complete")
+        yield from pages_of(case).receive(host)
         return
-    page_bytes = case.batch.page_tokens * case.model.layers[0].attention.cached_values * 2
     if not case.knobs.layer_by_layer:
         yield from host.until_flag("prefilled")
-    for layer in range(case.knobs.layers):
-        seen = yield from host.until_flag(f"layer {layer}")
-        label = Label("kv.pages", layer)
-        yield from host.engine.paged(host.proxy, label, host.rank + GROUP, pages, page_bytes, f"layer {layer}", seen)
+    yield from pages_of(case).send(host, host.rank + GROUP)
 
 
 def readings(case: Case, columns: Mapping[str, Any]) -> Mapping[str, float]:
@@ -123,11 +119,6 @@ def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     return {"node": blocks(case.ranks, GROUP)}
 
 
-def coordinates(case: Case, rank: int) -> Mapping[str, object]:
-    """Nothing beside its number."""
-    return {}
-
-
 def memory(case: Case) -> list[MemoryItem]:
     """FP8 weights of attention and routed experts, the cache, and one layer's activations."""
     model, tokens = case.model, case.batch.prompt_tokens
@@ -140,9 +131,4 @@ def memory(case: Case) -> list[MemoryItem]:
     ]
 
 
-def measures(case: Case, seconds: float) -> Mapping[str, float]:
-    """The whole run."""
-    return {"latency_ms": seconds * 1e3}
-
-
-KV_TRANSFER = Workload(prefill, groups, coordinates, memory, measures, proxy, readings)
+KV_TRANSFER = Workload(prefill, groups, memory=memory, live=proxy, readings=readings)

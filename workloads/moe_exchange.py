@@ -11,12 +11,11 @@ from typing import Any
 
 from pydantic import Field
 
-from simulator import np
+from simulator.live.faults import Fault, strike
 from simulator.live.host import Host
 from simulator.live.thread import HostProcess
-from simulator.model.layout import blocks, shard_size
-from simulator.model.routing import Drawn
-from simulator.model.transformer import Experts, Model
+from simulator.model.layout import blocks
+from simulator.model.transformer import experts_of
 from simulator.parallel.border import Engines
 from simulator.parallel.exchange.copies import Copies, copies_of
 from simulator.parallel.exchange.deepep_normal import NormalSettings
@@ -26,13 +25,12 @@ from simulator.parallel.exchange.rows import buffers
 from simulator.parallel.exchange.task import ExchangeSettings, ExpertTask
 from simulator.parallel.exchange.ways import EXCHANGES, HOSTS
 from simulator.parallel.mesh import Mesh
-from simulator.parallel.routed import Routed
+from simulator.parallel.routed import drawn_by_step
 from simulator.program.rank import Rank
 from simulator.stack.pplx import STACK
 from simulator.study import scenario
 from simulator.study.readings import between_us, hops, span_us
 from simulator.study.scenario import MemoryItem, Part, Workload
-from workloads.faults import Fault, strike
 
 FP8 = 1.0 + 4.0 / 128  # bytes of an element with its share of a scale
 
@@ -58,34 +56,12 @@ ReducingKnobs = NormalSettings
 Case = scenario.Case[Tokens, scenario.Layout, Any]
 
 
-def experts_of(model: Model, ranks: int) -> Experts:
-    """Those of its last layer; ValueError: there are none, or they do not divide over so many ranks."""
-    ffn = model.layers[-1].feed_forward
-    if not isinstance(ffn, Experts):
-        raise ValueError(f"{model.name} has no experts to exchange tokens with")
-    shard_size(ffn.routed, ranks, "experts")
-    return ffn
-
-
-def mesh_of(ranks: int) -> Mesh:
-    """Tokens and experts of their own on every rank."""
-    return Mesh(dp=ranks, ep=ranks)
-
-
-def drawn(routed: Routed, first: int = 0) -> np.ndarray:
-    """[source, expert] rows, where every step draws popularities of its own; first: number of its first micro-batch."""
-    experts, routing = routed.experts, routed.routing
-    assert routing.skew is not None
-    seed = (routing.seed, routed.layer, routed.number + first)
-    return Drawn(routed.tokens, experts.routed, experts.per_token, routing.skew, seed).counts
-
-
 def task_of(npu: Rank, case: Case, name: str, step: int) -> ExpertTask:
     """One step of an exchange on one rank. Where all experts are as popular, copies per node go by expectation."""
     ranks, skew = case.ranks, case.routing.skew
     settings = ExchangeSettings(name, "nvlink", (skew or None) if name == "deepep_normal" else skew, case.seed,
-                                draw=drawn, own=case.knobs, node=case.node_ranks)
-    return ExpertTask(npu, STACK, case.model, experts_of(case.model, ranks), mesh_of(ranks),
+                                draw=drawn_by_step, own=case.knobs, node=case.node_ranks)
+    return ExpertTask(npu, STACK, case.model, experts_of(case.model, ranks), Mesh(dp=ranks, ep=ranks),
                       Engines("nvlink"), settings, step, 0, (case.batch.per_rank,) * ranks)
 
 
@@ -111,11 +87,6 @@ def hosts(host: Host, case: Any, name: str) -> HostProcess:
 def nodes(case: Any) -> Mapping[str, list[tuple[int, ...]]]:
     """The GPUs of each node."""
     return {"node": blocks(case.ranks, min(case.node_ranks, case.ranks), "cards: GPUs of whole nodes")}
-
-
-def measures(case: Any, seconds: float) -> Mapping[str, float]:
-    """The whole run."""
-    return {"latency_ms": seconds * 1e3}
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
@@ -144,7 +115,7 @@ def row_readings(case: Case, columns: Mapping[str, Any]) -> Mapping[str, float]:
 
 
 def _rows_by(name: str) -> Workload:
-    return Workload(partial(program, name=name), nodes, memory=row_memory, measures=measures,
+    return Workload(partial(program, name=name), nodes, memory=row_memory,
                     live=partial(hosts, name=name), readings=row_readings)
 
 
@@ -181,5 +152,5 @@ def copy_readings(case: Case, columns: Mapping[str, Any]) -> Mapping[str, float]
     }  # fmt: skip
 
 
-REDUCING = Workload(partial(program, name="deepep_normal"), nodes, memory=copy_memory, measures=measures,
+REDUCING = Workload(partial(program, name="deepep_normal"), nodes, memory=copy_memory,
                     live=partial(hosts, name="deepep_normal"), readings=copy_readings)

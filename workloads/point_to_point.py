@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import Field, PositiveInt
 
 from simulator.errors import InputError
 from simulator.live.host import Host
 from simulator.live.thread import HostProcess, Label
-from simulator.program.rank import Rank
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Part, Workload
 
@@ -30,17 +29,11 @@ class Sizes(Part):
     pages: int = Field(2000, ge=FEWEST)
 
 
-class Knobs(BaseModel):
+class Knobs(Part):
     """None."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 Case = scenario.Case[Sizes, scenario.Layout, Knobs]
-
-
-def nothing(npu: Rank, case: Case) -> None:
-    """No GPU takes part."""
 
 
 def sender(host: Host, case: Case) -> HostProcess:
@@ -78,20 +71,10 @@ def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     return {}
 
 
-def coordinates(case: Case, rank: int) -> Mapping[str, object]:
-    """Nothing to ask."""
-    return {}
-
-
 def memory(case: Case) -> list[MemoryItem]:
     """The largest buffer."""
     pages = max(case.batch.page_kib) * case.batch.pages
     return [("buffer", "communication", 1024.0 * max(*case.batch.single_kib, pages))]
 
 
-def measures(case: Case, seconds: float) -> Mapping[str, float]:
-    """The whole run."""
-    return {"latency_ms": seconds * 1e3}
-
-
-POINT_TO_POINT = Workload(nothing, groups, coordinates, memory, measures, sender, readings)
+POINT_TO_POINT = Workload(groups=groups, memory=memory, live=sender, readings=readings)

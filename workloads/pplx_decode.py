@@ -7,28 +7,28 @@ parts of one surround attention and experts of the other (`schedules.hooks`).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from pydantic import Field
 
-from simulator import np
-from simulator.errors import InputError
 from simulator.live.host import Host
 from simulator.live.thread import HostProcess
+from simulator.model.drafts import check_drafts, tokens_per_iteration
 from simulator.model.micro_batch import MicroBatch, parted
-from simulator.model.transformer import kv_bytes_per_token, matrices
+from simulator.model.transformer import experts_of, kv_bytes_per_token, matrices
 from simulator.parallel.border import Engines
 from simulator.parallel.exchange.rows import buffers
 from simulator.parallel.exchange.task import ExchangeSettings
 from simulator.parallel.forward import Forward
-from simulator.parallel.mesh import groups_of
-from simulator.parallel.routed import Routed
+from simulator.parallel.mesh import Mesh, groups_of
+from simulator.parallel.routed import Draw, drawn_by_step
 from simulator.parallel.tokens import Tokens
 from simulator.program.rank import Rank
 from simulator.stack.pplx import STACK
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Part, Workload
-from workloads.moe_exchange import Knobs, drawn, experts_of, hosts, measures, mesh_of, nodes
+from workloads.moe_exchange import Knobs, hosts, nodes
 from workloads.schedules import hooks
 
 
@@ -48,7 +48,7 @@ class Requests(Part):
     @property
     def accepted(self) -> float:
         """Tokens that a request gains in one iteration."""
-        return 1 + sum(self.acceptance**depth for depth in range(1, self.draft_tokens + 1))
+        return tokens_per_iteration(self.acceptance, self.draft_tokens)
 
 
 class DecodeKnobs(Knobs):
@@ -58,6 +58,7 @@ class DecodeKnobs(Knobs):
     micro_batches: int = Field(1, gt=0, le=2)
 
 
+_DRAWS: dict[int, Draw] = {1: drawn_by_step, 2: partial(drawn_by_step, first=1)}  # by micro-batches
 Case = scenario.Case[Requests, scenario.Layout, DecodeKnobs]
 
 
@@ -65,9 +66,7 @@ def decode(npu: Rank, case: Case) -> None:
     """Layers of one iteration, as one captured graph; micro-batches are as large as the larger one."""
     npu.program.captured = True
     batch, knobs, ranks, parts = case.batch, case.knobs, case.ranks, case.knobs.micro_batches
-    if batch.draft_tokens and not case.model.drafts:
-        raise InputError(f"batch.draft_tokens is {batch.draft_tokens}, but {case.model.name} has no MTP layer to draft "
-                         "with: it must be 0")
+    check_drafts(case.model, batch.draft_tokens, "batch.draft_tokens")
     if batch.per_rank < parts:
         raise ValueError(f"{parts} micro-batches need as many requests on a rank; batch.per_rank is "
                          f"{batch.per_rank}: set it to 2 or more, or knobs.micro_batches to 1")
@@ -77,16 +76,9 @@ def decode(npu: Rank, case: Case) -> None:
                                 node=case.node_ranks)
     layers = case.model.layers[-1:] * knobs.layers
     labels = ("layer", "micro_batch") if parts > 1 else ("layer",)
-    step = Forward(npu, case.model, mesh_of(ranks), STACK, Engines("nvlink"), settings, False, labels,
+    step = Forward(npu, case.model, Mesh(dp=ranks, ep=ranks), STACK, Engines("nvlink"), settings, False, labels,
                    range(knobs.layers), layers)
     hooks(step, *(Tokens(one, (one.tokens,) * ranks) for one in parted(whole, parts)))
-
-
-def _drawn_in_two(routed: Routed) -> np.ndarray:
-    return drawn(routed, first=1)
-
-
-_DRAWS = {1: drawn, 2: _drawn_in_two}
 
 
 def proxy(host: Host, case: Case) -> HostProcess:
@@ -96,7 +88,7 @@ def proxy(host: Host, case: Case) -> HostProcess:
 
 def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     """Of data-parallel attention and experts of their own on every rank, and the GPUs of each node."""
-    return {**groups_of(mesh_of(case.ranks)), **nodes(case)}
+    return {**groups_of(Mesh(dp=case.ranks, ep=case.ranks)), **nodes(case)}
 
 
 def memory(case: Case) -> list[MemoryItem]:
@@ -135,4 +127,4 @@ def readings(case: Case, columns: Mapping[str, Any]) -> Mapping[str, float]:
     }
 
 
-DECODE = Workload(decode, groups, memory=memory, measures=measures, live=proxy, readings=readings)
+DECODE = Workload(decode, groups, memory=memory, live=proxy, readings=readings)

@@ -7,9 +7,9 @@ pipeline), and what a scenario has to know (memory, groups, metrics).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from math import inf
 from typing import Any, Literal
 
@@ -18,15 +18,20 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 from simulator.errors import InputError
 from simulator.live.host import Host
 from simulator.live.thread import HostProcess
-from simulator.model.layout import blocks, cached_lengths, on_ranks, split
+from simulator.model.drafts import draft_layers, draft_passes, tokens_per_iteration
+from simulator.model.layout import blocks, lengths_on_ranks, on_ranks, split
 from simulator.model.micro_batch import MicroBatch
-from simulator.model.transformer import Dense, Experts, Layer, Model, with_precision
-from simulator.parallel.border import Engines, cross
+from simulator.model.passes import decode_batches, prefill_passes
+from simulator.model.transformer import Experts, Layer, Model, with_precision
+from simulator.parallel.border import Engines, engines_for
 from simulator.parallel.exchange.task import ExchangeSettings
 from simulator.parallel.exchange.ways import HOSTS, buffers_of
 from simulator.parallel.forward import Forward
+from simulator.parallel.gathered_weights import GatheredWeights, Gathering
 from simulator.parallel.ledger import activation_bytes, cache_bytes, stages_of, weights_of
 from simulator.parallel.mesh import Mesh, check, coordinates_of, groups_of
+from simulator.parallel.pipeline import Stage
+from simulator.parallel.prefetch import prefetching
 from simulator.parallel.tokens import Tokens, alike, tokens_of
 from simulator.program.rank import DEFAULT_STREAM, Rank
 from simulator.stack.stacks import Stack, stack_of
@@ -34,8 +39,6 @@ from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Part, Workload
 from simulator.study.some_layers import left_seconds, stretches
 from simulator.units import PS_PER_S
-from workloads.gathered_weights import GatheredWeights, Gathering
-from workloads.prefetch import prefetching
 from workloads.schedules import SCHEDULES
 
 ROUNDS = 2  # of a pipeline that decodes: the first one fills it, the second is measured
@@ -64,7 +67,7 @@ class Step(Part):
     @property
     def tokens_per_iteration(self) -> float:
         """Expected output tokens of a request: 1 + p + p^2 + ..."""
-        return sum(self.acceptance**place for place in range(self.queries))
+        return tokens_per_iteration(self.acceptance, self.drafts)
 
 
 class Knobs(BaseModel):
@@ -165,19 +168,9 @@ def captured(case: Case) -> bool:
 
 def engines_of(case: Case) -> Engines:
     """What drives collectives: what the knobs say, or of what the stack would take the first that the machine has."""
-    knobs, stack = case.knobs, stack_for(case)
-    engine = knobs.engine or _first(stack.engines, case.engines)
-    if not engine:
-        raise InputError(f"knobs.engine: {stack.name} takes {', '.join(stack.engines)}, of which the machine has none; "
-                         f"it has {', '.join(case.engines)}")
-    reducing = knobs.reducing_engine or _first(stack.reducing_engines, case.engines)
+    knobs = case.knobs
     most_bytes = inf if knobs.reducing_mb is None else knobs.reducing_mb * 1e6
-    return Engines(engine, knobs.algorithm or stack.algorithm, "" if reducing == "none" else reducing,
-                   case.engines.get(reducing, 0), most_bytes)
-
-
-def _first(wanted: Sequence[str], there: Mapping[str, int]) -> str:
-    return next((one for one in wanted if one in there), "")
+    return engines_for(stack_for(case), case.engines, knobs.engine, knobs.algorithm, knobs.reducing_engine, most_bytes)
 
 
 # --- what a rank works on -------------------------------------------------------------------------------------------
@@ -186,43 +179,14 @@ def _first(wanted: Sequence[str], there: Mapping[str, int]) -> str:
 def batches_of(case: Case) -> list[list[MicroBatch]]:
     """[pass][data-parallel group]: what each group works on; all of them take part in every pass."""
     batch, dp = case.batch, case.layout.dp
+    if batch.phase == "prefill":
+        return prefill_passes(on_ranks([batch.context] * batch.requests, dp, False), batch.prefix, batch.chunk)
+    lengths = lengths_on_ranks(1, batch.requests, batch.context, batch.spread, case.seed, dp)
+    decoding = decode_batches(lengths, batch.queries)
     if batch.phase == "decode":
-        return [_decoding(case)]
-    if batch.phase == "mixed":
-        chunk = ((batch.prompt, batch.prefix),) if batch.prompt else ()
-        return [[MicroBatch(0, one.decodes, chunk, 0, 0) for one in _decoding(case)]]
-    lengths = on_ranks([batch.context] * batch.requests, dp, length_aware=False)
-    chunks = [list(_chunks(one, batch.prefix, batch.chunk)) for one in lengths]
-    passes = max(map(len, chunks))
-    idle = MicroBatch(padded=1)  # takes part in exchanges with a token that counts for nothing
-    return [[one[number] if number < len(one) else idle for one in chunks] for number in range(passes)]
-
-
-def _decoding(case: Case) -> list[MicroBatch]:
-    """Requests of every data-parallel group; a captured graph pads all to the fullest."""
-    batch, dp = case.batch, case.layout.dp
-    drawn = cached_lengths(1, batch.requests, batch.context, batch.spread, case.seed)
-    lengths = on_ranks(drawn, dp, length_aware=False)
-    padded = max(map(len, lengths)) * batch.queries
-    return [MicroBatch(0, tuple((batch.queries, held) for held in one), (), 0, padded) for one in lengths]
-
-
-def _chunks(lengths: Sequence[int], prefix: int, budget: int) -> Iterator[MicroBatch]:
-    """Prompts of a data-parallel group in passes of at most `budget` new tokens, in order."""
-    pieces: list[tuple[int, int]] = []
-    ends, room = 0, budget
-    for length in lengths:
-        done = 0
-        while done < length:
-            piece = min(length - done, room) if budget else length
-            pieces.append((piece, prefix + done))
-            done, room = done + piece, room - piece
-            ends += done == length
-            if budget and not room:
-                yield MicroBatch(0, (), tuple(pieces), ends)
-                pieces, ends, room = [], 0, budget
-    if pieces:
-        yield MicroBatch(0, (), tuple(pieces), ends)
+        return [decoding]
+    chunk = ((batch.prompt, batch.prefix),) if batch.prompt else ()
+    return [[MicroBatch(0, one.decodes, chunk) for one in decoding]]
 
 
 # --- the program ----------------------------------------------------------------------------------------------------
@@ -248,7 +212,8 @@ def _passes(npu: Rank, case: Case) -> None:
     for groups in passes:
         group = _group(npu, groups)
         if case.layout.pp > 1:
-            pipeline(npu, case, model, groups, group)
+            _stage(npu, case).run(groups, group, knobs.parts, ROUNDS if batch.phase == "decode" else 1,
+                                  order_of(case), partial(draft, npu, case, model))
             continue
         tokens = tokens_of(groups, knobs.parts, group)
         numbers = [number for stretch in stretches(model.layers, knobs.layers) for number in stretch.numbers]
@@ -274,14 +239,19 @@ def forward(npu: Rank, case: Case, numbers: Sequence[int], layers: Sequence[Laye
     return prefetching(step, 1e6 * knobs.prefetch_mb)
 
 
+def _stage(npu: Rank, case: Case) -> Stage:
+    """Of this rank in a pipeline."""
+    stage, model = npu.coordinate("stage"), case.knobs.model_of(case.model)
+    assert isinstance(stage, int)
+    numbers = stages_of(model, case.layout)[stage]
+    step = forward(npu, case, numbers, [model.layers[number] for number in numbers])
+    return Stage(stage, step, residual_split=case.knobs.residual != "replicated")
+
+
 def draft(npu: Rank, case: Case, model: Model, verified: Sequence[Tokens],
           techniques: Sequence[GatheredWeights] = ()) -> None:
     """One pass of a draft layer for each draft token: the first catches up with all tokens that were verified."""
-    if not case.batch.drafts or not verified[0].batch.decodes:
-        return
-    for depth, layer in enumerate(draft_layers(model, case.batch.drafts)):
-        queries = case.batch.queries if depth == 0 else 1
-        number = len(model.layers) + depth
+    for number, layer, queries in draft_passes(model, case.batch.drafts if verified[0].batch.decodes else 0):
         step = forward(npu, case, [number], [layer], techniques)
         tokens = [_drafting(one, case.batch.queries, queries) for one in verified]
         with npu.scope(layer=number):
@@ -300,15 +270,6 @@ def _drafting(verified: Tokens, before: int, queries: int) -> Tokens:
     return Tokens(verified.batch.drafting(queries), counts, batches=each)
 
 
-def draft_layers(model: Model, depth: int) -> tuple[Layer, ...]:
-    """So many draft layers: its MTP layers, the last of them again and again, or (EAGLE) layers like its last one where
-    that is dense; InputError if it has neither."""
-    own = model.drafts or (model.layers[-1:] if isinstance(model.layers[-1].feed_forward, Dense) else ())
-    if own or not depth:
-        return tuple(own[min(number, len(own) - 1)] for number in range(depth))
-    raise InputError(f"batch.drafts: {model.name} has no draft layer of its own, and no published one is in its file")
-
-
 def _group(npu: Rank, groups: Sequence[MicroBatch]) -> int:
     """The data-parallel group of this rank; not asked where one recording serves all of them."""
     if alike(groups) and len({one.sampled for one in groups}) == 1:
@@ -316,81 +277,6 @@ def _group(npu: Rank, groups: Sequence[MicroBatch]) -> int:
     group = npu.coordinate("dp")
     assert isinstance(group, int)
     return group
-
-
-# --- a pipeline -----------------------------------------------------------------------------------------------------
-
-
-def pipeline(npu: Rank, case: Case, model: Model, groups: Sequence[MicroBatch], group: int) -> None:
-    """Micro-batches through stages, forward only: as many at a time as there are stages, each on its way to the next.
-
-    stage 0  a | b | . | a' | b'       a token that the last stage samples goes back to the first one
-    stage 1    | a | b | .  | a' | b'
-    """
-    stage, pp = npu.coordinate("stage"), case.layout.pp
-    assert isinstance(stage, int)
-    numbers = stages_of(model, case.layout)[stage]
-    step = forward(npu, case, numbers, [model.layers[number] for number in numbers])
-    rounds = ROUNDS if case.batch.phase == "decode" else 1
-    for turn in range(rounds):
-        for together in _in_flight(case, groups, group):
-            if stage:
-                _receive(npu, case, step, together, stage - 1)
-            else:
-                if turn:
-                    _message(npu, case, "pipeline.sampled", pp - 1, _sampled_bytes(together), sends=False)
-                for one in together:
-                    step.embed(one)
-            order_of(case)(step, *together)
-            if stage < pp - 1:
-                for one in together:
-                    step.finalize(one)
-                _message(npu, case, "pipeline.hidden", stage + 1, _share_bytes(case, model, together), sends=True)
-                continue
-            for one in together:
-                step.head(one)
-            draft(npu, case, model, together)
-            if turn < rounds - 1:
-                _message(npu, case, "pipeline.sampled", 0, _sampled_bytes(together), sends=True)
-
-
-def _in_flight(case: Case, groups: Sequence[MicroBatch], group: int) -> list[list[Tokens]]:
-    """What is on its way through a pipeline: one a stage, each in the micro-batches of the schedule, as far as every
-    group has requests, or prompt tokens, for them."""
-    parts, pp = case.knobs.parts, case.layout.pp
-    least = min(len(one.decodes) or sum(new for new, _ in one.prompts) for one in groups)
-    cut = tokens_of(groups, parts * max(min(pp, least // parts), 1), group)
-    return [cut[first : first + parts] for first in range(0, len(cut), parts)]
-
-
-def _receive(npu: Rank, case: Case, step: Forward, together: Sequence[Tokens], stage: int) -> None:
-    """This rank's share of the hidden states from its counterpart, then those of its tensor-parallel group."""
-    _message(npu, case, "pipeline.hidden", stage, _share_bytes(case, step.model, together), sends=False)
-    if case.knobs.residual != "replicated":
-        for one in together:
-            one.form = "own"
-        return
-    count, row_bytes = sum(one.batch.tokens for one in together), 2.0 * step.model.hidden
-    cross(npu.group("tensor"), "pipeline.gather", "own", "all", count, row_bytes, engines_of(case))
-
-
-def _share_bytes(case: Case, model: Model, together: Sequence[Tokens]) -> int:
-    return sum(2 * model.hidden * -(-one.batch.tokens // case.layout.tensor) for one in together)
-
-
-def _sampled_bytes(together: Sequence[Tokens]) -> int:
-    return 8 * sum(one.batch.sampled for one in together)
-
-
-def _message(npu: Rank, case: Case, name: str, peer: int, size_bytes: int, sends: bool) -> None:
-    """To or from a counterpart: sends go beside what follows, and what follows a receipt waits for it."""
-    pipe, before = npu.group("pipe"), npu.record()
-    with npu.stream("send" if sends else "receive"):
-        if sends:
-            npu.wait(before)
-        moved = (pipe.send if sends else pipe.recv)(name, peer, size_bytes, engines_of(case).engine)
-    if not sends:
-        npu.wait(moved)
 
 
 # --- what a scenario needs to know ----------------------------------------------------------------------------------

@@ -107,7 +107,7 @@ class Pass:
         npu, case, skew, kept = self.npu, self.case, self.case.routing.skew, (ffn.groups, ffn.groups_per_token)
         rows = choices.even_rows(self.tokens, ffn.routed, ffn.per_token) if skew is None else choices.power_law_rows(
             self.tokens, ffn.routed, ffn.per_token, skew, (case.seed, number), *kept)
-        group, copy = npu.coordinate("expert_group"), npu.coordinate("copy")
+        group, copy = npu.coordinate("place"), npu.coordinate("block")
         assert isinstance(group, int)
         own = choices.blocks_of(rows, case.layout.expert_parallel)[group]
         if not case.knobs.smart_router:

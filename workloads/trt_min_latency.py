@@ -14,12 +14,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from simulator.errors import InputError
+from simulator.model.drafts import check_drafts, draft_passes
+from simulator.model.layout import shard_size
 from simulator.model.transformer import Latent, Layer, Model, experts_of, with_precision
 from simulator.parallel.ledger import cache_bytes, weights_of
-from simulator.parallel.mesh import Mesh, groups_of
+from simulator.parallel.mesh import Mesh, coordinates_of, groups_of
 from simulator.program.rank import Rank
 from simulator.stack.trtllm_min_latency import STACK, MinLatency, accept, framework, joined, vector
 from simulator.study import scenario
@@ -46,10 +48,8 @@ class Request(Part):
         return self.prompt_tokens + self.output_tokens // 2
 
 
-class Knobs(BaseModel):
+class Knobs(Part):
     """The published optimisations, one switch each; off is what the first version did."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     cuda_graph: bool = Field(True, description="one captured graph per iteration instead of eager launches")
     programmatic_launch: bool = Field(False, description="a kernel's prologue runs beside its predecessor's end (PDL)")
@@ -92,11 +92,9 @@ def iteration(npu: Rank, case: Case) -> None:
         return
     verify.launch(accept(verify.tokens, model.vocabulary, case.knobs.relaxed_acceptance))
     drafts = with_precision(model, dict.fromkeys(("experts", "shared"), case.knobs.draft_dtype))
-    for step in range(drafted):
-        number = len(model.layers) + step
+    for number, layer, tokens in draft_passes(model, drafted):
         with npu.scope(layer=number):
-            one = replace(verify, model=drafts, tokens=verify.tokens if step == 0 else 1)
-            draft(one, model.drafts[min(step, len(model.drafts) - 1)], number)
+            draft(replace(verify, model=drafts, tokens=tokens), layer, number)
     verify.launch([("draft.stack", framework(verify.tokens))])
 
 
@@ -156,9 +154,7 @@ def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     if known <= case.batch.draft_tokens:
         have = f"batch.accepted has {known} values, for 0 to {known - 1} draft tokens"
         raise ValueError(f"{have}, but batch.draft_tokens is {case.batch.draft_tokens}")
-    if case.batch.draft_tokens and not case.model.drafts:
-        raise InputError(f"batch.draft_tokens is {case.batch.draft_tokens}, but {case.model.name} has no MTP layer to "
-                         "draft with: it must be 0")  # fmt: skip
+    check_drafts(case.model, case.batch.draft_tokens, "batch.draft_tokens")
     check_accepted(case)
     check_split(case)
     return groups_of(mesh_of(case))
@@ -194,8 +190,7 @@ def check_split(case: Case) -> None:
         ("routed experts", experts.routed, layout.expert_parallel),
         ("columns of an expert", experts.intermediate, layout.tensor_parallel),
     ):
-        if size % over:
-            raise ValueError(f"{size} {what} cannot be split over {over} ranks")
+        shard_size(size, over, what)
 
 
 def _copies(case: Case) -> int:
@@ -204,17 +199,15 @@ def _copies(case: Case) -> int:
 
 
 def coordinates(case: Case, rank: int) -> Mapping[str, object]:
-    """Which experts a rank holds, and of which copy."""
-    held = case.layout.expert_parallel * case.layout.tensor_parallel
-    return {"expert_group": rank % held // case.layout.tensor_parallel, "copy": rank // held}
+    """Where it is in the mesh: its place among experts, and the block of ranks that have all of them."""
+    return coordinates_of(mesh_of(case), rank)
 
 
 def memory(case: Case) -> list[MemoryItem]:
     """Weights of a rank and the latent cache of all layers, those of the MTP module too."""
     model, tokens = model_of(case), case.batch.prompt_tokens + case.batch.output_tokens
-    all_layers = replace(model, layers=model.layers + model.drafts)
     return [*weights_of(model, mesh_of(case), 0, drafts=True),
-            ("latent cache, BF16", "KV", cache_bytes(all_layers, mesh_of(case), [tokens]))]
+            ("latent cache, BF16", "KV", cache_bytes(model, mesh_of(case), [tokens], drafts=True))]
 
 
 def measures(case: Case, seconds: float) -> Mapping[str, float]:

@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import simpy
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from simulator.live.host import Host
+from simulator.live.stages import Stages
 from simulator.live.thread import HostProcess, HostThread, Label
-from simulator.program.rank import Rank
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Part, Workload
 
@@ -31,10 +30,8 @@ class Model(Part):
     inference_gpus: int = Field(128, gt=0)
 
 
-class Knobs(BaseModel):
+class Knobs(Part):
     """Published calls of every stage on one training rank, and microseconds per call."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     copy_calls: int = Field(487, gt=0)
     unshard_calls: int = Field(974, gt=0)
@@ -55,12 +52,9 @@ class Knobs(BaseModel):
 Case = scenario.Case[Model, scenario.Layout, Knobs]
 
 
-def nothing(npu: Rank, case: Case) -> None:
-    """GPU work is a stage of the live pipeline: its times are inputs."""
-
-
 def proxy(host: Host, case: Case) -> HostProcess:
-    """A training rank pushes its share; inference ranks take no part (writes are one-sided)."""
+    """A training rank pushes its share; inference ranks take no part (writes are one-sided). GPU work is a stage of
+    the live pipeline, too: its times are inputs."""
     trainers = _trainers(case)
     if host.rank >= trainers:
         return
@@ -81,37 +75,27 @@ def proxy(host: Host, case: Case) -> HostProcess:
 
 def _pipeline(host: Host, case: Case, copier: HostThread, gpu: HostThread, mine: range, group: int) -> HostProcess:
     """Copy, GPU stages and submission of some parameters, each stage on a thread of its own."""
-    knobs, env = case.knobs, host.env
-    ahead = 1 if not knobs.overlap else knobs.ahead
-    copied, prepared, room = simpy.Store(env), simpy.Store(env), simpy.Store(env)
-    room.items.extend(range(ahead))
+    knobs = case.knobs
 
-    def copy() -> HostProcess:
-        for number in mine:
-            yield room.get()
-            row = yield from copier.work("copy", _us(knobs, "copy", number), Label("weights.copy", group), "copy")
-            copied.put((number, row))
+    def copy(number: int, _: Any) -> HostProcess:
+        return (yield from copier.work("copy", _us(knobs, "copy", number), Label("weights.copy", group), "copy"))
 
-    def compute() -> HostProcess:
-        for _ in mine:
-            number, row = yield copied.get()
-            for stage in ("unshard", "fuse", "quantise"):
-                label = Label(f"weights.{stage}", group)
-                row = yield from gpu.work(stage, _us(knobs, stage, number), label, stage, row)
-            prepared.put((number, row))
-            if knobs.overlap:
-                room.put(number)
+    def compute(number: int, row: Any) -> HostProcess:
+        for stage in ("unshard", "fuse", "quantise"):
+            label = Label(f"weights.{stage}", group)
+            row = yield from gpu.work(stage, _us(knobs, stage, number), label, stage, row)
+        if knobs.overlap:
+            line.leave()
+        return row
 
-    env.process(copy())
-    env.process(compute())
-    transfers = []
+    line, transfers = Stages(host.env, mine, (copy, compute), knobs.ahead if knobs.overlap else 1), []
     for _ in mine:
-        number, row = yield prepared.get()
+        number, row = yield line.through()
         done = yield from _submit(host, case, number, group, row)
         if not knobs.overlap:
             for event in done:
                 yield from host.until(event, "weights")
-            room.put(number)
+            line.leave()
         transfers += done
     for event in transfers:
         yield from host.until(event, "the weights of a mesh group")
@@ -152,11 +136,6 @@ def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     return {}
 
 
-def coordinates(case: Case, rank: int) -> Mapping[str, object]:
-    """Nothing to ask."""
-    return {}
-
-
 def memory(case: Case) -> list[MemoryItem]:
     """An inference rank's weights."""
     return [("weights, FP8", "weights", case.batch.parameters / case.batch.inference_gpus)]
@@ -167,4 +146,4 @@ def measures(case: Case, seconds: float) -> Mapping[str, float]:
     return {"latency_ms": seconds * 1e3, "update_s": seconds}
 
 
-WEIGHT_UPDATE = Workload(nothing, groups, coordinates, memory, measures, proxy)
+WEIGHT_UPDATE = Workload(groups=groups, memory=memory, measures=measures, live=proxy)

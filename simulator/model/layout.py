@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from simulator import np
 from simulator.model.eplb import pack
@@ -48,6 +49,13 @@ def cached_lengths(ranks: int, per_rank: int, mean: int, spread: float, seed: in
     sigma = float(np.sqrt(np.log1p(spread**2)))
     drawn = np.random.default_rng((seed, 2)).lognormal(np.log(mean) - sigma**2 / 2, sigma, ranks * per_rank)
     return [max(1, round(length)) for length in drawn]
+
+
+@lru_cache(maxsize=4)
+def lengths_on_ranks(arrivals: int, each: int, mean: int, spread: float, seed: int, ranks: int,
+                     length_aware: bool = False) -> Sequence[tuple[int, ...]]:
+    """Cached tokens of the requests of every rank, where `each` arrive at each of so many places."""
+    return on_ranks(cached_lengths(arrivals, each, mean, spread, seed), ranks, length_aware)
 
 
 def on_ranks(lengths: list[int], ranks: int, length_aware: bool) -> list[tuple[int, ...]]:

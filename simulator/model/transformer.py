@@ -13,6 +13,7 @@ from functools import singledispatch
 from typing import Literal, TypeAlias, get_args
 
 from simulator.errors import InputError
+from simulator.model.layout import shard_size
 from simulator.paths import did_you_mean
 from simulator.spec.model_tables import CacheDtype, WeightDtype
 
@@ -267,11 +268,14 @@ def draft_weights(model: Model) -> tuple[Weight, ...]:
     return (Weight("draft.norm", 1, 3 * model.hidden), Weight("draft.project", 2 * model.hidden, model.hidden))
 
 
-def experts_of(model: Model) -> Experts:
-    """The experts of its last layer; InputError where that has none."""
+def experts_of(model: Model, places: int = 1) -> Experts:
+    """The experts of its last layer; InputError where that has none, ValueError where they do not divide over so many
+    places."""
     found = model.layers[-1].feed_forward
     if not isinstance(found, Experts):
-        raise InputError(f"{model.name} has no experts, and this program is for a mixture of experts")
+        raise InputError(f"{model.name} has no experts, and this program is for a mixture of experts: "
+                         "transformer:decode runs it, too")
+    shard_size(found.routed, places, "experts")
     return found
 
 

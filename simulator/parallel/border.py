@@ -18,11 +18,14 @@ All others are none (the form stays) or not needed. Groups of one rank need none
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
+from simulator.errors import InputError
 from simulator.program.rank import Event, Group
+from simulator.stack.stacks import Stack
 
 Form = Literal["all", "own", "partial", "heads"]
 
@@ -62,6 +65,25 @@ class Engines:
         if kind == "all_to_all":
             return self.engine, self.all_to_all or ("direct" if self.algorithm == "ring" else self.algorithm)
         return self.engine, self.algorithm
+
+
+def engines_for(stack: Stack, there: Mapping[str, int], engine: str, algorithm: str, reducing: str,
+                most_bytes: float) -> Engines:
+    """What drives a stack's collectives on a machine that has these engines, each for so many neighbours.
+
+    engine, algorithm: of all (empty: the first that the stack takes). reducing: of an AllReduce of up to `most_bytes`
+    (empty: as the stack; "none": as all). InputError where the machine has none that the stack takes.
+    """
+    chosen = engine or _first(stack.engines, there)
+    if not chosen:
+        raise InputError(f"knobs.engine: {stack.name} takes {', '.join(stack.engines)}, of which the machine has none; "
+                         f"it has {', '.join(there)}")
+    near = reducing or _first(stack.reducing_engines, there)
+    return Engines(chosen, algorithm or stack.algorithm, "" if near == "none" else near, there.get(near, 0), most_bytes)
+
+
+def _first(wanted: Sequence[str], there: Mapping[str, int]) -> str:
+    return next((one for one in wanted if one in there), "")
 
 
 def cross(group: Group, name: str, gives: Form, needs: Form, tokens: int, row_bytes: float,

@@ -101,11 +101,12 @@ def _absorbed_bytes(attention: Attention, mesh: Mesh) -> float:
     return 2.0 * attention.kv_lora * attention.heads * (attention.nope_dim + attention.v_dim) / mesh.tp
 
 
-def cache_bytes(model: Model, mesh: Mesh, tokens: Sequence[int], stage: int = 0) -> float:
-    """Bytes of the cache of one rank for requests with so many tokens each; heads that run out are kept twice."""
-    layers = tuple(replace(layer, attention=_local_cache(layer.attention, mesh))
-                   for layer in (model.layers[number] for number in stages_of(model, mesh)[stage]))  # fmt: skip
-    own = replace(model, layers=layers)
+def cache_bytes(model: Model, mesh: Mesh, tokens: Sequence[int], stage: int = 0, drafts: bool = False) -> float:
+    """Bytes of the cache of one rank for requests with so many tokens each; heads that run out are kept twice. drafts:
+    with that of the MTP layers, on the last stage."""
+    behind = model.drafts if drafts and stage == mesh.pp - 1 else ()
+    layers = (*(model.layers[number] for number in stages_of(model, mesh)[stage]), *behind)
+    own = replace(model, layers=tuple(replace(one, attention=_local_cache(one.attention, mesh)) for one in layers))
     counts: dict[int, int] = defaultdict(int)
     for held in tokens:
         counts[-(-held // mesh.cp)] += 1

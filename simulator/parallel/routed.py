@@ -16,7 +16,7 @@ from simulator import np
 from simulator.model.choices import blocks_of, chosen_by_source, even_rows
 from simulator.model.eplb import Placement, rebalance
 from simulator.model.expert_load import ExpertLoad
-from simulator.model.routing import check_skew, power_law
+from simulator.model.routing import Drawn, check_skew, power_law
 from simulator.model.transformer import Experts
 from simulator.program.task import SizeTable
 
@@ -121,6 +121,15 @@ class Routed:
         for place, block in enumerate(np.split(np.arange(self.experts.routed), self.routing.places)):
             shares[block, place] = 1.0
         return shares
+
+
+def drawn_by_step(routed: Routed, first: int = 0) -> np.ndarray:
+    """[source, expert] rows, where every layer and micro-batch draws popularities of its own, as steps of a benchmark
+    do; first: number of the first micro-batch."""
+    experts, routing = routed.experts, routed.routing
+    assert routing.skew is not None
+    seed = (routing.seed, routed.layer, routed.number + first)
+    return Drawn(routed.tokens, experts.routed, experts.per_token, routing.skew, seed).counts
 
 
 @lru_cache(maxsize=1024)

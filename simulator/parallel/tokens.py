@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simulator.model.micro_batch import MicroBatch, parted
+from simulator.model.passes import prompt_batches
 from simulator.model.transformer import Experts
 from simulator.parallel.border import Form
 from simulator.parallel.exchange.task import Exchange
@@ -47,6 +48,11 @@ def tokens_of(groups: Sequence[MicroBatch], parts: int, own: int = 0) -> list[To
     """The micro-batches of one data-parallel group (`own`), with what all of them have."""
     cut = list(zip(*(parted(one, parts) for one in groups), strict=True))
     return [Tokens(each[own], tuple(one.tokens for one in each), batches=each if alike(each) else ()) for each in cut]
+
+
+def tokens_of_prompts(lengths: Sequence[int], parts: int, form: Form) -> list[Tokens]:
+    """Micro-batches of whole prompts, of which every rank has a part, or all tokens, in this form."""
+    return [Tokens(batch, (batch.tokens,), form) for batch in prompt_batches(lengths, parts)]
 
 
 def alike(groups: Sequence[MicroBatch]) -> bool:

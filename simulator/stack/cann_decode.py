@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from simulator.die.kernels import Work
 from simulator.errors import InputError
@@ -21,6 +24,17 @@ from simulator.stack.gpu import value_dim
 Kernels = list[tuple[str, Work]]
 VECTOR_PER_CUBE = 2
 DTYPES = ("int8", "bf16")
+
+
+class DecodeKernels(BaseModel):
+    """Kernels of attention, one switch each."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    fused_prolog: bool = Field(True, description="MLAProlog in one kernel")
+    attention: Literal["mla_attention", "mla_attention_mtp", "mla_attention_amla"] = Field(
+        "mla_attention_mtp", description="generation of the attention kernel"
+    )
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,10 @@ The input of every FP8 product is quantised per block of 128 by a kernel of its 
 attention are normalised, rotated and cached in one pass; rows are sorted by expert once more behind the top-k. The
 shared expert is a choice more of every token where all ranks have slices of all experts (shared experts fusion).
 
+What it allocates beside weights and cache is counted as its code does: a step with prompts at its fullest, in the first
+product of sliced experts (`fused_experts_impl`), and the logits of the largest captured batch of all ranks, once as
+they are gathered and once in order (`GroupCoordinator.all_gather`).
+
 Source: sgl-project/sglang 0.4.10, `srt/models/deepseek_v2.py`, `srt/layers/moe/fused_moe_triton/fused_moe.py`.
 """
 
@@ -12,9 +16,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from simulator.model import ops
-from simulator.model.transformer import Experts, Model
-from simulator.stack.gpu import AttentionFamilies, GpuStack, Kernels
+from simulator.model.transformer import Experts, Model, experts_of
+from simulator.stack.gpu import BLOCK, AttentionFamilies, GpuStack, Kernels
 
+CAPTURED = (1, 2, 4)  # small batch sizes for which graphs are captured; beyond, multiples of 8
+FUSED_CHUNK = 64 * 1024  # tokens that sliced experts take at once
 NORMS = {"dense": "ffn", "gate": "ffn"}  # one norm before either feed-forward
 
 
@@ -53,3 +59,39 @@ class Sglang2025(GpuStack):
 STACK = Sglang2025("sglang_2025", norm_in_all_reduce=False, rope=("norm_rope_cache",), quantises=True,
                    families=AttentionFamilies("mla_decode", "gqa_decode", "flash_attention", "flash_attention"),
                    fuses_shared=True, logit_bytes=2.0, names_weights=False, algorithm="ring")
+
+
+def graph_size(tokens: int, largest: int) -> int:
+    """Tokens to which so many in decode are padded in a captured graph, of which the largest takes `largest`; beyond,
+    none is used. Data parallel ranks each fill up their own (0.4.10; before, to the sum of all)."""
+    if tokens > largest:
+        return tokens
+    return min(next((size for size in CAPTURED if size >= tokens), -(-tokens // 8) * 8), largest)
+
+
+def captured_bytes(model: Model, largest: int, groups: int) -> float:
+    """BF16 logits of the largest batch for which a graph is captured, of all data-parallel groups, two copies."""
+    return 2 * 2.0 * model.vocabulary * largest * groups
+
+
+def prompt_step_bytes(model: Model, tokens: int, groups: int, ranks: int, ep: int) -> float:
+    """BF16, a step with so many tokens of prompts in each data-parallel group: what experts read, the residual, buffers
+    of experts. With several groups the residual is of own tokens, and so is what attention gave and the sum comes back
+    to. Sliced experts write their sum over what they read; whole ones need room for it, and for rows of local experts.
+    """
+    width, together = 2.0 * model.hidden, tokens * groups
+    hidden = together + (2 * tokens if groups > 1 else tokens)
+    if ep == 1:
+        return width * hidden + sliced_experts_bytes(model, together, ranks)
+    return width * (hidden + together + together * experts_of(model).per_token // ep)
+
+
+def sliced_experts_bytes(model: Model, tokens: int, ranks: int) -> float:
+    """Buffers of fused experts over so many ranks, of which the shared one is a choice more of every token: one for the
+    results of both products, one for what the activation gives, both BF16; in FP8, the quantised input of either."""
+    experts, hidden, tokens = experts_of(model), model.hidden, min(tokens, FUSED_CHUNK)
+    choices = experts.per_token + experts.shared_intermediate // experts.intermediate
+    rows, width = tokens * choices, experts.intermediate // ranks
+    fp8 = model.precision.experts == "fp8_block"
+    quantised = max(tokens * hidden, rows * width) * (1.0 + 4.0 / BLOCK) if fp8 else 0.0
+    return 2.0 * rows * (max(2 * width, hidden) + width) + quantised

@@ -32,6 +32,23 @@ def between_us(columns: Mapping[str, Any], first: str, last: str) -> float:
     return sum(lasting) / max(len(lasting), 1) / PS_PER_US
 
 
+def stalled_ps(columns: Mapping[str, Any], stream: str, awaited: str, since_ps: int) -> int:
+    """How long tasks of a stream that end after `since_ps` wait for tasks named `awaited` alone, on the first rank."""
+    own = columns["rank"] == columns["rank"].min()
+    fields = ("name", "stream", "task", "after", "issued_ps", "end_ps")
+    rows = list(zip(*(columns[field][own].tolist() for field in fields), strict=True))
+    ends = {task: end for name, _, task, _, _, end in rows if name == awaited}
+    free = total = 0  # when the last task of the stream ended
+    for _, here, _, after, issued, end in rows:
+        if here != stream:
+            continue
+        waited = [ends[task] for task in after if task in ends]
+        if waited and end > since_ps:
+            total += max(max(waited) - max(free, issued), 0)
+        free = end
+    return total
+
+
 def hops(columns: Mapping[str, Any], last: str) -> dict[str, float]:
     """Where the time went on the way to the last task of this name that ended: places and the gaps between them, in us,
     in the order of the way.

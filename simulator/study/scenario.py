@@ -11,7 +11,7 @@ Every leaf is a setting that the command line can change ("batch.requests=128"),
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
@@ -20,7 +20,8 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, SerializeAsAny, model_validator
 
 from simulator.errors import InputError
-from simulator.model.layout import deal
+from simulator.model.drafts import tokens_per_iteration
+from simulator.model.layout import lengths_on_ranks
 from simulator.model.library import transformer_of
 from simulator.model.transformer import Model
 from simulator.program.rank import Rank
@@ -76,6 +77,19 @@ class Requests(Part):
         """Of an average request, half-way through its output."""
         return self.prompt_tokens + self.output_tokens // 2
 
+    def per_die(self, cards: int, dies: int) -> int:
+        """Requests on every die, of a card with several as many on each; InputError where they do not divide."""
+        each, rest = divmod(self.per_card * cards, dies)
+        if rest:
+            raise InputError(f"batch.per_card is {self.per_card}: it must be a multiple of machine.dies_per_card, "
+                             f"{dies // cards}")  # fmt: skip
+        return each
+
+    def lengths(self, arrivals: int, each: int, ranks: int, seed: int) -> Sequence[tuple[int, ...]]:
+        """Cached tokens of every rank's requests, where `each` arrive at each of so many places."""
+        return lengths_on_ranks(arrivals, each, self.cached_tokens, self.length_spread, seed, ranks,
+                                self.placement == "length_aware")
+
     @property
     def queries(self) -> int:
         """Tokens per request that an iteration verifies."""
@@ -84,21 +98,7 @@ class Requests(Part):
     @property
     def tokens_per_iteration(self) -> float:
         """Expected output tokens per request and iteration: 1 + p + p^2 + ..."""
-        return sum(self.acceptance**place for place in range(self.queries))
-
-
-def decode_measures(batch: Requests, seconds: float) -> dict[str, float]:
-    """Iteration time, time per output token (TPOT), and output tokens per second and card."""
-    tpot_s = seconds / batch.tokens_per_iteration
-    rate = batch.per_card / tpot_s
-    return {"iteration_ms": seconds * 1e3, "tpot_ms": tpot_s * 1e3, "throughput_tok_s_per_card": rate}
-
-
-def prefill_measures(batch: Prompts, cards: int, seconds: float) -> dict[str, float]:
-    """Time to first token (TTFT) of the whole batch, and prompt tokens per second, of all and per card."""
-    rate = sum(batch.lengths) / seconds
-    return {"latency_ms": seconds * 1e3, "ttft_ms": seconds * 1e3, "throughput_tok_s": rate,
-            "throughput_tok_s_per_card": rate / cards}
+        return tokens_per_iteration(self.acceptance, self.draft_tokens)
 
 
 class Layout(Part):
@@ -206,9 +206,19 @@ class Case(Generic[BatchT, LayoutT, KnobsT]):
         """The sizes of a model that are the same in all its layers; InputError for one whose layers differ."""
         return self.read_shapes()
 
-    def micro_batch_lengths(self: Case[Prompts, Any, Any], number: int, parts: int) -> tuple[int, ...]:
-        """The prompts of one of `parts` micro-batches of the whole batch."""
-        return deal(self.batch.lengths, parts)[number]
+
+def decode_measures(case: Case[Requests, Any, Any], seconds: float) -> Mapping[str, float]:
+    """Iteration time, time per output token (TPOT), and output tokens per second and card."""
+    tpot_s = seconds / case.batch.tokens_per_iteration
+    rate = case.batch.per_card / tpot_s
+    return {"iteration_ms": seconds * 1e3, "tpot_ms": tpot_s * 1e3, "throughput_tok_s_per_card": rate}
+
+
+def prefill_measures(case: Case[Prompts, Any, Any], seconds: float) -> Mapping[str, float]:
+    """Time to first token (TTFT) of the whole batch, and prompt tokens per second, of all and per card."""
+    rate = sum(case.batch.lengths) / seconds
+    return {"latency_ms": seconds * 1e3, "ttft_ms": seconds * 1e3, "throughput_tok_s": rate,
+            "throughput_tok_s_per_card": rate / case.cards}
 
 
 MemoryItem = tuple[str, str, float]  # name, category, bytes on one rank
@@ -217,18 +227,19 @@ MemoryItem = tuple[str, str, float]  # name, category, bytes on one rank
 class Workload(NamedTuple):
     """A rank program with what goes with it.
 
-    program: records one rank. groups: the case's groups of ranks. coordinates: what a rank may ask about itself
-    beside its number. memory: items that the fullest rank keeps in HBM. measures: metrics from the makespan in seconds.
+    program: records one rank (none: hosts do it all). groups: the case's groups of ranks (left out: all of them in
+    "world"). coordinates: what a rank may ask about itself beside its number. memory: items that the fullest rank keeps
+    in HBM. measures: metrics from the makespan in seconds (left out: the latency).
     live: what the host of every rank does beside it: a generator of a `live.host.Host` and the case, which reacts to
     time (then every rank is simulated by itself). readings: metrics from the columns of the timeline. has_hosts:
     whether hosts take part in this case, where there is a `live`.
     """
 
-    program: Callable[[Rank, Case], None]
-    groups: Callable[[Case], Groups]
+    program: Callable[[Rank, Case], None] = lambda npu, case: None
+    groups: Callable[[Case], Groups] = lambda case: {"world": [tuple(range(case.ranks))]}
     coordinates: Callable[[Case, int], Mapping[str, object]] = lambda case, rank: {}
     memory: Callable[[Case], list[MemoryItem]] = lambda case: []
-    measures: Callable[[Case, float], Mapping[str, float]] = lambda case, seconds: {}
+    measures: Callable[[Case, float], Mapping[str, float]] = lambda case, seconds: {"latency_ms": seconds * 1e3}
     live: Callable[[Any, Case], Any] | None = None
     readings: Callable[[Case, Mapping[str, Any]], Mapping[str, float]] | None = None
     has_hosts: Callable[[Case], bool] = lambda case: True

@@ -158,7 +158,7 @@ def test_roles_give_the_unfolded_run_to_the_picosecond() -> None:
 @pytest.mark.parametrize(("changes", "message"), [
     ({"layout.tensor_parallel": "2"}, "layout.tensor_parallel 2 x layout.expert_parallel 2 = 4 ranks, but there are 8"),
     ({"knobs.smart_router": "true"}, "two copies .* = 16 ranks"),
-    ({"model.shapes.heads": "60"}, "60 heads cannot be split over 8 ranks"),
+    ({"model.shapes.heads": "60"}, "60 heads do not divide over 8 ranks"),
     ({"batch.accepted": "1,2,2.5"}, "accepted has 3 values, for 0 to 2 draft tokens, but batch.draft_tokens is 3"),
 ])  # fmt: skip
 def test_what_cannot_be_run_is_refused(changes: dict[str, str], message: str) -> None:

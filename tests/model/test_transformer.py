@@ -13,6 +13,7 @@ from simulator.model.transformer import (
     Latent,
     Shard,
     active_parameters,
+    experts_of,
     parameters,
     weight_bytes,
     weight_dtype,
@@ -99,3 +100,11 @@ def test_unknown_precisions_are_refused(changes: dict[str, str], says: str) -> N
 def test_bytes_of_an_unknown_word_are_refused() -> None:
     with pytest.raises(InputError, match="'fp4' is no precision of weights"):
         weight_bytes("fp4", 1)
+
+
+def test_experts_are_those_of_the_last_layer_if_places_divide_them() -> None:
+    assert experts_of(load_transformer("deepseek_r1"), 8).routed == 256
+    with pytest.raises(ValueError, match="256 experts do not divide over 12 ranks"):
+        experts_of(load_transformer("deepseek_r1"), 12)
+    with pytest.raises(InputError, match="llama_3_1_8b has no experts"):
+        experts_of(load_transformer("llama_3_1_8b"))

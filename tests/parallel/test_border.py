@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 import simulator.collective.algorithms  # noqa: F401 - enters its names
-from simulator.parallel.border import COLLECTIVES, FREE, Engines, Form, cross
+from simulator.errors import InputError
+from simulator.parallel.border import COLLECTIVES, FREE, Engines, Form, cross, engines_for
 from simulator.program.rank import Rank
 from simulator.program.task import Collective
+from simulator.stack.sglang import STACK
 
 TOKENS, ROW_BYTES = 12, 80.0
 SMALL = Engines("large", "ring", "small", 8, TOKENS * ROW_BYTES)
@@ -58,3 +60,16 @@ def test_small_all_reduces_have_an_engine_of_their_own() -> None:
 def test_what_is_in_no_table_is_an_error() -> None:
     with pytest.raises(ValueError, match="no collective turns 'heads' into 'partial'"):
         launched("heads", "partial")
+
+
+def test_a_stack_takes_the_first_engine_that_the_machine_has() -> None:
+    there = {STACK.engines[-1]: 64, STACK.reducing_engines[0]: 8}
+    taken = engines_for(STACK, there, "", "", "", 1e6)
+    assert (taken.engine, taken.algorithm) == (STACK.engines[-1], STACK.algorithm)
+    assert (taken.reducing, taken.reducing_ranks, taken.reducing_bytes) == (STACK.reducing_engines[0], 8, 1e6)
+    assert engines_for(STACK, there, "", "", "none", 1e6).reducing == ""
+
+
+def test_a_machine_without_any_of_them_is_an_error() -> None:
+    with pytest.raises(InputError, match="of which the machine has none; it has sdma"):
+        engines_for(STACK, {"sdma": 8}, "", "", "", 1e6)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.model.transformer import Experts
-from simulator.parallel.routed import ENOUGH, SAMPLE, Routed, Routing
+from simulator.parallel.routed import ENOUGH, SAMPLE, Routed, Routing, drawn_by_step
 
 EXPERTS = Experts(routed=32, per_token=4, intermediate=64)
 
@@ -73,3 +75,14 @@ def test_even_routing_sends_as_much_to_all(tokens: tuple[int, ...]) -> None:
     routed = Routed(EXPERTS, tokens, Routing(None, 0, 4), 0, 0)
     assert routed.even
     assert len({size for row in routed.sizes(16.0) for size in row}) == 1
+
+
+def test_steps_of_a_benchmark_draw_popularities_of_their_own() -> None:
+    def popular(layer: int, number: int, first: int = 0) -> int:
+        routing = Routing(0.5, 7, 8, draw=partial(drawn_by_step, first=first))
+        counts = Routed(EXPERTS, (4000,) * 8, routing, layer, number).counts
+        assert (counts.sum(axis=1) == 4000 * EXPERTS.per_token).all()
+        return int(counts.sum(axis=0).argmax())
+
+    assert len({popular(layer, number) for layer in range(4) for number in range(2)}) > 4
+    assert popular(2, 0, first=1) == popular(2, 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simulator.die.memory import DoesNotFit
+from simulator.stack.sglang_2025 import sliced_experts_bytes
 from simulator.study.library import load_scenario
 from simulator.study.simulate import prepare, simulate
 from tests.published.reported import Row, reported
@@ -75,13 +76,14 @@ def test_what_flow_mla_frees_is_the_published_formula() -> None:
 
 def test_what_a_step_needs_is_counted_as_the_server_allocates_it() -> None:
     """8192 prompt tokens of 9 experts each, the shared one too; logits of 256 requests of every rank, twice."""
-    from workloads.flow_mla_memory import captured_bytes, prompt_step_bytes
+    from workloads.flow_mla_memory import items
 
     sizes = {}
     for name in ("h20_tp", "h20_flow"):
         scenario = load_scenario(f"flow_mla:{name}")
         case = scenario.case(scenario.machine_spec(), 0)
-        sizes[name] = prompt_step_bytes(case), captured_bytes(case)
+        found = [size for _, category, size in items(case, 0) if category == "activations"]
+        sizes[name] = found[0], found[1]
     quantised, activated = 8192 * 7168 * (1 + 4 / 128), 2 * 8192 * 9 * 2048 // 8
     assert sizes["h20_tp"] == (2 * 7168 * 8192 * (9 + 2) + activated + quantised, 2 * 2 * 129280 * 256)
     gathered = 2 * 7168 * (8192 * (9 + 1) + 2 * 1024)  # experts write their sum over what was gathered
@@ -91,7 +93,7 @@ def test_what_a_step_needs_is_counted_as_the_server_allocates_it() -> None:
 
 def test_rows_in_memory_are_rows_of_the_program() -> None:
     """Of sliced experts, in chunks of 64K tokens: as many as are sorted in the first step, which has prompts."""
-    from workloads.flow_mla_memory import sliced_experts_bytes
+    from workloads.flow_mla_memory import model_of
 
     scenario = load_scenario("flow_mla:qwen3_tp")
     case = scenario.case(scenario.machine_spec(), 0)
@@ -99,8 +101,9 @@ def test_rows_in_memory_are_rows_of_the_program() -> None:
     sort = next(task.work for task in prepare(scenario).world.programs[0].tasks if task.name == "experts.sort")
     tokens = int(sort.read_bytes) // (2 * case.shapes.hidden)
     assert tokens > 8192
-    assert sliced_experts_bytes(case, tokens) == 2 * sum(sort.rows) * (case.shapes.hidden + width)
-    assert sliced_experts_bytes(case, 100_000) == sliced_experts_bytes(case, 65536)
+    model, ranks = model_of(case), case.ranks
+    assert sliced_experts_bytes(model, tokens, ranks) == 2 * sum(sort.rows) * (case.shapes.hidden + width)
+    assert sliced_experts_bytes(model, 100_000, ranks) == sliced_experts_bytes(model, 65536, ranks)
 
 
 def test_with_tiles_of_16_rows_the_baseline_is_near_without_a_fit_and_flow_mla_far_too_fast() -> None:

@@ -11,10 +11,10 @@ from simulator.errors import InputError
 from simulator.model.library import transformer_of
 from simulator.model.micro_batch import MicroBatch
 from simulator.model.transformer import Dense, Experts, Model, weights, with_precision
+from simulator.parallel.prefetch import blocks
 from simulator.spec.load import load_machine
 from simulator.spec.model import load_model
 from simulator.stack.cann_decode import CannDecode, decoding
-from workloads.prefetch import blocks
 
 R1 = with_precision(transformer_of(load_model("deepseek_r1")), {"all": "int8"})
 MLA = R1.layers[0].attention

@@ -9,7 +9,7 @@ import pytest
 from simulator.model.library import load_transformer
 from simulator.model.micro_batch import MicroBatch
 from simulator.model.transformer import Model, weights, with_precision
-from simulator.stack.sglang_2025 import STACK
+from simulator.stack.sglang_2025 import STACK, captured_bytes, graph_size, prompt_step_bytes, sliced_experts_bytes
 from simulator.stack.stacks import stack_of
 
 R1, QWEN = load_transformer("deepseek_r1"), load_transformer("qwen3_235b")
@@ -88,3 +88,20 @@ def test_quantising_reads_bf16_and_writes_fp8_with_a_scale_per_block() -> None:
 def test_the_most_specific_name_of_a_stack_wins() -> None:
     assert stack_of("sglang_2025", R1, "decode") is STACK
     assert stack_of("sglang_0_5", R1, "decode").name == "sglang"
+
+
+@pytest.mark.parametrize(("tokens", "size"), [(1, 1), (3, 4), (5, 8), (17, 24), (29, 30), (31, 31)])
+def test_decode_is_padded_to_the_next_graph_that_there_is(tokens: int, size: int) -> None:
+    assert graph_size(tokens, 30) == size
+
+
+def test_a_step_needs_more_where_own_tokens_are_gathered() -> None:
+    own, gathered = (prompt_step_bytes(of(R1, "bf16"), 1024, groups, 8, 8) for groups in (1, 8))
+    assert own == 2 * 7168 * 1024 * (1 + 1 + 1 + 1)  # in, residual, sum, and a row of local experts
+    assert gathered == 2 * 7168 * 1024 * (8 * (1 + 1 + 1) + 2)
+    assert captured_bytes(R1, 256, 8) == 8 * captured_bytes(R1, 256, 1)
+
+
+def test_quantised_experts_need_room_for_their_input() -> None:
+    plain, quantised = (sliced_experts_bytes(of(R1, dtype), 100, 8) for dtype in ("bf16", "fp8_block"))
+    assert quantised - plain == 100 * 7168 * (1 + 4 / 128)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from simulator.live.host import Host
 from simulator.live.thread import HostProcess
-from simulator.study.scenario import Part
 
 
-class Fault(Part):
+class Fault(BaseModel):
     """What strikes one rank, and when."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["none", "card_dies", "card_slows", "host_lost", "thread_descheduled"] = "none"
     at_us: float = Field(50.0, ge=0)

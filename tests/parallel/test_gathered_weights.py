@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from simulator.errors import InputError
+from simulator.parallel.gathered_weights import GATHER
 from simulator.study.library import load_scenario
 from simulator.study.scenario import Scenario
 from simulator.study.simulate import Result, prepare, simulate
-from workloads.gathered_weights import GATHER
 
 DATA_PARALLEL = {"machine": "h800_cluster", "kernels": "sglang_2025",
                  "model": "qwen3_235b", "layout.tp": "1", "layout.dp": "8", "layout.ep": "8",

@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from simulator.errors import InputError
 from simulator.model.transformer import Layer, Model, weight_bytes, weight_dtype, weights
+from simulator.parallel.ledger import Item
 from simulator.program.rank import Event, Rank
-from simulator.study.scenario import MemoryItem, Part
 
 GATHER = "attention.gather_shards"
 MODULES = {"qkv_a": ("attention.q_a", "attention.kv_a"), "q_b": ("attention.q_b",), "qkv": ("attention.qkv",),
@@ -28,8 +28,10 @@ MODULES = {"qkv_a": ("attention.q_a", "attention.kv_a"), "q_b": ("attention.q_b"
 """The weights of each module that can be gathered, in the order of their use; its kernel is "attention.MODULE"."""
 
 
-class Gathering(Part):
+class Gathering(BaseModel):
     """What is gathered. The group "shards" has the neighbours that share it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     modules: tuple[Literal["qkv_a", "q_b", "qkv", "o"], ...] = Field(
         (), description="projections of which a rank keeps one share (qkv: of grouped-query attention)"
@@ -58,7 +60,7 @@ class Gathering(Part):
         """Of how many shards a rank keeps one, by weight, as the ledger takes it."""
         return {weight: self.shards for module in self.modules for weight in MODULES[module]}
 
-    def memory(self, model: Model) -> list[MemoryItem]:
+    def memory(self, model: Model) -> list[Item]:
         """The buffers; a rank's own shard is not in them."""
         largest = max(self.layer_bytes(model, layer) for layer in model.layers)
         size = self.buffers * largest * (self.shards - 1) / self.shards
