@@ -25,7 +25,8 @@ from simulator.parallel.exchange.task import ExchangeSettings
 from simulator.parallel.exchange.ways import HOSTS, buffers_of
 from simulator.parallel.forward import Forward
 from simulator.parallel.ledger import activation_bytes, cache_bytes, stages_of, weights_of
-from simulator.parallel.mesh import Mesh, check, coordinates_of, groups_of
+from simulator.parallel.mesh import Mesh, Role, check, coordinates_of, groups_of
+from simulator.parallel.roles import pass_of
 from simulator.parallel.tokens import Tokens, alike, tokens_of
 from simulator.program.rank import DEFAULT_STREAM, Rank
 from simulator.stack.stacks import Stack, stack_of
@@ -35,7 +36,7 @@ from simulator.study.some_layers import left_seconds, stretches
 from simulator.units import PS_PER_S
 from workloads.gathered_weights import GatheredWeights, Gathering
 from workloads.prefetch import prefetching
-from workloads.schedules import SCHEDULES
+from workloads.schedules import SCHEDULES, parts_of
 
 ROUNDS = 2  # of a pipeline that decodes: the first one fills it, the second is measured
 
@@ -71,8 +72,12 @@ class Knobs(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schedule: Literal["one_stream", "single_batch", "two_batches", "hooks", "side_by_side"] = Field(
+    schedule: Literal["one_stream", "single_batch", "two_batches", "hooks", "side_by_side", "ping_pong"] = Field(
         "one_stream", description="the order of pieces on streams (workloads/schedules.py)"
+    )
+    micro_batches: int = Field(
+        0, ge=0, le=64, description="that the schedule works on (0: as many as it is made for; one_stream 1, others 2);"
+        " single_batch and two_batches take no other number"
     )
     exchange: Literal[
         "all_reduce", "all_gather", "all_to_all", "sorted_rows", "put_collect", "proxy", "generic_proxy", "deepep_ll",
@@ -104,8 +109,8 @@ class Knobs(BaseModel):
 
     @property
     def parts(self) -> int:
-        """Micro-batches of the schedule."""
-        return SCHEDULES[self.schedule].micro_batches
+        """Micro-batches of the schedule; InputError where it takes another number."""
+        return parts_of(self.schedule, self.micro_batches)
 
     def model_of(self, model: Model) -> Model:
         """The model in the precision that is set; InputError names what is wrong."""
@@ -245,11 +250,12 @@ def forward(npu: Rank, case: Case, numbers: Sequence[int], layers: Sequence[Laye
     """A pass of this rank through some layers."""
     knobs = case.knobs
     exchanges = ExchangeSettings(knobs.exchange, knobs.exchange_engine, case.routing.skew, case.seed,
-                                 node=case.node_ranks)
+                                 node=case.node_ranks, ported=case.port_ranks)
     labels = ("layer", *(("micro_batch",) if knobs.parts > 1 else ()))
-    step = Forward(npu, knobs.model_of(case.model), knobs.placed(case.layout), stack_for(case), engines_of(case),
-                   exchanges, knobs.residual != "replicated", labels, numbers, layers, techniques,
-                   gathers_latents=knobs.residual == "split_latents")
+    kind = pass_of(npu, case.layout)
+    step = kind(npu, knobs.model_of(case.model), knobs.placed(case.layout), stack_for(case), engines_of(case),
+                exchanges, knobs.residual != "replicated", labels, numbers, layers, techniques,
+                gathers_latents=knobs.residual == "split_latents")
     return prefetching(step, 1e6 * knobs.prefetch_mb)
 
 
@@ -344,6 +350,8 @@ def _in_flight(case: Case, groups: Sequence[MicroBatch], group: int) -> list[lis
 
 def _receive(npu: Rank, case: Case, step: Forward, together: Sequence[Tokens], stage: int) -> None:
     """This rank's share of the hidden states from its counterpart, then those of its tensor-parallel group."""
+    if not _attends(npu, case):
+        return
     _message(npu, case, "pipeline.hidden", stage, _share_bytes(case, step.model, together), sends=False)
     if case.knobs.residual != "replicated":
         for one in together:
@@ -363,6 +371,8 @@ def _sampled_bytes(together: Sequence[Tokens]) -> int:
 
 def _message(npu: Rank, case: Case, name: str, peer: int, size_bytes: int, sends: bool) -> None:
     """To or from a counterpart: sends go beside what follows, and what follows a receipt waits for it."""
+    if not _attends(npu, case):
+        return
     pipe, before = npu.group("pipe"), npu.record()
     with npu.stream("send" if sends else "receive"):
         if sends:
@@ -370,6 +380,11 @@ def _message(npu: Rank, case: Case, name: str, peer: int, size_bytes: int, sends
         moved = (pipe.send if sends else pipe.recv)(name, peer, size_bytes, engines_of(case).engine)
     if not sends:
         npu.wait(moved)
+
+
+def _attends(npu: Rank, case: Case) -> bool:
+    """Whether this rank has tokens, and not experts alone."""
+    return not case.layout.apart or npu.coordinate("role") != "experts"
 
 
 # --- what a scenario needs to know ----------------------------------------------------------------------------------
@@ -385,8 +400,9 @@ def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
         raise InputError(f"knobs.layers is {case.knobs.layers}: with several passes, or stages, it must be 0")
     gathered = case.knobs.gathered
     gathered.check(case.model, case.layout.tensor, "knobs.gathered.modules", "layout.tp or layout.cp above 1")
-    if gathered.modules and case.layout.pp > 1:
-        raise InputError(f"knobs.gathered.modules: layout.pp is {case.layout.pp}; it must be 1")
+    if gathered.modules and (case.layout.pp > 1 or case.layout.apart):
+        axis, value, right = ("apart", case.layout.apart, 0) if case.layout.apart else ("pp", case.layout.pp, 1)
+        raise InputError(f"knobs.gathered.modules: layout.{axis} is {value}; it must be {right}")
     shards = gathered.shards if gathered.modules else 1
     found = {**groups_of(case.knobs.placed(case.layout)), "shards": blocks(case.ranks, shards, "knobs.gathered.shards")}
     if has_hosts(case):
@@ -420,17 +436,21 @@ def memory(case: Case) -> list[MemoryItem]:
 
     experts = next((one.feed_forward for one in model.layers if isinstance(one.feed_forward, Experts)), None)
     held_tokens = -(-tokens // mesh.tensor)
-    buffers = [] if experts is None else buffers_of(case.knobs.exchange, experts, model.hidden, mesh.block,
-                                                    case.node_ranks, held_tokens)  # fmt: skip
 
-    def items(stage: int) -> list[MemoryItem]:
-        return [*weights_of(model, mesh, stage, bool(case.batch.drafts), gathered=gathered.kept()),
-                *gathered.memory(model),
-                (f"cache, {model.precision.kv}", "KV", cache_bytes(model, mesh, held, stage)),
-                ("activations of one pass", "activations", activation_bytes(model, mesh, tokens, sampled)),
-                *buffers]
+    def items(stage: int, role: Role) -> list[MemoryItem]:
+        found = [*weights_of(model, mesh, stage, bool(case.batch.drafts), gathered=gathered.kept(), role=role),
+                 *gathered.memory(model)]
+        if role != "experts":
+            found.append((f"cache, {model.precision.kv}", "KV", cache_bytes(model, mesh, held, stage)))
+        needed = activation_bytes(model, mesh, tokens, sampled, role)
+        found.append(("activations of one pass", "activations", needed))
+        if experts is None:
+            return found
+        mine = -(-held_tokens * mesh.attending // mesh.apart) if role == "experts" else held_tokens
+        return [*found, *buffers_of(case.knobs.exchange, experts, model.hidden, mesh.block, case.node_ranks, mine)]
 
-    return max((items(stage) for stage in {0, mesh.pp - 1}), key=lambda found: sum(size for _, _, size in found))
+    return max((items(stage, role) for stage in {0, mesh.pp - 1} for role in mesh.roles),
+               key=lambda found: sum(size for _, _, size in found))
 
 
 def _held(case: Case, batch: MicroBatch) -> list[int]:

@@ -194,6 +194,7 @@ class Case(Generic[BatchT, LayoutT, KnobsT]):
     kernels: str = ""
     engines: Mapping[str, int] = field(default_factory=dict)
     node_ranks: int = 1
+    port_ranks: int = 1
 
     @cached_property
     def model(self) -> Model:
@@ -323,4 +324,5 @@ class Scenario(Part):
         parts = {name: reads.part(name, getattr(self, name)) for name in ("batch", "layout", "routing", "knobs")}
         return Case(lambda: reads.model(self.transformer()), lambda: reads.shapes(self.shapes()), self.cards, ranks,
                     **parts, seed=seed, usable_bytes=usable_bytes, kernels=self.kernels,
-                    engines={name: machine.reach(name) for name in machine.collectives}, node_ranks=machine.node_dies)
+                    engines={name: machine.reach(name) for name in machine.collectives}, node_ranks=machine.node_dies,
+                    port_ranks=machine.port_dies)
