@@ -13,10 +13,9 @@ allocate beyond their own rows) is in the share of memory that the server leaves
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING
 
-from simulator.model.transformer import Latent, Model, with_precision
+from simulator.model.transformer import Latent, Model, in_precision
 from simulator.parallel.gathered_weights import Gathering
 from simulator.parallel.ledger import cache_bytes, weights_of
 from simulator.parallel.mesh import Mesh
@@ -26,15 +25,13 @@ from simulator.study.scenario import MemoryItem
 if TYPE_CHECKING:
     from workloads.flow_mla import Case
 
+DTYPES = {"fp8": "fp8_block", "bf16": "bf16"}
+IN_BF16 = ("router=bf16", "embedding=bf16", "head=bf16", "kv=bf16")
+
 
 def model_of(case: Case) -> Model:
     """Linear layers in one precision; router, embedding and head in BF16, and so is the cache."""
-    return _precise(case.model, {"fp8": "fp8_block", "bf16": "bf16"}[case.knobs.dtype])
-
-
-@cache
-def _precise(model: Model, dtype: str) -> Model:
-    return with_precision(model, {"all": dtype, **dict.fromkeys(("router", "embedding", "head", "kv"), "bf16")})
+    return in_precision(case.model, (f"all={DTYPES[case.knobs.dtype]}", *IN_BF16), "knobs.dtype")
 
 
 def mesh_of(case: Case) -> Mesh:
@@ -47,7 +44,7 @@ def gathering_of(case: Case) -> Gathering:
     """What FlowMLA shards; InputError where the model or its layout has no such thing to shard."""
     knobs = case.knobs
     gathering = Gathering(modules=knobs.sharded, shards=knobs.shards, buffers=knobs.buffers, engine=knobs.gather_engine)
-    gathering.check(case.model, mesh_of(case).tensor, "knobs.sharded", "knobs.attention tp")
+    gathering.check(case.model, mesh_of(case), "knobs.sharded", "knobs.attention tp")
     return gathering
 
 

@@ -1,7 +1,8 @@
 """Orders in which the pieces of a layer go to streams, a function a published figure, in verbs.
 
 A schedule takes a pass through layers and its micro-batches. A verb puts one piece of one micro-batch into the current
-stream: attend, reduce (sum what attention gave), dense, or route, dispatch, shared, experts, combine, finalize.
+stream: attend, reduce (sum what attention gave), dense, or route, dispatch, shared, experts, combine, finalize; nothing
+on a rank that has no part of it.
 ``beside(verb, a)`` puts it into the communication stream instead, after all that is in the current one so far; what
 follows of that micro-batch waits for it. ``on(stream, a)`` does so for a whole block. A layer that was not finalized is
 when the next one begins.
@@ -9,8 +10,10 @@ when the next one begins.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
+
+from simulator.parallel.schedule import Schedule
+from simulator.program.rank import DEFAULT_STREAM as COMPUTE
 
 Pass = Any  # simulator.parallel.forward.Forward, or what has its verbs
 Tokens = Any
@@ -134,18 +137,43 @@ def side_by_side(step: Pass, *batches: Tokens) -> None:
                 step.feed_forward(one, layer)
 
 
-class Schedule(NamedTuple):
-    """A function of this file, and how many micro-batches it takes."""
+def ping_pong(step: Pass, *batches: Tokens) -> None:
+    """Each micro-batch goes from attention to experts and back while others do: for experts on ranks of their own
+    (MegaScale-Infer; Step-3), which compute one while the others attend another. Two fill both where the way takes no
+    time; with three attend, experts and the way between them may last a third of a layer each. Each direction has a
+    stream of its own, so that no dispatch waits for the results of another micro-batch.
 
-    order: Callable[..., None]
-    micro_batches: int
+    attention  attend a | attend b | attend a' | attend b' | ...
+    dispatch            | a        | b         | a'        | ...
+    experts             |    experts a | experts b | experts a' | ...
+    combine                            | a         | b          | ...
+    """
+    for layer in step.layers():
+        for one in batches:
+            with step.on(COMPUTE, one):
+                step.attend(one)
+                step.reduce(one)
+                if step.is_dense(layer):
+                    step.feed_forward(one, layer)
+                else:
+                    step.route(one)
+            if not step.is_dense(layer):
+                with step.on("dispatch", one):
+                    step.dispatch(one)
+                step.shared(one)
+        for one in batches if not step.is_dense(layer) else ():
+            with step.on(COMPUTE, one):
+                step.experts(one)
+            with step.on("combine", one):
+                step.combine(one)
 
 
 SCHEDULES = {
-    "one_stream": Schedule(one_stream, 1),
-    "shared_beside": Schedule(shared_beside, 1),
+    "one_stream": Schedule(one_stream, 1, any_number=True),
+    "shared_beside": Schedule(shared_beside, 1, any_number=True),
     "single_batch": Schedule(single_batch, 1),
     "two_batches": Schedule(two_batches, 2),
-    "hooks": Schedule(hooks, 2),
-    "side_by_side": Schedule(side_by_side, 2),
+    "hooks": Schedule(hooks, 2, any_number=True),
+    "side_by_side": Schedule(side_by_side, 2, any_number=True),
+    "ping_pong": Schedule(ping_pong, 2, any_number=True),
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from math import inf
 from typing import Any, Literal
 
@@ -22,20 +22,23 @@ from simulator.model.drafts import draft_layers, draft_passes, tokens_per_iterat
 from simulator.model.layout import blocks, lengths_on_ranks, on_ranks, split
 from simulator.model.micro_batch import MicroBatch
 from simulator.model.passes import decode_batches, prefill_passes
-from simulator.model.transformer import Experts, Layer, Model, with_precision
+from simulator.model.transformer import Experts, Layer, Model, in_precision
 from simulator.parallel.border import Engines, engines_for
 from simulator.parallel.exchange.task import ExchangeSettings
 from simulator.parallel.exchange.ways import HOSTS, buffers_of
 from simulator.parallel.forward import Forward
 from simulator.parallel.gathered_weights import GatheredWeights, Gathering
-from simulator.parallel.ledger import activation_bytes, cache_bytes, stages_of, weights_of
+from simulator.parallel.ledger import Load, fullest_rank, stages_of
 from simulator.parallel.mesh import Mesh, check, coordinates_of, groups_of
 from simulator.parallel.pipeline import Stage
 from simulator.parallel.prefetch import prefetching
-from simulator.parallel.tokens import Tokens, alike, tokens_of
+from simulator.parallel.roles import pass_of
+from simulator.parallel.schedule import parts_of
+from simulator.parallel.tokens import Tokens, group_of, tokens_of
 from simulator.program.rank import DEFAULT_STREAM, Rank
 from simulator.stack.stacks import Stack, stack_of
 from simulator.study import scenario
+from simulator.study.readings import last_round_ps
 from simulator.study.scenario import MemoryItem, Part, Workload
 from simulator.study.some_layers import left_seconds, stretches
 from simulator.units import PS_PER_S
@@ -76,8 +79,12 @@ class Knobs(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     schedule: Literal[
-        "", "one_stream", "shared_beside", "single_batch", "two_batches", "hooks", "side_by_side"
+        "", "one_stream", "shared_beside", "single_batch", "two_batches", "hooks", "side_by_side", "ping_pong"
     ] = Field("", description="the order of pieces on streams (workloads/schedules.py; empty: as the stack does)")
+    micro_batches: int = Field(
+        0, ge=0, le=64, description="that the schedule works on (0: as many as it is made for; one_stream 1, others 2);"
+        " single_batch and two_batches take no other number"
+    )
     exchange: Literal[
         "all_reduce", "all_gather", "all_to_all", "sorted_rows", "put_collect", "proxy", "generic_proxy", "deepep_ll",
         "deepep_normal",
@@ -111,24 +118,16 @@ class Knobs(BaseModel):
 
     @property
     def parts(self) -> int:
-        """Micro-batches of the schedule."""
-        return SCHEDULES[self.schedule or "one_stream"].micro_batches
+        """Micro-batches of the schedule; InputError where it takes another number."""
+        return parts_of(SCHEDULES, self.schedule or "one_stream", self.micro_batches)
 
     def model_of(self, model: Model) -> Model:
         """The model in the precision that is set; InputError names what is wrong."""
-        return _precise(model, self.precision)
+        return in_precision(model, self.precision, "knobs.precision")
 
     def placed(self, mesh: Mesh) -> Mesh:
         """The mesh with the shared expert where the exchange has tokens."""
         return mesh.placed(self.exchange != "all_reduce")
-
-
-@cache
-def _precise(model: Model, words: tuple[str, ...]) -> Model:
-    pairs = [word.partition("=") for word in words]
-    if wrong := [f"'{name}{equals}{dtype}'" for name, equals, dtype in pairs if not equals]:
-        raise InputError(f"knobs.precision: {', '.join(wrong)}: write MODULE=DTYPE, as experts=mxfp4")
-    return with_precision(model, {name.strip(): dtype.strip() for name, _, dtype in pairs})
 
 
 Case = scenario.Case[Step, Mesh, Knobs]
@@ -210,7 +209,7 @@ def _passes(npu: Rank, case: Case) -> None:
     if knobs.gathered.modules:
         gathered = [GatheredWeights(npu, knobs.gathered, model, layers, engines_of(case).engine, knobs.parts)]
     for groups in passes:
-        group = _group(npu, groups)
+        group = group_of(npu, groups)
         if case.layout.pp > 1:
             _stage(npu, case).run(groups, group, knobs.parts, ROUNDS if batch.phase == "decode" else 1,
                                   order_of(case), partial(draft, npu, case, model))
@@ -231,11 +230,12 @@ def forward(npu: Rank, case: Case, numbers: Sequence[int], layers: Sequence[Laye
     """A pass of this rank through some layers."""
     knobs = case.knobs
     exchanges = ExchangeSettings(knobs.exchange, knobs.exchange_engine, case.routing.skew, case.seed,
-                                 node=case.node_ranks)
+                                 node=case.node_ranks, ported=case.port_ranks)
     labels = ("layer", *(("micro_batch",) if knobs.parts > 1 else ()))
-    step = Forward(npu, knobs.model_of(case.model), knobs.placed(case.layout), stack_for(case), engines_of(case),
-                   exchanges, knobs.residual != "replicated", labels, numbers, layers, techniques,
-                   gathers_latents=knobs.residual == "split_latents")
+    kind = pass_of(npu, case.layout)
+    step = kind(npu, knobs.model_of(case.model), knobs.placed(case.layout), stack_for(case), engines_of(case),
+                exchanges, knobs.residual != "replicated", labels, numbers, layers, techniques,
+                gathers_latents=knobs.residual == "split_latents")
     return prefetching(step, 1e6 * knobs.prefetch_mb)
 
 
@@ -253,7 +253,7 @@ def draft(npu: Rank, case: Case, model: Model, verified: Sequence[Tokens],
     """One pass of a draft layer for each draft token: the first catches up with all tokens that were verified."""
     for number, layer, queries in draft_passes(model, case.batch.drafts if verified[0].batch.decodes else 0):
         step = forward(npu, case, [number], [layer], techniques)
-        tokens = [_drafting(one, case.batch.queries, queries) for one in verified]
+        tokens = [one.drafting(case.batch.queries, queries) for one in verified]
         with npu.scope(layer=number):
             for one in tokens:
                 step.project(one)
@@ -261,22 +261,6 @@ def draft(npu: Rank, case: Case, model: Model, verified: Sequence[Tokens],
         with npu.scope(layer=number):
             for one in tokens:
                 step.head(one)
-
-
-def _drafting(verified: Tokens, before: int, queries: int) -> Tokens:
-    """The same requests with so many query tokens each instead of those before."""
-    counts = tuple(-(-count // before) * queries for count in verified.of_groups)
-    each = tuple(one.drafting(queries) for one in verified.batches)
-    return Tokens(verified.batch.drafting(queries), counts, batches=each)
-
-
-def _group(npu: Rank, groups: Sequence[MicroBatch]) -> int:
-    """The data-parallel group of this rank; not asked where one recording serves all of them."""
-    if alike(groups) and len({one.sampled for one in groups}) == 1:
-        return 0
-    group = npu.coordinate("dp")
-    assert isinstance(group, int)
-    return group
 
 
 # --- what a scenario needs to know ----------------------------------------------------------------------------------
@@ -291,9 +275,7 @@ def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     if case.knobs.layers and (case.layout.pp > 1 or len(batches_of(case)) > 1):
         raise InputError(f"knobs.layers is {case.knobs.layers}: with several passes, or stages, it must be 0")
     gathered = case.knobs.gathered
-    gathered.check(case.model, case.layout.tensor, "knobs.gathered.modules", "layout.tp or layout.cp above 1")
-    if gathered.modules and case.layout.pp > 1:
-        raise InputError(f"knobs.gathered.modules: layout.pp is {case.layout.pp}; it must be 1")
+    gathered.check(case.model, case.layout, "knobs.gathered.modules", "layout.tp or layout.cp above 1")
     shards = gathered.shards if gathered.modules else 1
     found = {**groups_of(case.knobs.placed(case.layout)), "shards": blocks(case.ranks, shards, "knobs.gathered.shards")}
     if has_hosts(case):
@@ -309,7 +291,7 @@ def has_hosts(case: Case) -> bool:
 
 def hosts(host: Host, case: Case) -> HostProcess:
     """What they do: what the program asks for."""
-    yield from HOSTS[case.knobs.exchange](host)
+    return HOSTS[case.knobs.exchange](host)
 
 
 def coordinates(case: Case, rank: int) -> Mapping[str, object]:
@@ -318,34 +300,17 @@ def coordinates(case: Case, rank: int) -> Mapping[str, object]:
 
 
 def memory(case: Case) -> list[MemoryItem]:
-    """The fullest rank: of the first or the last stage."""
+    """Of the fullest rank."""
     mesh, model, gathered = case.knobs.placed(case.layout), case.knobs.model_of(case.model), case.knobs.gathered
-    passes = batches_of(case)
-    held = max((_held(case, one) for groups in passes for one in groups), key=sum)
-    tokens = max(one.tokens for groups in passes for one in groups)
-    sampled = max(one.sampled for groups in passes for one in groups)
+    batch, groups = case.batch, [one for groups in batches_of(case) for one in groups]
+    prompts = [batch.prefix + batch.context] * split(batch.requests, case.layout.dp)[0]
+    held = prompts if batch.phase == "prefill" else max((one.held for one in groups), key=sum)
+    load = Load(held, max(one.tokens for one in groups), max(one.sampled for one in groups), bool(batch.drafts))
 
-    experts = next((one.feed_forward for one in model.layers if isinstance(one.feed_forward, Experts)), None)
-    held_tokens = -(-tokens // mesh.tensor)
-    buffers = [] if experts is None else buffers_of(case.knobs.exchange, experts, model.hidden, mesh.block,
-                                                    case.node_ranks, held_tokens)  # fmt: skip
+    def buffers(experts: Experts, tokens: int) -> list[MemoryItem]:
+        return buffers_of(case.knobs.exchange, experts, model.hidden, mesh.block, case.node_ranks, tokens)
 
-    def items(stage: int) -> list[MemoryItem]:
-        return [*weights_of(model, mesh, stage, bool(case.batch.drafts), gathered=gathered.kept()),
-                *gathered.memory(model),
-                (f"cache, {model.precision.kv}", "KV", cache_bytes(model, mesh, held, stage)),
-                ("activations of one pass", "activations", activation_bytes(model, mesh, tokens, sampled)),
-                *buffers]
-
-    return max((items(stage) for stage in {0, mesh.pp - 1}), key=lambda found: sum(size for _, _, size in found))
-
-
-def _held(case: Case, batch: MicroBatch) -> list[int]:
-    """Tokens in the cache of every request of a group."""
-    if case.batch.phase == "prefill":
-        prompts = split(case.batch.requests, case.layout.dp)[0]
-        return [case.batch.prefix + case.batch.context] * prompts
-    return [*(queries + cached for queries, cached in batch.decodes), *(new + before for new, before in batch.prompts)]
+    return fullest_rank(model, mesh, load, gathered.kept(), gathered.memory(model), buffers)
 
 
 def measures(case: Case, seconds: float) -> Mapping[str, float]:
@@ -354,14 +319,12 @@ def measures(case: Case, seconds: float) -> Mapping[str, float]:
 
 
 def _measures(case: Case, seconds: float) -> Mapping[str, float]:
-    batch = case.batch
-    found: dict[str, float] = {}
+    batch, ms = case.batch, seconds * 1e3
     if batch.phase == "prefill":
-        rate = batch.requests * batch.context / seconds
-        found = {"ttft_ms": seconds * 1e3, "latency_ms": seconds * 1e3}
+        rate, found = batch.requests * batch.context / seconds, {"ttft_ms": ms, "latency_ms": ms}
     else:
         rate = batch.requests * batch.tokens_per_iteration / seconds
-        found = {"iteration_ms": seconds * 1e3, "tpot_ms": seconds * 1e3 / batch.tokens_per_iteration}
+        found = {"iteration_ms": ms, "tpot_ms": ms / batch.tokens_per_iteration}
     return {**found, "throughput_tok_s": rate, "throughput_tok_s_per_card": rate / case.cards}
 
 
@@ -372,10 +335,7 @@ def readings(case: Case, columns: Mapping[str, Any]) -> Mapping[str, float]:
         return _measures(case, float(columns["end_ps"].max()) / PS_PER_S + left_seconds(found, columns))
     if case.layout.pp == 1 or case.batch.phase != "decode":
         return {}
-    ends = columns["end_ps"][columns["name"] == "head.sample"]
-    ranks = columns["rank"][columns["name"] == "head.sample"]
-    last = sorted(int(end) for end, rank in zip(ends, ranks, strict=True) if rank == ranks[0])
-    return measures(case, (last[-1] - last[len(last) // ROUNDS - 1]) / 1e12)
+    return measures(case, last_round_ps(columns, "head.sample", ROUNDS) / PS_PER_S)
 
 
 TRANSFORMER = Workload(program, groups, coordinates, memory, measures, hosts, readings, has_hosts)

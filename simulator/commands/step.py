@@ -10,15 +10,17 @@ from simulator.commands import options
 
 WORDS = {"batch": "batch.requests", "context": "batch.context", "prefix": "batch.prefix", "chunk": "batch.chunk",
          "prompt": "batch.prompt", "drafts": "batch.drafts", "acceptance": "batch.acceptance",
-         "schedule": "knobs.schedule", "exchange": "knobs.exchange", "precision": "knobs.precision"}  # fmt: skip
+         "schedule": "knobs.schedule", "micro_batches": "knobs.micro_batches", "exchange": "knobs.exchange",
+         "precision": "knobs.precision"}  # fmt: skip
 
 
 @click.command()
 @click.option("--model", required=True, metavar="NAME",
               help="Of the library, or a Hugging Face config.json, or its folder.")
 @click.option("--machine", required=True, metavar="NAME", help="Of the library, or the path of a .toml file.")
-@click.option("--mesh", default="", metavar="AXES", help="As tp=8,ep=8; axes are tp, dp, cp, ep, pp and the placements "
-              "o_proj, dense, shared, head, embedding.  [default: the smallest tp that fits]")
+@click.option("--mesh", default="", metavar="AXES", help="As tp=8,ep=8; axes are tp, dp, cp, ep, pp, the placements "
+              "o_proj, dense, shared, head, embedding, and apart: so many ranks behind those that attend hold the "
+              "routed experts (dp=6,ep=2,apart=2).  [default: the smallest tp that fits]")
 @click.option("--stack", default="", metavar="NAME", help="Whose kernels: vllm, sglang, trtllm, cann, ...  "
               "[default: the first that the machine has]")
 @click.option("--phase", default="decode", show_default=True, metavar="NAME", help="decode, prefill, or mixed (a chunk "
@@ -30,7 +32,10 @@ WORDS = {"batch": "batch.requests", "context": "batch.context", "prefix": "batch
 @click.option("--prompt", metavar="N", help="mixed: prompt tokens beside the requests that decode.")
 @click.option("--drafts", metavar="N", help="Draft tokens of a request in one iteration (MTP, EAGLE).")
 @click.option("--acceptance", metavar="P", help="Probability that a draft token is accepted after those before it.")
-@click.option("--schedule", metavar="NAME", help="one_stream, single_batch, two_batches or side_by_side.")
+@click.option("--schedule", metavar="NAME", help="one_stream, single_batch, two_batches, hooks, side_by_side, or "
+              "ping_pong (for experts on ranks apart).")
+@click.option("--micro-batches", metavar="N", help="Of one_stream, hooks, side_by_side and ping_pong.  [default: 1 of "
+              "one_stream, 2 of the others]")
 @click.option("--exchange", metavar="NAME", help="How tokens reach their experts: all_reduce, all_gather, all_to_all, "
               "put_collect, ...")
 @click.option("--precision", metavar="MODULE=DTYPE,...", help="As all=fp8 or experts=mxfp4,kv=fp8.  [default: the "

@@ -31,6 +31,11 @@ class MicroBatch:
         """Rows of which logits are needed: all query tokens of decode, the last token of every prompt that ends."""
         return sum(queries for queries, _ in self.decodes) + self.ends
 
+    @property
+    def held(self) -> list[int]:
+        """Tokens of every request in the cache when the pass has ended."""
+        return [new + before for new, before in (*self.decodes, *self.prompts)]
+
     def drafting(self, queries: int) -> MicroBatch:
         """The same requests in a pass of a draft layer, with so many query tokens each."""
         decodes = tuple((queries, cached) for _, cached in self.decodes)

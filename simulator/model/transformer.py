@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import singledispatch
+from functools import cache, singledispatch
 from typing import Literal, TypeAlias, get_args
 
 from simulator.errors import InputError
@@ -341,6 +341,15 @@ def with_precision(model: Model, changes: Mapping[str, str]) -> Model:
     whole = given.pop("all", None)
     inside = dict.fromkeys(("attention", "dense", "experts", "shared", "drafts"), whole) if whole else {}
     return replace(model, precision=replace(model.precision, **(inside | given)))  # type: ignore[arg-type]
+
+
+@cache
+def in_precision(model: Model, words: tuple[str, ...], setting: str) -> Model:
+    """The same, from words MODULE=DTYPE; InputError names the setting that has others."""
+    pairs = [word.partition("=") for word in words]
+    if wrong := [f"'{name}{equals}{dtype}'" for name, equals, dtype in pairs if not equals]:
+        raise InputError(f"{setting}: {', '.join(wrong)}: write MODULE=DTYPE, as experts=mxfp4")
+    return with_precision(model, {name.strip(): dtype.strip() for name, _, dtype in pairs})
 
 
 def _refused(name: str, word: str, names: list[str]) -> Iterator[str]:

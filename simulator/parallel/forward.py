@@ -12,8 +12,8 @@ from functools import partial
 from simulator.model.transformer import Dense, Experts, Layer
 from simulator.parallel.attention import AttentionPieces
 from simulator.parallel.border import cross
-from simulator.parallel.exchange.task import ExpertTask, fused
-from simulator.parallel.exchange.ways import EXCHANGES
+from simulator.parallel.exchange.task import Exchange, ExpertTask, fused
+from simulator.parallel.exchange.ways import exchange_of
 from simulator.parallel.tokens import Tokens
 
 SHARED = "shared"
@@ -21,6 +21,8 @@ SHARED = "shared"
 
 class Forward(AttentionPieces):
     """One pass of some micro-batches: attention, feed-forward, and what stands before and behind the layers."""
+
+    attends = True  # whether the rank has tokens, and not experts alone
 
     def attend(self, tokens: Tokens) -> None:
         """What the layer before left; then norm, projections, attention of this rank's heads, output projection."""
@@ -60,9 +62,13 @@ class Forward(AttentionPieces):
         """The norm before router and experts, and tokens in the form that their exchange needs."""
         with self._of(tokens):
             self._norm(tokens, "gate")
-            tokens.exchange = EXCHANGES[self._exchanges.name](self.task(tokens, self._experts, self._number))
-            tokens.experts, tokens.layer, tokens.block, tokens.computed = self._experts, self._number, "ffn", 0
-            self._cross(tokens, "gate.gather", tokens.exchange.needs, self._gather_bytes())
+            self._cross(tokens, "gate.gather", self._enter(tokens).needs, self._gather_bytes())
+
+    def _enter(self, tokens: Tokens) -> Exchange:
+        """The exchange with the present layer's experts."""
+        tokens.exchange = exchange_of(self.task(tokens, self._experts, self._number))
+        tokens.experts, tokens.layer, tokens.block, tokens.computed = self._experts, self._number, "ffn", 0
+        return tokens.exchange
 
     def choose(self, tokens: Tokens, ranks: int = 1) -> None:
         """Router and top-k of own tokens, or of those of so many ranks; then own tokens as they are sent."""

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from simulator.errors import InputError
 from simulator.model.transformer import Layer, Model, weight_bytes, weight_dtype, weights
 from simulator.parallel.ledger import Item
+from simulator.parallel.mesh import Mesh
 from simulator.program.rank import Event, Rank
 
 GATHER = "attention.gather_shards"
@@ -40,17 +41,21 @@ class Gathering(BaseModel):
     buffers: int = Field(2, gt=0, description="layers whose gathered weights there is room for")
     engine: str = Field("", description="what drives the gather, in rings (empty: as other collectives)")
 
-    def check(self, model: Model, tensor: int, setting: str, split: str) -> None:
-        """InputError, with the key of `modules` and that of what splits heads over `tensor` ranks: a layer's attention
-        has no such module, or no rank has the whole of one."""
+    def check(self, model: Model, mesh: Mesh, setting: str, split: str) -> None:
+        """InputError, with the key of `modules` and that of what splits heads over ranks: a layer's attention has no
+        such module, no rank has the whole of one, or layers lie on several stages, or their parts on different ranks.
+        """
         for layer in model.layers:
             there = [module for module in MODULES if _module_bytes(layer, model, module)]
             if unknown := [module for module in self.modules if module not in there]:
                 known = ", ".join(there)
                 raise InputError(f"{setting} has {', '.join(unknown)}: attention of {model.name} has {known}")
-        if self.modules and tensor > 1:
+        if self.modules and mesh.tensor > 1:
             what = ", ".join(self.modules)
             raise InputError(f"{setting} has {what}: with {split} every rank has only its heads' part of it")
+        if self.modules and (mesh.pp > 1 or mesh.apart):
+            axis, value, right = ("apart", mesh.apart, 0) if mesh.apart else ("pp", mesh.pp, 1)
+            raise InputError(f"{setting}: layout.{axis} is {value}; it must be {right}")
 
     def layer_bytes(self, model: Model, layer: Layer) -> float:
         """Of one layer's gathered modules, all shards together."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from simulator.model.layout import split
@@ -23,7 +23,7 @@ from simulator.model.transformer import (
     weight_bytes,
     weight_dtype,
 )
-from simulator.parallel.mesh import Mesh
+from simulator.parallel.mesh import Mesh, Role
 
 Item = tuple[str, str, float]  # name, category, bytes on one rank
 TITLES = {
@@ -41,22 +41,55 @@ def stages_of(model: Model, mesh: Mesh) -> list[tuple[int, ...]]:
     return found
 
 
+@dataclass(frozen=True)
+class Load:
+    """What a data-parallel group has at most. held: tokens in the cache of each request of the fullest one. tokens,
+    sampled: of one pass. drafts: whether the MTP layers are loaded."""
+
+    held: Sequence[int]
+    tokens: int
+    sampled: int
+    drafts: bool
+
+
+def fullest_rank(model: Model, mesh: Mesh, load: Load, gathered: Mapping[str, int], besides: Sequence[Item],
+                 buffers: Callable[[Experts, int], list[Item]]) -> list[Item]:
+    """What the fullest rank keeps: one of the first or the last stage, of each role. gathered: as of `weights_of`, and
+    besides: what that needs; buffers: those of an exchange for so many tokens of a rank."""
+    experts = next((one.feed_forward for one in model.layers if isinstance(one.feed_forward, Experts)), None)
+    own = -(-load.tokens // mesh.tensor)
+
+    def items(stage: int, role: Role) -> list[Item]:
+        found = [*weights_of(model, mesh, stage, load.drafts, gathered=gathered, role=role), *besides]
+        if role != "experts":
+            found.append((f"cache, {model.precision.kv}", "KV", cache_bytes(model, mesh, load.held, stage)))
+        needed = activation_bytes(model, mesh, load.tokens, load.sampled, role)
+        found.append(("activations of one pass", "activations", needed))
+        if experts is None:
+            return found
+        return [*found, *buffers(experts, -(-own * mesh.attending // mesh.apart) if role == "experts" else own)]
+
+    return max((items(stage, role) for stage in {0, mesh.pp - 1} for role in mesh.roles),
+               key=lambda found: sum(size for _, _, size in found))
+
+
 def weights_of(model: Model, mesh: Mesh, stage: int, drafts: bool, absorbed: bool = True,
-               gathered: Mapping[str, int] = MappingProxyType({})) -> list[Item]:
-    """Weights of one rank of a stage. drafts: whether the MTP layers are loaded, on the last stage. absorbed: whether
-    latent attention keeps its up-projection once more, for decode. gathered: weights by name of which a rank keeps one
-    share of so many, and gathers the others when they are used."""
+               gathered: Mapping[str, int] = MappingProxyType({}), role: Role = "all") -> list[Item]:
+    """Weights of one rank of a stage with this role. drafts: whether the MTP layers are loaded, on the last stage.
+    absorbed: whether latent attention keeps its up-projection once more, for decode. gathered: weights by name of which
+    a rank keeps one share of so many, and gathers the others when they are used."""
     sizes: dict[str, float] = defaultdict(float)
     layers = [model.layers[number] for number in stages_of(model, mesh)[stage]]
-    for weight in _kept(model, mesh, stage, layers):
+    for weight in _of_role(_kept(model, mesh, stage, layers), role):
         kept = _local_bytes(weight, model, mesh) / gathered.get(weight.name, 1)
         sizes[TITLES[weight.name.partition(".")[0]]] += kept
     if drafts and stage == mesh.pp - 1:
         for layer in model.drafts:
-            for weight in (*draft_weights(model), *layer_weights(layer, model.hidden)):
+            for weight in _of_role((*draft_weights(model), *layer_weights(layer, model.hidden)), role):
                 elements = _local_elements(weight, mesh)
                 sizes["draft layers"] += weight_bytes(model.precision.drafts, elements)
-    if again := sum(_absorbed_bytes(layer.attention, mesh) for layer in layers) * absorbed:
+    again = sum(_absorbed_bytes(layer.attention, mesh) for layer in layers) * absorbed
+    if again and role != "experts":
         sizes["attention: absorbed kv_b, BF16"] = again
     return [(title, "weights", size) for title, size in sizes.items() if size]
 
@@ -69,6 +102,11 @@ def _kept(model: Model, mesh: Mesh, stage: int, layers: Sequence[Layer]) -> Iter
         first, last = stage == 0, stage == mesh.pp - 1
         if (first if weight.name == "embedding" else last) or (model.tied and last):
             yield weight
+
+
+def _of_role(weights: Iterable[Weight], role: Role) -> Iterator[Weight]:
+    """Routed experts, or all other modules, or both."""
+    return (one for one in weights if role == "all" or (one.shard == "experts") == (role == "experts"))
 
 
 def _local_bytes(weight: Weight, model: Model, mesh: Mesh) -> float:
@@ -119,18 +157,22 @@ def _local_cache(attention: Attention, mesh: Mesh) -> Attention:
     return replace(attention, kv_heads=max(attention.kv_heads // mesh.tp, 1))
 
 
-def activation_bytes(model: Model, mesh: Mesh, tokens: int, sampled: int) -> float:
-    """What one forward pass of so many tokens needs at once: hidden state, residual, its widest kernel, and logits."""
-    widest = max(_width(layer, model.hidden, mesh) for layer in model.layers)
+def activation_bytes(model: Model, mesh: Mesh, tokens: int, sampled: int, role: Role = "all") -> float:
+    """What one forward pass of so many tokens of every data-parallel group needs at once: hidden state, residual, its
+    widest kernel, and logits; on ranks of experts alone the rows of a layer."""
+    widest = max(_width(layer, model.hidden, mesh, role) for layer in model.layers)
+    if role == "experts":
+        return 2.0 * tokens * mesh.dp / mesh.ep * widest
     logits = 4.0 * sampled * model.vocabulary / mesh.split("head")
     return 2.0 * tokens * (2 * model.hidden + widest) + logits
 
 
-def _width(layer: Layer, hidden: int, mesh: Mesh) -> float:
+def _width(layer: Layer, hidden: int, mesh: Mesh, role: Role) -> float:
     """Values per token of the widest piece of a layer on one rank, what it reads and what it gives."""
     attention, ffn = layer.attention, layer.feed_forward
     size = attention.head_dim if isinstance(attention, Grouped) else attention.nope_dim + attention.rope_dim
-    inside = 4 * attention.heads / mesh.tp * size
+    inside = 4 * attention.heads / mesh.tp * size if role != "experts" else 0.0
     if isinstance(ffn, Experts):  # rows as wide as the hidden state come in and go out
-        return max(inside, ffn.per_token * (2 * hidden + 3 * ffn.intermediate / mesh.expert_tensor))
-    return max(inside, 3 * ffn.intermediate / mesh.split("dense"))
+        between = 3 * ffn.intermediate / mesh.expert_tensor if role != "attention" else 0.0
+        return max(inside, ffn.per_token * (2 * hidden + between))
+    return max(inside, 3 * ffn.intermediate / mesh.split("dense") if role != "experts" else 0.0)

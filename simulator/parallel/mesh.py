@@ -2,23 +2,29 @@
 
 Ranks are numbered from the inside out: tensor, context, data, pipeline. A stage (all ranks but the pipeline's) has
 ``tp x cp x dp`` ranks; its experts lie on ``ep`` places, and ``tp x cp x dp / ep`` neighbours split each expert. With
-``replicas`` a stage is cut into so many blocks that have all experts each.
+``replicas`` a stage is cut into so many blocks that have all experts each. With ``apart`` so many ranks stand behind
+those in a stage and hold the routed experts, which the others then do not: ``apart / ep`` neighbours split each expert.
 
 Worked example, tp=2, dp=4, ep=4: eight ranks; attention has four groups of two, (0, 1), (2, 3), ...; experts have four
-places of two ranks each, so that ranks 0, 2, 4, 6 exchange tokens with each other, and 1, 3, 5, 7.
+places of two ranks each, so that ranks 0, 2, 4, 6 exchange tokens with each other, and 1, 3, 5, 7. With dp=6, ep=2,
+apart=2 ranks 0 to 5 attend, rank 6 has one half of the experts and rank 7 the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from simulator.errors import InputError
 from simulator.model.layout import blocks
 from simulator.model.transformer import Dense, Experts, Grouped, Model
+from simulator.program.world import OfSome
 
 PLACED = ("o_proj", "dense", "shared", "head", "embedding")
+Role = Literal["all", "attention", "experts"]
+"""What of a layer a rank does: all of it, all but the routed experts, or nothing but them."""
 
 
 class Mesh(BaseModel):
@@ -42,6 +48,10 @@ class Mesh(BaseModel):
     shared_places: int = Field(
         0, ge=0, description="places of ep, the last ones, that hold the shared expert and no other (0: all have it)"
     )
+    apart: int = Field(
+        0, ge=0, description="ranks behind the tp x cp x dp of a stage that hold its routed experts, on `ep` places,"
+        " and nothing else; the others attend and have none (attention-FFN disaggregation; 0: the same ranks do both)"
+    )
 
     @property
     def tensor(self) -> int:
@@ -49,9 +59,19 @@ class Mesh(BaseModel):
         return self.tp * self.cp
 
     @property
+    def attending(self) -> int:
+        """Ranks of one pipeline stage that attend: tp x cp x dp."""
+        return self.tensor * self.dp
+
+    @property
     def stage(self) -> int:
         """Ranks of one pipeline stage."""
-        return self.tensor * self.dp
+        return self.attending + self.apart
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """Those that ranks have."""
+        return ("attention", "experts") if self.apart else ("all",)
 
     @property
     def ranks(self) -> int:
@@ -71,7 +91,7 @@ class Mesh(BaseModel):
     @property
     def expert_tensor(self) -> int:
         """Neighbours that split each expert."""
-        return self.block // self.ep
+        return max((self.apart or self.block) // self.ep, 1)
 
     def split(self, module: str) -> int:
         """How many ranks split a placed module's weights."""
@@ -98,20 +118,32 @@ def groups_of(mesh: Mesh) -> dict[str, list[tuple[int, ...]]]:
     split the cached tokens of the same heads. block: those that have all experts together; ep: those of them that
     exchange tokens. pipe: counterparts in all stages. o_proj: those that split the output projection, each with what
     a block of neighbours ("heads") has of the heads. dense, shared, head, embedding: those that split the module.
+    Where experts are apart, place: those that split each expert; back: as ep, for what comes back; all others but
+    world, stage, block, ep and pipe have the ranks that attend.
     """
-    ranks, stage, o_proj = mesh.ranks, mesh.stage, mesh.split("o_proj")
-    return {
-        "world": blocks(ranks, ranks),
-        "stage": blocks(ranks, stage),
-        "tensor": blocks(ranks, mesh.tensor),
-        "cp": strided(ranks, mesh.tensor, mesh.tp),
-        "block": blocks(ranks, mesh.block),
-        "ep": strided(ranks, mesh.block, mesh.expert_tensor),
-        "pipe": strided(ranks, ranks, stage),
-        **{name: blocks(ranks, mesh.split(name), f"layout.{name}") for name in PLACED},
-        "heads": blocks(ranks, max(mesh.tensor // o_proj, 1)),
-        "o_proj": strided(ranks, max(mesh.tensor, o_proj), max(mesh.tensor // o_proj, 1)),
+    ranks, stage, attend, o_proj = mesh.ranks, mesh.stage, mesh.attending * mesh.pp, mesh.split("o_proj")
+    of_tokens = {
+        "tensor": blocks(attend, mesh.tensor),
+        "cp": strided(attend, mesh.tensor, mesh.tp),
+        **{name: blocks(attend, mesh.split(name), f"layout.{name}") for name in PLACED},
+        "heads": blocks(attend, max(mesh.tensor // o_proj, 1)),
+        "o_proj": strided(attend, max(mesh.tensor, o_proj), max(mesh.tensor // o_proj, 1)),
     }
+    of_all = {"world": blocks(ranks, ranks), "stage": blocks(ranks, stage), "block": blocks(ranks, mesh.block),
+              "pipe": strided(ranks, ranks, stage)}  # fmt: skip
+    if not mesh.apart:
+        return {**of_all, **of_tokens, "ep": strided(ranks, mesh.block, mesh.expert_tensor)}
+    places = {"place": blocks(mesh.apart * mesh.pp, mesh.expert_tensor)}
+    return {**of_all, "ep": of_all["block"], "back": of_all["block"], **_of_some(mesh, of_tokens, 0, mesh.attending),
+            **_of_some(mesh, places, mesh.attending, mesh.apart)}
+
+
+def _of_some(mesh: Mesh, groups: Mapping[str, list[tuple[int, ...]]], first: int,
+             count: int) -> dict[str, list[tuple[int, ...]]]:
+    """Groups of the `count` ranks from `first` on of every stage, which are numbered through in `groups`."""
+    ranks = [stage * mesh.stage + first + number for stage in range(mesh.pp) for number in range(count)]
+    return {name: OfSome(tuple(ranks[number] for number in members) for members in instances)
+            for name, instances in groups.items()}
 
 
 def strided(ranks: int, size: int, step: int) -> list[tuple[int, ...]]:
@@ -119,17 +151,28 @@ def strided(ranks: int, size: int, step: int) -> list[tuple[int, ...]]:
     return [tuple(range(first + place, first + size, step)) for first in range(0, ranks, size) for place in range(step)]
 
 
-def coordinates_of(mesh: Mesh, rank: int) -> dict[str, int]:
+def coordinates_of(mesh: Mesh, rank: int) -> dict[str, int | str]:
     """Where a rank is: stage, dp, cp, tp, its block of experts, its place among those of an expert exchange, and
-    whether that is one of the shared expert's."""
+    whether that is one of the shared expert's; and its role. Ranks of experts have the numbers of the first that
+    attends."""
     inside, place = rank % mesh.stage, place_of(mesh, rank)
-    return {"stage": rank // mesh.stage, "dp": inside // mesh.tensor, "cp": inside // mesh.tp % mesh.cp,
-            "tp": inside % mesh.tp, "block": inside // mesh.block, "place": place,
-            "shared_place": int(place >= mesh.routed_places)}  # fmt: skip
+    attends = inside if inside < mesh.attending else 0
+    return {"stage": rank // mesh.stage, "dp": attends // mesh.tensor, "cp": attends // mesh.tp % mesh.cp,
+            "tp": attends % mesh.tp, "block": inside // mesh.block, "place": place,
+            "shared_place": int(place >= mesh.routed_places), "role": role_of(mesh, rank)}  # fmt: skip
+
+
+def role_of(mesh: Mesh, rank: int) -> Role:
+    """What of a layer a rank does."""
+    if not mesh.apart:
+        return "all"
+    return "attention" if rank % mesh.stage < mesh.attending else "experts"
 
 
 def place_of(mesh: Mesh, rank: int) -> int:
-    """Among those that exchange tokens."""
+    """Among those that have experts; -1 where it has none."""
+    if mesh.apart:
+        return max((rank % mesh.stage - mesh.attending) // mesh.expert_tensor, -1)
     return rank % mesh.block // mesh.expert_tensor
 
 
@@ -141,19 +184,34 @@ def check(mesh: Mesh, model: Model) -> None:
 
 def _own_mistakes(mesh: Mesh) -> Iterator[str]:
     """Where axes contradict each other."""
-    if mesh.stage % (mesh.ep * mesh.replicas):
+    if mesh.apart:
+        yield from _apart_mistakes(mesh)
+    elif mesh.stage % (mesh.ep * mesh.replicas):
         places = f"ep={mesh.ep} places" + (f" x replicas={mesh.replicas}" if mesh.replicas > 1 else "")
         yield f"{places} do not divide the {mesh.stage} ranks of a stage; {_divisors(mesh.stage)} would"
     if mesh.shared_places >= mesh.ep:
         yield f"shared_places={mesh.shared_places} of ep={mesh.ep} leave no place for routed experts"
     for name in PLACED:
-        split = mesh.split(name)
-        if mesh.stage % split:
-            yield f"{name}={split} does not divide the {mesh.stage} ranks of a stage; {_divisors(mesh.stage)} would"
+        split, ranks = mesh.split(name), mesh.attending
+        if ranks % split:
+            which = "of a stage" + (" that attend" if mesh.apart else "")
+            yield f"{name}={split} does not divide the {ranks} ranks {which}; {_divisors(ranks)} would"
         elif name == "o_proj" and mesh.tensor > 1 and mesh.tensor % split:
             yield f"{name}={split} does not divide tp x cp = {mesh.tensor}; {_divisors(mesh.tensor)} would"
         elif name != "o_proj" and split not in (1, mesh.tensor) and mesh.tensor > 1:
             yield f"{name}={split}: with tp x cp = {mesh.tensor} it may be 1 or {mesh.tensor}"
+
+
+def _apart_mistakes(mesh: Mesh) -> Iterator[str]:
+    """What does not go with experts on ranks of their own."""
+    if mesh.apart % mesh.ep:
+        yield (f"ep={mesh.ep} places do not divide the apart={mesh.apart} ranks of experts; {_divisors(mesh.apart)} "
+               "would")
+    if mesh.replicas > 1:
+        yield f"replicas={mesh.replicas}: experts are apart={mesh.apart} once for a stage; leave replicas out"
+    if mesh.shared_places:
+        yield (f"shared_places={mesh.shared_places}: with apart={mesh.apart} the shared expert is where attention is; "
+               "leave shared_places out")
 
 
 def _mistakes(mesh: Mesh, model: Model) -> Iterator[str]:
@@ -171,8 +229,9 @@ def _mistakes(mesh: Mesh, model: Model) -> Iterator[str]:
                    "multiple of them")
     if mesh.pp > len(model.layers):
         yield f"pp={mesh.pp} stages are more than the {len(model.layers)} layers of {model.name}"
-    if mesh.ep > 1 and not any(isinstance(layer.feed_forward, Experts) for layer in model.layers):
-        yield f"ep={mesh.ep}: {model.name} has no experts; leave ep out"
+    if not any(isinstance(layer.feed_forward, Experts) for layer in model.layers):
+        yield from (f"{axis}={getattr(mesh, axis)}: {model.name} has no experts; leave {axis} out"
+                    for axis, none in (("ep", 1), ("apart", 0)) if getattr(mesh, axis) > none)
 
 
 def _sizes(mesh: Mesh, model: Model) -> Iterator[tuple[str, int, str, int]]:
@@ -185,7 +244,8 @@ def _sizes(mesh: Mesh, model: Model) -> Iterator[tuple[str, int, str, int]]:
         if isinstance(ffn, Dense):
             yield "dense", mesh.split("dense"), "columns of the dense FFN", ffn.intermediate
             continue
-        yield "tp x cp x dp / ep / replicas", mesh.expert_tensor, "columns of an expert", ffn.intermediate
+        shards = "apart / ep" if mesh.apart else "tp x cp x dp / ep / replicas"
+        yield shards, mesh.expert_tensor, "columns of an expert", ffn.intermediate
         if not mesh.shared_places:  # else slots that are left over hold copies
             yield "ep", mesh.ep, "experts, redundant ones counted,", ffn.routed + mesh.redundant * mesh.ep
         if ffn.shared_intermediate:

@@ -85,11 +85,13 @@ class Pieces:
 
     @contextmanager
     def on(self, stream: str, tokens: Tokens) -> Iterator[None]:
-        """Pieces of a micro-batch in a stream of their own, after what it has behind it."""
+        """Pieces of a micro-batch in a stream of their own, after what it has behind it; nothing where this rank has no
+        part of them."""
+        launched = len(self.npu.program.items)
         with self.npu.stream(stream):
-            self.wait(tokens)
             yield
-            tokens.after = self.npu.record()
+            if len(self.npu.program.items) > launched:
+                tokens.after = self.npu.record()
 
     def aside(self, stream: str, after: Event, *pieces: Callable[[], object]) -> Event:
         """Pieces in a stream of their own after an event, and the event of their end, for which nothing waits yet."""

@@ -55,6 +55,8 @@ class Stage:
 
     def _receive_hidden(self, together: Sequence[Tokens]) -> None:
         """This rank's share of the hidden states from its counterpart, then those of its tensor-parallel group."""
+        if not self.step.attends:
+            return
         self._message("pipeline.hidden", self.number - 1, self._share_bytes(together), sends=False)
         if self.residual_split:
             for one in together:
@@ -68,7 +70,9 @@ class Stage:
         return sum(2 * hidden * -(-one.batch.tokens // ranks) for one in together)
 
     def _message(self, name: str, peer: int, size_bytes: int, sends: bool) -> None:
-        """To or from a counterpart: sends go beside what follows, and what follows a receipt waits for it."""
+        """To or from a counterpart that has tokens too: sends go beside what follows, which waits for a receipt."""
+        if not self.step.attends:
+            return
         npu = self.step.npu
         pipe, before = npu.group("pipe"), npu.record()
         with npu.stream("send" if sends else "receive"):

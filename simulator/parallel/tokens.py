@@ -10,7 +10,7 @@ from simulator.model.passes import prompt_batches
 from simulator.model.transformer import Experts
 from simulator.parallel.border import Form
 from simulator.parallel.exchange.task import Exchange
-from simulator.program.rank import Event
+from simulator.program.rank import Event, Rank
 
 
 @dataclass
@@ -42,6 +42,21 @@ class Tokens:
         """The exchange of the layer in which they were routed last."""
         assert self.exchange is not None, "a layer is routed first"
         return self.exchange
+
+    def drafting(self, before: int, queries: int) -> Tokens:
+        """The same requests with so many query tokens each instead of those before."""
+        counts = tuple(-(-count // before) * queries for count in self.of_groups)
+        each = tuple(one.drafting(queries) for one in self.batches)
+        return Tokens(self.batch.drafting(queries), counts, batches=each)
+
+
+def group_of(npu: Rank, groups: Sequence[MicroBatch]) -> int:
+    """The data-parallel group of this rank; not asked where one recording serves all of them."""
+    if alike(groups) and len({one.sampled for one in groups}) == 1:
+        return 0
+    group = npu.coordinate("dp")
+    assert isinstance(group, int)
+    return group
 
 
 def tokens_of(groups: Sequence[MicroBatch], parts: int, own: int = 0) -> list[Tokens]:

@@ -34,6 +34,22 @@ Issued = dict[tuple[str, str], dict[tuple, Task]]
 known by name, layer, micro-batch and how often there was one of these before."""
 
 
+def check_members(programs: Sequence[Program], some: Mapping[str, Sequence[tuple[int, ...]]],
+                  line_of: Callable[[int, int], str]) -> None:
+    """ProgramError, with its line, where a rank launches a collective in a group of `some` ranks that it is not in."""
+    members = {name: {rank for one in instances for rank in one} for name, instances in some.items()}
+    used: dict[int, dict[str, Task]] = {}  # by recording: the first collective in each group
+    for rank, program in enumerate(programs if members else ()):
+        if id(program) not in used:
+            found = used[id(program)] = {}
+            for task, work in program.collectives():
+                found.setdefault(work.group, task)
+        for name, task in used[id(program)].items():
+            if rank not in members.get(name, (rank,)):
+                raise ProgramError(f"rank {rank} launches '{task.name}' in group '{name}', of which it is no member: "
+                                   f"{line_of(rank, task.index)}")
+
+
 def check_order(programs: Sequence[Program], groups: Mapping[str, Sequence[tuple[int, ...]]],
                 line_of: Callable[[int, int], str]) -> None:
     """ProgramError, with both and their lines, where two members of a group issue its collectives in different orders.

@@ -8,14 +8,19 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from simulator.die.kernels import Work
-from simulator.program.checks import Located, check_order, watched
+from simulator.program.checks import Located, check_members, check_order, watched
 from simulator.program.rank import Rank
 from simulator.program.task import Collective, Program, ProgramError
 
 Own = Work | Collective
 AT_ONCE = 4096  # ranks whose works are held side by side
 
-Groups = Mapping[str, Sequence[tuple[int, ...]]]  # name -> instances; every rank is in exactly one of each name
+Groups = Mapping[str, Sequence[tuple[int, ...]]]
+"""Name -> instances; every rank is in exactly one of each name, or, where they are `OfSome`, in at most one."""
+
+
+class OfSome(list[tuple[int, ...]]):
+    """The groups of a name that only some ranks are in: no other may launch a collective in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +37,12 @@ class World:
         return len(self.programs)
 
     def instance(self, group: str, rank: int) -> tuple[int, ...]:
-        """The members of this rank's group of that name, in group order."""
+        """The members of this rank's group of that name, in group order; none where it is in no such group."""
         known = self._instances.get(group)
         if known is None:
             known = {member: members for members in self.groups[group] for member in members}
             self._instances[group] = known
-        return known[rank]
+        return known.get(rank, ())
 
 
 Coordinates = Callable[[int], Mapping[str, object]]
@@ -82,12 +87,14 @@ def record_shared(program: Callable[[Rank], None], ranks: int, groups: Groups, c
             if "rank" not in npu.asked:  # else no other rank can share it
                 recorded.append((npu.asked, known))
         programs.append(known)
+    check_members(programs, {name: one for name, one in groups.items() if isinstance(one, OfSome)}, line_of)
     check_order(programs, groups, line_of)
     return World(programs, groups)
 
 
 def sizes_of(groups: Groups, ranks: int) -> dict[str, int]:
-    """Members of the groups of each name; ProgramError: some differ in size, or do not hold every rank once."""
+    """Members of the groups of each name; ProgramError: some differ in size, or do not hold every rank once, where they
+    are not `OfSome`."""
     return {name: _size(name, instances, ranks) for name, instances in groups.items()}
 
 
@@ -98,9 +105,12 @@ def _size(name: str, instances: Sequence[tuple[int, ...]], ranks: int) -> int:
         words = " and ".join(map(str, sizes)) or "no"
         raise ProgramError(f"groups '{name}' have {words} members: give those of another size a name of their own")
     places = Counter(chain.from_iterable(instances))
-    wrong = sorted(rank for rank in {*range(ranks), *places} if places[rank] != 1 or not 0 <= rank < ranks)
+    some = isinstance(instances, OfSome)
+    there = places if some else {*range(ranks), *places}
+    wrong = sorted(rank for rank in there if places[rank] != 1 or not 0 <= rank < ranks)
     if wrong:
-        raise ProgramError(f"groups '{name}' must hold each of {ranks} ranks once: wrong for {wrong[:8]}")
+        many = "some" if some else "each"
+        raise ProgramError(f"groups '{name}' must hold {many} of {ranks} ranks once: wrong for {wrong[:8]}")
     return sizes[0]
 
 

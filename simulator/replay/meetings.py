@@ -267,7 +267,7 @@ def _what(collective: Collective) -> Collective:
 
 def _agenda_of(world: World, roles: Roles, rank: int, one_of: Callable[[Who], Who]) -> list[AgendaItem]:
     counts: dict[object, int] = {}
-    groups = {name: world.instance(name, rank) for name in world.groups}
+    groups = {name: members for name in world.groups if (members := world.instance(name, rank))}
     whole = {name: one_of(Who(name, leaders_of(roles, members))) for name, members in groups.items()}
     agenda = []
     for _, collective in world.programs[rank].collectives():

@@ -189,3 +189,15 @@ class MachineSpec(TomlTable):
     def node_dies(self) -> int:
         """How many of them reach each other below the outermost level; all, where there is one level alone."""
         return prod(level.size.count for level in self.fabric[:-1] or self.fabric)
+
+    @property
+    def port_dies(self) -> int:
+        """How many of them reach each other through one port each, but for the other die of a package."""
+        inside, ports = 1, 0
+        for level in self.fabric:
+            shared = level.kind == "switch" and (level.ports == "switch" or (level.ports is None and ports > 0))
+            ports += not shared and not (level.kind == "mesh" and level.size.count <= 2)
+            if ports > 1 or level.kind == "torus" or (level.kind == "mesh" and ports):
+                break
+            inside *= level.size.count
+        return inside

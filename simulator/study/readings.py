@@ -49,6 +49,14 @@ def stalled_ps(columns: Mapping[str, Any], stream: str, awaited: str, since_ps: 
     return total
 
 
+def last_round_ps(columns: Mapping[str, Any], name: str, rounds: int) -> int:
+    """How long the last of so many rounds of a rank takes, from the end of the last task of this name before it."""
+    rows = columns["name"] == name
+    ends = columns["end_ps"][rows][columns["rank"][rows] == columns["rank"][rows][0]].tolist()
+    last = sorted(ends)
+    return int(last[-1] - last[len(last) // rounds - 1])
+
+
 def hops(columns: Mapping[str, Any], last: str) -> dict[str, float]:
     """Where the time went on the way to the last task of this name that ended: places and the gaps between them, in us,
     in the order of the way.

@@ -194,6 +194,7 @@ class Case(Generic[BatchT, LayoutT, KnobsT]):
     kernels: str = ""
     engines: Mapping[str, int] = field(default_factory=dict)
     node_ranks: int = 1
+    port_ranks: int = 1
     dtypes: frozenset[str] = frozenset()
 
     @cached_property
@@ -336,4 +337,4 @@ class Scenario(Part):
         return Case(lambda: reads.model(self.transformer()), lambda: reads.shapes(self.shapes()), self.cards, ranks,
                     **parts, seed=seed, usable_bytes=usable_bytes, kernels=self.kernels,
                     engines={name: machine.reach(name) for name in machine.collectives}, node_ranks=machine.node_dies,
-                    dtypes=machine.chip.dtypes)
+                    port_ranks=machine.port_dies, dtypes=machine.chip.dtypes)

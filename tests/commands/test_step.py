@@ -70,6 +70,18 @@ def test_what_is_saved_runs_and_gives_the_same(braid: Braid, tmp_path: Path, mon
     assert braid("step", *words, "--save", "file/mine.py").is_one_clear_message(2)
 
 
+def test_experts_apart_from_attention_take_turns_with_it(braid: Braid) -> None:
+    words = ("step", "--model", "qwen3_30b_a3b", "--machine", "dgx_h200", "--mesh", "dp=6,ep=2,apart=2",
+             "--batch", 3072, "--context", 1024, "--exchange", "all_to_all", "--set", "knobs.layers=3", "--json")
+    one, two, three = (braid(*words, *more) for more in (
+        (), ("--schedule", "ping_pong"), ("--schedule", "ping_pong", "--micro-batches", 3)))
+    assert (one.code, two.code, three.code) == (0, 0, 0), two.err
+    assert two.json["changes"]["layout.apart"] == "2"
+    assert two.json["changes"]["cards"] == "8"
+    times = [done.json["metrics"]["tpot_ms"] for done in (one, two, three)]
+    assert min(times) == times[1] < 0.7 * times[0]
+
+
 def test_a_config_json_is_a_model(braid: Braid) -> None:
     config = ROOT / "tests" / "data" / "configs" / "gpt_oss_20b.json"
     own, library = (braid("step", "--model", model, "--machine", "dgx_h100", "--mesh", "tp=1", "--batch", 4, "--json")
@@ -85,6 +97,9 @@ WRONG = {
     "axis": (("--mesh", "tpp=2"), "'tpp=2' is not AXIS=NUMBER (did you mean 'tp'?); axes are tp, cp, dp"),
     "ranks": (("--mesh", "tp=2,dp=512"), "1024 ranks; dgx_h100 takes at most 512"),
     "experts": (("--mesh", "dp=4,ep=4"), "ep=4: llama_3_1_8b has no experts; leave ep out"),
+    "apart": (("--mesh", "dp=6,ep=2,apart=2"), "apart=2: llama_3_1_8b has no experts; leave apart out"),
+    "micro-batches": (("--schedule", "two_batches", "--micro-batches", "3", "--batch", "8"),
+                      "knobs.micro_batches: schedule two_batches takes 2, not 3"),
     "stack": (("--stack", "vlm"), "dgx_h100 has no kernels of it (did you mean 'vllm'?)"),
     "phase": (("--phase", "prefil"), "one of decode, prefill, mixed (did you mean 'prefill'?)"),
     "schedule": (("--schedule", "two_batch"), "knobs.schedule"),

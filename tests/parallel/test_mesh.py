@@ -62,6 +62,7 @@ def test_every_group_holds_every_rank_once(tp: int, cp: int, dp: int, pp: int, d
     (Mesh(tp=3), DENSE, ["tp=3 does not divide the 16 heads", "1, 2, 4, 8 or 16 would", "4 heads of keys and values"]),
     (Mesh(tp=2, ep=2), DENSE, ["small has no experts; leave ep out"]),
     (Mesh(dp=4, ep=3), MIXED, ["ep=3 places do not divide the 4 ranks of a stage; 1, 2 or 4 would"]),
+    (Mesh(dp=2, ep=4), MIXED, ["ep=4 places do not divide the 2 ranks of a stage; 1 or 2 would"]),
     (Mesh(pp=5), DENSE, ["pp=5 stages are more than the 4 layers"]),
     (Mesh(tp=4, head=2), DENSE, ["head=2: with tp x cp = 4 it may be 1 or 4"]),
     (Mesh(dp=8, head=3), DENSE, ["head=3 does not divide the 8 ranks"]),

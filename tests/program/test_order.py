@@ -12,7 +12,7 @@ import pytest
 from simulator.paths import folder
 from simulator.program.rank import Rank
 from simulator.program.task import Collective, ProgramError
-from simulator.program.world import Groups, World, record_world
+from simulator.program.world import Groups, OfSome, World, record_world
 from tests.replay.small import everybody, passes_mb
 
 HERE = Path(__file__)
@@ -150,3 +150,39 @@ def test_ranks_of_one_recording_agree_whatever_their_numbers() -> None:
             npu.launch_by_rank(lambda rank: Collective("put", "world", "dma", sent_bytes=rank, received_bytes=1), name)
 
     assert len({id(program) for program in world_of(program, 3).programs}) == 3
+
+
+# --- groups of some ranks --------------------------------------------------------------------------------------------
+
+
+def some(*instances: tuple[int, ...]) -> Groups:
+    return {**everybody(4), "some": OfSome(instances)}
+
+
+def test_groups_of_some_ranks_are_theirs_alone() -> None:
+    def program(npu: Rank) -> None:
+        if npu.rank in (1, 3):
+            gathers(npu, "a", "some")
+
+    world = world_of(program, 4, some((1, 3)))
+    assert world.instance("some", 1) == (1, 3)
+    assert world.instance("some", 0) == ()
+
+
+def test_a_rank_outside_such_a_group_is_refused_with_its_line() -> None:
+    lines = {}
+
+    def program(npu: Rank) -> None:
+        lines[0] = line() + 1
+        npu.group("some").all_gather("weights", 8, "dma")
+
+    with pytest.raises(ProgramError) as caught:
+        world_of(program, 4, some((1, 3)))
+    assert str(caught.value).startswith("rank 0 launches 'weights' in group 'some', of which it is no member: ")
+    assert str(caught.value).endswith(f"{HERE.name}:{lines[0]}")
+
+
+@pytest.mark.parametrize("instances", [((1, 3), (3, 2)), ((1, 4),)])
+def test_some_ranks_are_each_there_once(instances: tuple[tuple[int, ...], ...]) -> None:
+    with pytest.raises(ProgramError, match="groups 'some' must hold some of 4 ranks once: wrong for"):
+        world_of(lambda npu: None, 4, some(*instances))

@@ -39,3 +39,4 @@ class LowLatency(RowKernels):
     """Rows by the GPU itself."""
 
     asked = RowPosts
+    apart = True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 
+from simulator.errors import InputError
 from simulator.parallel.border import Form
 from simulator.parallel.exchange.all_to_all import check_whole
 from simulator.parallel.exchange.task import Exchange, ExpertTask
@@ -20,9 +21,11 @@ class PutCollect(Exchange):
     needs: Form = "own"
     gives: Form = "own"
     by_row = True
+    apart = True
 
     def __init__(self, task: ExpertTask) -> None:
         check_whole(task, "put_collect")
+        check_ports(task)
         self._task = task
         self._group = task.npu.group("ep")
 
@@ -43,6 +46,9 @@ class PutCollect(Exchange):
     def _move(self, name: str, via: str, row_bytes: float, back: bool = False) -> None:
         """Write, then wait. What a rank sends to itself does not leave it."""
         task, size, own = self._task, self._group.size, self._task.own
+        if task.mesh.apart:
+            self._move_apart(name, via, row_bytes, back)
+            return
         routed = task.routed(own)
 
         @cache
@@ -55,3 +61,28 @@ class PutCollect(Exchange):
 
         task.launch(not routed.even, put)
         self._group.collect(f"{name}.arrive", via)
+
+    def _move_apart(self, name: str, via: str, row_bytes: float, back: bool) -> None:
+        """Those of one role write and go on; those of the other wait for all of them."""
+        task, npu, mesh = self._task, self._task.npu, self._task.mesh
+        sends, group = (npu.coordinate("role") == "attention") != back, npu.group("back" if back else "ep")
+        table = task.table(task.routed(task.own).sizes(1.0))
+        rows = [sum(out) + sum(into) for out, into in zip(table, zip(*table, strict=True), strict=True)]
+
+        @cache
+        def put(member: int) -> Collective:
+            size = int(rows[member] * row_bytes)
+            return Collective("put", group.name, via, sent_bytes=size * sends, received_bytes=size * (not sends))
+
+        npu.launch_by_rank(lambda rank: put(rank % mesh.stage), f"{name}.write")
+        if not sends:
+            group.collect(f"{name}.arrive", via)
+
+
+def check_ports(task: ExpertTask) -> None:
+    """InputError where bytes that go to ranks of experts alone would be spread over ports that do not lead there."""
+    mesh, reached = task.mesh, task.settings.ported
+    if mesh.apart and mesh.ranks > reached and reached % mesh.block:
+        raise InputError(f"exchange put_collect: apart={mesh.apart}: {mesh.block} ranks of a stage reach each other "
+                         f"through several ports each, which it loads evenly; as many as divide {reached} have one "
+                         "each, and all_to_all and deepep_ll load those that lead to the experts")

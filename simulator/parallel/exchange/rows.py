@@ -21,6 +21,7 @@ from simulator.model.transformer import Experts
 from simulator.parallel.border import Form
 from simulator.parallel.exchange.all_to_all import check_whole
 from simulator.parallel.exchange.task import Exchange, ExpertTask
+from simulator.parallel.mesh import place_of
 from simulator.program.rank import Event
 from simulator.program.task import SizeTable
 
@@ -179,7 +180,7 @@ class RowKernels(Exchange):
 
     def compute(self) -> None:
         """Local experts on the rows that came."""
-        self._task.launch_experts_of(self._crossing.place, self._routed.rows)
+        self._task.launch_experts_of(place_of(self._task.mesh, self._task.npu.rank), self._routed.rows)
 
     def combine(self) -> None:
         """Pack expert outputs per peer; peers in the node get theirs over NVLink."""
@@ -221,13 +222,14 @@ class RowKernels(Exchange):
 def crossing_of(task: ExpertTask, settings: Any) -> Crossing:
     """That of the rank which records; its program becomes its own."""
     rank, places = task.npu.rank, task.mesh.block
-    routed = task.routed(task.own)
+    routed, own = task.routed(task.own), task.own
+    tokens = own[rank % places] if rank % places < len(own) else 0
     micro_batch = f".{task.label}" if task.label >= 0 else ""
     name = task.npu.new_name(f"step {task.layer}{micro_batch}")
     slot_bytes = round(task.model.hidden * task.stack.wire_bytes) + SOURCE_BYTES
-    return Crossing(name, task.layer, task.label, rank % places, rank // places * places, routed.sizes(1.0),
-                    task.own[rank % places], slot_bytes, 2 * task.model.hidden, min(task.settings.node, places),
-                    settings)
+    return Crossing(name, task.layer, task.label, rank % places, rank // places * places,
+                    task.table(routed.sizes(1.0)), tokens, slot_bytes, 2 * task.model.hidden,
+                    min(task.settings.node, places), settings)
 
 
 def phase(read_bytes: float, write_bytes: float) -> Work:

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import chain
 from typing import Any, Literal, Protocol
 
+from simulator.die.kernels import Work
 from simulator.errors import InputError
 from simulator.model.expert_load import ExpertLoad
+from simulator.model.layout import split
 from simulator.model.transformer import Experts, Model
 from simulator.parallel.border import Engines, Form
 from simulator.parallel.mesh import Mesh, place_of
 from simulator.parallel.routed import Draw, Routed, Routing, Together, routed, together
 from simulator.program.rank import Rank
-from simulator.program.task import Collective
+from simulator.program.task import Collective, SizeTable
 from simulator.stack.stacks import Kernels, Stack, labelled
 
 
@@ -27,7 +30,7 @@ class ExchangeSettings:
     (`routed.Together`), and experts placed in order, or replicated and packed by their popularity. host_reads: values
     that the host blocks for between counts and tokens, as where split sizes are given to an eager All2All (0: sizes
     stay on the device). own: settings of this way alone (None: its defaults). node: ranks that reach each other without
-    network cards.
+    network cards. ported: ranks that reach each other through one port each.
     """
 
     name: str
@@ -38,6 +41,7 @@ class ExchangeSettings:
     draw: Draw | None = None
     own: Any = None
     node: int = 1
+    ported: int = 1
     algorithm: str = ""
     combine_engine: str = ""
     slot_bytes: float = 0.0
@@ -77,7 +81,8 @@ class ExpertTask:
 
     @property
     def own(self) -> tuple[int, ...]:
-        """Tokens that each rank of its block of experts holds of its group's: an equal share of them."""
+        """Tokens that each rank of its block of experts holds of its group's: an equal share of them. Those that attend
+        alone, where experts are apart."""
         held = tuple(-(-tokens // self.mesh.tensor) for tokens in self.tokens for _ in range(self.mesh.tensor))
         return held[self._block * self.mesh.block :][: self.mesh.block]
 
@@ -106,6 +111,16 @@ class ExpertTask:
                           mesh.shared_places)  # fmt: skip
         return routed(self.experts, tokens, routing, self.layer, self.number)
 
+    def table(self, sizes: SizeTable) -> SizeTable:
+        """What every source sends to every place, as what every rank of the exchange sends to every other one: where
+        experts are apart those that attend send to those of experts, and the neighbours of a place get equal shares."""
+        mesh = self.mesh
+        if not mesh.apart:
+            return sizes
+        none, nothing = (0,) * mesh.attending, ((0,) * mesh.block,) * mesh.apart
+        sent = ((*none, *chain.from_iterable(split(size, mesh.expert_tensor) for size in row)) for row in sizes)
+        return (*sent, *nothing)
+
     @property
     def of_shared(self) -> bool:
         """Whether this rank is one of the shared expert's; asked only where there are such."""
@@ -127,9 +142,10 @@ class ExpertTask:
         copies = self.experts.shared_intermediate // self.experts.intermediate if fused(self.stack, self.mesh) else 0
 
         @cache
-        def kernels(place: int) -> Kernels:
+        def kernels(place: int) -> list[tuple[str, Work | Collective]]:
             each = (*rows[place], *(here,) * copies)
-            return labelled(self.stack.experts(self.model, self.experts, here, each, shards), self.layer)
+            own = labelled(self.stack.experts(self.model, self.experts, here, each, shards), self.layer)
+            return self._among_neighbours(sum(each), own)
 
         if self.of_shared:
             own = self.mesh.routed_places
@@ -146,8 +162,23 @@ class ExpertTask:
     def launch_experts_of(self, place: int, rows: tuple[tuple[int, ...], ...]) -> None:
         """The local experts of one place on rows that came by themselves, where every rank records for itself."""
         kernels = self.stack.experts(self.model, self.experts, 0, rows[place], self.mesh.expert_tensor)
-        for name, work in labelled(kernels, self.layer):
+        for name, work in self._among_neighbours(sum(rows[place]), labelled(kernels, self.layer)):
             self.npu.launch(work, name)
+
+    def _among_neighbours(self, rows: int, kernels: Kernels) -> list[tuple[str, Work | Collective]]:
+        """A place's kernels on so many rows, of which each of its neighbours has got a share: they gather all of them,
+        and each gets the sums of its own."""
+        shards, found = self.mesh.expert_tensor, list[tuple[str, Work | Collective]](kernels)
+        if not self.mesh.apart or shards == 1 or not rows:
+            return found
+
+        def border(kind: str, row_bytes: float) -> Collective:
+            engine, algorithm = self.engines.of(kind, 0.0, shards)
+            return Collective(kind, "place", engine, round(-(-rows // shards) * row_bytes), algorithm=algorithm)
+
+        gathered = border("all_gather", self.model.hidden * self.stack.wire_bytes + self.stack.scale_bytes)
+        summed = border("reduce_scatter", 2.0 * self.model.hidden)
+        return [("experts.gather", gathered), *found, ("experts.reduce_scatter", summed)]
 
 
 def check_no_shared_places(task: ExpertTask, name: str) -> None:
@@ -160,17 +191,19 @@ def check_no_shared_places(task: ExpertTask, name: str) -> None:
 
 def fused(stack: Stack, mesh: Mesh) -> bool:
     """Whether the shared expert is a choice more of every token: every rank has a slice of every expert."""
-    return stack.fuses_shared and mesh.ep == 1
+    return stack.fuses_shared and mesh.ep == 1 and not mesh.apart
 
 
 class Exchange(Protocol):
     """Tokens to their experts and back. Where sending and receiving are kernels of their own, each has a step of its
     own, and other work may stand between the two; else `arrive` and `collect` are nothing. by_row: each token goes once
-    to every expert of its own, in rows sorted by expert; else whole tokens go, and sums come back."""
+    to every expert of its own, in rows sorted by expert; else whole tokens go, and sums come back. apart: experts may
+    be on ranks that have no tokens of their own; to those nothing comes back."""
 
     needs: Form
     gives: Form
     by_row: bool
+    apart: bool = False
 
     def dispatch(self) -> None:
         """To the ranks of their experts."""

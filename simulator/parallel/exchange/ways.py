@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from simulator.errors import InputError
 from simulator.live.gpu_initiated import gpu_initiated
 from simulator.live.host import Host
 from simulator.live.thread import HostProcess
@@ -33,6 +34,17 @@ EXCHANGES: dict[str, Callable[[ExpertTask], Exchange]] = {
     "deepep_ll": LowLatency,
     "deepep_normal": Normal,
 }
+
+
+def exchange_of(task: ExpertTask) -> Exchange:
+    """The way that its settings name; InputError: experts are on ranks of their own, and this way cannot go there."""
+    name, apart = task.settings.name, task.mesh.apart
+    if apart and not getattr(EXCHANGES[name], "apart", False):
+        there = ", ".join(name for name, way in EXCHANGES.items() if getattr(way, "apart", False))
+        raise InputError(f"exchange {name}: apart={apart}: ranks of experts have no tokens of their own, and the "
+                         f"others no experts; {there} bring rows from one to the other and back")
+    return EXCHANGES[name](task)
+
 
 def buffers_of(name: str, experts: Experts, hidden: int, places: int, node: int, tokens: int) -> list[Item]:
     """What a way with hosts or cards keeps in memory for so many tokens of each of the ranks of one block."""
