@@ -29,7 +29,7 @@ from simulator.parallel.exchange.ways import HOSTS, buffers_of
 from simulator.parallel.forward import Forward
 from simulator.parallel.gathered_weights import GatheredWeights, Gathering
 from simulator.parallel.ledger import Load, fullest_rank, stages_of
-from simulator.parallel.mesh import Mesh, check, coordinates_of, groups_of
+from simulator.parallel.mesh import Mesh, check, coordinates_of, groups_of, node_blocks
 from simulator.parallel.pipeline import Stage
 from simulator.parallel.prefetch import prefetching
 from simulator.parallel.roles import pass_of
@@ -136,7 +136,7 @@ Case = scenario.Case[Step, Mesh, Knobs]
 def partition(npu: Rank, case: Case) -> str:
     """Cores of their own for the two streams of `side_by_side`, where the knobs say so; gives the stream of what stands
     around the layers, which has cores."""
-    if not case.knobs.cores or case.knobs.schedule != "side_by_side":
+    if case.knobs.schedule != "side_by_side" or not case.knobs.cores:
         return DEFAULT_STREAM
     for stream, count in zip(("attention", "moe"), case.knobs.cores.split("/"), strict=True):
         npu.confine(stream, stack_for(case).cores(int(count)))
@@ -203,15 +203,14 @@ def program(npu: Rank, case: Case) -> None:
 def _passes(npu: Rank, case: Case) -> None:
     """Those of the phase, each with its drafts, in the current stream."""
     knobs, batch = case.knobs, case.batch
-    model, passes = knobs.model_of(case.model), batches_of(case)
+    model, passes, gathered = knobs.model_of(case.model), batches_of(case), []
     layers = (*model.layers, *draft_layers(model, batch.drafts)) * len(passes)
-    gathered = []
     if knobs.gathered.modules:
         gathered = [GatheredWeights(npu, knobs.gathered, model, layers, engines_of(case).engine, knobs.parts)]
     for groups in passes:
         group = group_of(npu, groups)
         if case.layout.pp > 1:
-            _stage(npu, case).run(groups, group, knobs.parts, ROUNDS if batch.phase == "decode" else 1,
+            _stage(npu, case).run(groups, group, knobs.parts, ROUNDS if batch.phase != "prefill" else 1,
                                   order_of(case), partial(draft, npu, case, model))
             continue
         tokens = tokens_of(groups, knobs.parts, group)
@@ -231,11 +230,11 @@ def forward(npu: Rank, case: Case, numbers: Sequence[int], layers: Sequence[Laye
     knobs = case.knobs
     exchanges = ExchangeSettings(knobs.exchange, knobs.exchange_engine, case.routing.skew, case.seed,
                                  node=case.node_ranks, ported=case.port_ranks)
-    labels = ("layer", *(("micro_batch",) if knobs.parts > 1 else ()))
-    kind = pass_of(npu, case.layout)
-    step = kind(npu, knobs.model_of(case.model), knobs.placed(case.layout), stack_for(case), engines_of(case),
-                exchanges, knobs.residual != "replicated", labels, numbers, layers, techniques,
-                gathers_latents=knobs.residual == "split_latents")
+    labels = ("layer", "micro_batch") if knobs.parts > 1 else ("layer",)
+    step = pass_of(npu, case.layout)(
+        npu, knobs.model_of(case.model), knobs.placed(case.layout), stack_for(case), engines_of(case), exchanges,
+        knobs.residual != "replicated", labels, numbers, layers, techniques,
+        gathers_latents=knobs.residual == "split_latents")
     return prefetching(step, 1e6 * knobs.prefetch_mb)
 
 
@@ -251,9 +250,9 @@ def _stage(npu: Rank, case: Case) -> Stage:
 def draft(npu: Rank, case: Case, model: Model, verified: Sequence[Tokens],
           techniques: Sequence[GatheredWeights] = ()) -> None:
     """One pass of a draft layer for each draft token: the first catches up with all tokens that were verified."""
-    for number, layer, queries in draft_passes(model, case.batch.drafts if verified[0].batch.decodes else 0):
+    for number, layer, queries in draft_passes(model, case.batch.drafts if any(verified[0].decoding) else 0):
         step = forward(npu, case, [number], [layer], techniques)
-        tokens = [one.drafting(case.batch.queries, queries) for one in verified]
+        tokens = [one.drafting(queries) for one in verified]
         with npu.scope(layer=number):
             for one in tokens:
                 step.project(one)
@@ -272,6 +271,8 @@ def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     if case.layout.ranks != case.ranks:
         raise InputError(f"mesh {case.layout.words()} has {case.layout.ranks} ranks, but cards={case.cards} are "
                          f"{case.ranks}: set cards, or an axis, so that they are as many")
+    if not case.batch.requests and not (case.batch.phase == "mixed" and case.batch.prompt):
+        raise InputError("batch.requests is 0: there is nothing to do; it must be at least 1")
     if case.knobs.layers and (case.layout.pp > 1 or len(batches_of(case)) > 1):
         raise InputError(f"knobs.layers is {case.knobs.layers}: with several passes, or stages, it must be 0")
     gathered = case.knobs.gathered
@@ -279,7 +280,7 @@ def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     shards = gathered.shards if gathered.modules else 1
     found = {**groups_of(case.knobs.placed(case.layout)), "shards": blocks(case.ranks, shards, "knobs.gathered.shards")}
     if has_hosts(case):
-        found["node"] = blocks(case.ranks, min(case.node_ranks, case.layout.block), "ranks of a node")
+        found["node"] = node_blocks(case.layout, case.node_ranks, f"exchange {case.knobs.exchange}")
     return found
 
 
@@ -333,7 +334,7 @@ def readings(case: Case, columns: Mapping[str, Any]) -> Mapping[str, float]:
     if case.knobs.layers:
         found = stretches(case.model.layers, case.knobs.layers)
         return _measures(case, float(columns["end_ps"].max()) / PS_PER_S + left_seconds(found, columns))
-    if case.layout.pp == 1 or case.batch.phase != "decode":
+    if case.layout.pp == 1 or case.batch.phase == "prefill" or not case.batch.requests:
         return {}
     return measures(case, last_round_ps(columns, "head.sample", ROUNDS) / PS_PER_S)
 

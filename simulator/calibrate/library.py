@@ -61,7 +61,8 @@ def calibrate(library: Library, tell: Callable[[float], None] | None = None) -> 
     own = list(families(library, chip))
     mla = list(mla_families(library, chip))
     for done, (name, source, make) in enumerate([*own, *mla], 1):
-        yield _line(library, chip, name, source, make, assumed=done > len(own) and library.framework != "trtllm")
+        same = library.framework == "trtllm" and library.mla_chip == library.chip
+        yield _line(library, chip, name, source, make, assumed=done > len(own) and not same)
         if tell is not None:
             tell(done / (len(own) + len(mla)))
 
@@ -105,7 +106,8 @@ def _line(library: Library, chip: ChipSpec, name: str, source: str, make: Make, 
         return Line(name, why=f"left out: {error}")
     except KeyError as error:
         raise InputError(f"{source}: the table of {name} has no column {error}") from error
-    return _fitted(name, source, family, "measured with TensorRT-LLM" if assumed else "")
+    elsewhere = "" if library.mla_chip == library.chip else f" on {library.mla_chip}"
+    return _fitted(name, source, family, f"measured with TensorRT-LLM{elsewhere}" if assumed else "")
 
 
 def _fitted(name: str, source: str, family: Family, assumed: str, why: str = "") -> Line:

@@ -60,7 +60,7 @@ def families(library: Library, chip: ChipSpec) -> Iterator[tuple[str, str, Calla
 
 def mla_families(library: Library, chip: ChipSpec) -> Iterator[tuple[str, str, Callable[[], Family | None]]]:
     """The same of MLA, whose tables are TensorRT-LLM's alone."""
-    source = f"ai-dynamo/aiconfigurator at 095f58a, {library.chip} trtllm 1.3.0rc20 "
+    source = f"ai-dynamo/aiconfigurator at 095f58a, {library.mla_chip} trtllm 1.3.0rc20 "
     yield "context_mla", source + "context_mla_perf", partial(_mla, library, chip, "context", "bfloat16")
     yield "generation_mla", source + "generation_mla_perf", partial(_mla, library, chip, "generation", "bfloat16")
     yield "generation_mla_fp8", source + "generation_mla_perf", partial(_mla, library, chip, "generation", "fp8")

@@ -58,11 +58,16 @@ class Library:
         """All columns of systems/CHIP/KIND/FRAMEWORK/VERSION/NAME.parquet; TableMissing if it is not there."""
         return _read(self._versions(kind) / self._version(kind) / f"{name}.parquet")
 
+    @property
+    def mla_chip(self) -> str:
+        """The chip in whose tables MLA is: its own, or B200, which has the same die, for GB200."""
+        return {"gb200": "b200_sxm"}.get(self.chip, self.chip)
+
     def older(self, kind: str, name: str) -> Columns:
         """All columns of CHIP.KIND.trtllm.VERSION.NAME.parquet; TableMissing if it is not there."""
-        found = sorted((self.folder / "aiconfigurator").glob(f"{self.chip}.{kind}.trtllm.*.{name}.parquet"))
+        found = sorted((self.folder / "aiconfigurator").glob(f"{self.mla_chip}.{kind}.trtllm.*.{name}.parquet"))
         if not found:
-            raise TableMissing(f"no table {self.chip}.{kind}.trtllm.*.{name}.parquet")
+            raise TableMissing(f"no table {self.mla_chip}.{kind}.trtllm.*.{name}.parquet")
         return _read(found[-1])
 
     def is_there(self) -> bool:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stdout
+from threading import Timer
 
 from pydantic import ValidationError
 from rich.console import Console
@@ -68,15 +68,25 @@ def progress_bar(title: str) -> Iterator[Callable[[float], None] | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    since_s = time.monotonic()
     bars: list[Progress] = []  # one, once it is shown
+    told = [0.0]
     with ExitStack() as shown:
 
-        def tell(share: float) -> None:
-            if not bars and time.monotonic() - since_s > PATIENCE_S:
-                bars.append(shown.enter_context(Progress(console=Console(stderr=True), transient=True)))
-                bars[0].add_task(title, total=1.0)
-            for bar in bars:
-                bar.update(bar.task_ids[0], completed=share)
+        def show() -> None:
+            bar = shown.enter_context(Progress(console=Console(stderr=True), transient=True))
+            bar.update(bar.add_task(title, total=1.0 if told[0] else None), completed=told[0])
+            bars.append(bar)
 
-        yield tell
+        def tell(share: float) -> None:
+            told[0] = share
+            for bar in bars:
+                bar.update(bar.task_ids[0], total=1.0, completed=share)
+
+        later = Timer(PATIENCE_S, show)
+        later.daemon = True
+        later.start()
+        try:
+            yield tell
+        finally:
+            later.cancel()
+            later.join()

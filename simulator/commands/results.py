@@ -10,6 +10,8 @@ import rich_click as click
 
 from simulator.commands import options
 
+SHOWN_POINTS = 30  # rows of measured points that a person reads one by one
+
 
 @click.command()
 @click.argument("pattern", required=False)
@@ -63,8 +65,9 @@ def validate(ctx: click.Context, pattern: str | None, jobs: int, points: Path | 
     "layout": {"tp": 8, "pp": 1, "ep": 1}, "gemm_quant": "fp8", "isl": 1024, "osl": 1024, "concurrency": 16,
     "tpot_ms": {"mean": 9.8}, "ttft_ms": {"mean": 120}, "output_tok_s_per_gpu": 190}: a closed loop of so many
     requests on n_gpus, means or p50 of what was measured, any of the three. `family` may stand for the model; how the
-    service was launched, where it matters, are "settings" as of `braid run transformer:decode`: {"knobs.precision":
-    "kv=fp8", "knobs.norm_in_all_reduce": false}.
+    service was launched, where it matters, are "settings" (knobs, routing, machine) as of `braid run
+    transformer:decode`: {"knobs.precision": "kv=fp8", "knobs.norm_in_all_reduce": false}. gpu_key is A100, H100, H200,
+    B200, GB200, H20 or H800, or `machine` names one. What cannot be simulated is named, with its reason; no failure.
 
     \b
     Examples:
@@ -111,8 +114,15 @@ def _compare_points(path: Path, where: str, as_json: bool) -> None:
     with progress_bar(f"{len(chosen)} points") as tell:
         rows = points.compare(chosen, tell)
     if as_json:
-        click.echo(to_json([row.as_object() for row in rows]))
+        for one in rows:
+            if not one.metric:
+                click.echo(f"warning: {one.id}: {one.reason}", err=True)
+        click.echo(to_json([row.as_object() for row in rows if row.metric]))
         return
+    known = [(row.id, row.metric, row.value, row.simulated, f"{row.error:+.1%}") for row in rows
+             if row.error is not None and row.simulated is not None]  # fmt: skip
+    if len(known) <= SHOWN_POINTS:
+        print_table(("<id", "<metric", ">measured", ">simulated", ">error"), known)
     shares = [(metric, family, count, f"{signed:+.1%}", f"{size:.1%}", f"{decile:.1%}")
               for metric, family, count, signed, size, decile in points.summary(rows)]
     print_table(("<metric", "<family", ">points", ">median error", ">median size", ">90% within"), shares)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import rich_click as click
@@ -22,7 +23,7 @@ WORDS = {"batch": "batch.requests", "context": "batch.context", "prefix": "batch
               "o_proj, dense, shared, head, embedding, and apart: so many ranks behind those that attend hold the "
               "routed experts (dp=6,ep=2,apart=2).  [default: the smallest tp that fits]")
 @click.option("--stack", default="", metavar="NAME", help="Whose kernels: vllm, sglang, trtllm, cann, ...  "
-              "[default: the first that the machine has]")
+              "[default: the first of the machine's that runs the model]")
 @click.option("--phase", default="decode", show_default=True, metavar="NAME", help="decode, prefill, or mixed (a chunk "
               "of a prompt beside requests that decode).")
 @click.option("--batch", metavar="N", help="Requests over the whole mesh: that decode, or whose prompts are prefilled.")
@@ -32,12 +33,12 @@ WORDS = {"batch": "batch.requests", "context": "batch.context", "prefix": "batch
 @click.option("--prompt", metavar="N", help="mixed: prompt tokens beside the requests that decode.")
 @click.option("--drafts", metavar="N", help="Draft tokens of a request in one iteration (MTP, EAGLE).")
 @click.option("--acceptance", metavar="P", help="Probability that a draft token is accepted after those before it.")
-@click.option("--schedule", metavar="NAME", help="one_stream, single_batch, two_batches, hooks, side_by_side, or "
-              "ping_pong (for experts on ranks apart).")
-@click.option("--micro-batches", metavar="N", help="Of one_stream, hooks, side_by_side and ping_pong.  [default: 1 of "
-              "one_stream, 2 of the others]")
+@click.option("--schedule", metavar="NAME", help="one_stream, shared_beside, single_batch, two_batches, hooks, "
+              "side_by_side, or ping_pong (experts on ranks apart).  [default: as the stack does]")
+@click.option("--micro-batches", metavar="N", help="Of all but single_batch and two_batches.  [default: 1 of "
+              "one_stream and shared_beside, 2 of the others]")
 @click.option("--exchange", metavar="NAME", help="How tokens reach their experts: all_reduce, all_gather, all_to_all, "
-              "put_collect, ...")
+              "put_collect, ...  [default: all_reduce; all_gather between groups (dp), all_to_all to ranks apart]")
 @click.option("--precision", metavar="MODULE=DTYPE,...", help="As all=fp8 or experts=mxfp4,kv=fp8.  [default: the "
               "checkpoint's]")
 @options.settings
@@ -65,8 +66,10 @@ def step(model: str, machine: str, mesh: str, stack: str, phase: str, settings: 
     from simulator.commands.request import simulate
     from simulator.die.memory import DoesNotFit
     from simulator.observe.report import print_report
-    from simulator.study.step import StepWords, saved, step_of, utilisation, what_fits
+    from simulator.study.step import StepWords, said, saved, step_of, utilisation, what_fits
 
+    if save is not None and save.suffix != ".py":
+        raise click.UsageError(f"--save {save}: a scenario is a Python file: {save.with_suffix('.py')} would do")
     given = {WORDS[word]: text for word, text in words.items() if text is not None}
     scenario = step_of(StepWords(model, machine, stack, mesh, phase, given | settings))
     try:
@@ -83,7 +86,8 @@ def step(model: str, machine: str, mesh: str, stack: str, phase: str, settings: 
         return
     from simulator.commands.summary import report_of
 
-    click.echo(str(result.ledger))
-    print_report(report_of(result))
+    report = report_of(result)
+    print_report(replace(report, facts=[said(scenario), *report.facts]))
+    click.echo(f"memory of the fullest rank\n\n{result.ledger}")
     if save is not None:
         click.echo(f"wrote {save}")

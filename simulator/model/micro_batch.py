@@ -22,9 +22,14 @@ class MicroBatch:
     padded: int = 0
 
     @property
+    def routed(self) -> int:
+        """Query and prompt tokens, of which each chooses its experts; what pads them chooses none."""
+        return sum(count for count, _ in (*self.decodes, *self.prompts))
+
+    @property
     def tokens(self) -> int:
-        """Rows that every product computes: query and prompt tokens, padded."""
-        return max(sum(count for count, _ in (*self.decodes, *self.prompts)), self.padded)
+        """Rows that every product computes: the same, padded."""
+        return max(self.routed, self.padded)
 
     @property
     def sampled(self) -> int:
@@ -36,10 +41,10 @@ class MicroBatch:
         """Tokens of every request in the cache when the pass has ended."""
         return [new + before for new, before in (*self.decodes, *self.prompts)]
 
-    def drafting(self, queries: int) -> MicroBatch:
-        """The same requests in a pass of a draft layer, with so many query tokens each."""
+    def drafting(self, queries: int, most: int) -> MicroBatch:
+        """The same requests in a pass of a draft layer, with so many query tokens each, padded to `most` requests."""
         decodes = tuple((queries, cached) for _, cached in self.decodes)
-        return MicroBatch(self.number, decodes, (), 0, queries * len(decodes) if self.padded else 0)
+        return MicroBatch(self.number, decodes, (), 0, queries * most)
 
 
 def parted(batch: MicroBatch, parts: int) -> tuple[MicroBatch, ...]:

@@ -85,6 +85,8 @@ class Forward(AttentionPieces):
         with self.npu.scope(micro_batch=self._label(tokens)):
             form = tokens.form
             self._split("shared", tokens, partial(self.stack.shared, self.model, self._unfused(self._experts)))
+            if tokens.form == "partial" and tokens.routed.gives == "own":
+                self._cross(tokens, "shared.reduce_scatter", "own", self._row_bytes)
             tokens.form = form
             self._add(tokens)
 
@@ -133,6 +135,7 @@ class Forward(AttentionPieces):
             return
         with self.npu.scope(layer=tokens.layer), self._of(tokens):
             tokens.exchange.collect()
+            self._wait_beside(tokens)
             by_row = tokens.exchange.by_row
             self.launch(self.stack.finalize(self.model, self._unfused(tokens.experts), self._held(tokens), by_row))
             self._reduce(tokens)
@@ -177,7 +180,9 @@ class Forward(AttentionPieces):
         """Last norm, logits of the rows that are sampled, by the ranks that split the vocabulary, and the sampling."""
         self.finalize(tokens)
         with self._of(tokens):
-            split, rows, model = self.mesh.split("head"), tokens.batch.sampled, self.model
+            split, model = self.mesh.split("head"), self.model
+            others = tokens.sampled if split > self.mesh.tensor else 0  # neighbours pad to the most
+            rows = max(others, tokens.batch.sampled)
             self._cross(tokens, "head.gather", "all", self._row_bytes)
             if not rows:
                 return

@@ -62,7 +62,8 @@ def fullest_rank(model: Model, mesh: Mesh, load: Load, gathered: Mapping[str, in
     def items(stage: int, role: Role) -> list[Item]:
         found = [*weights_of(model, mesh, stage, load.drafts, gathered=gathered, role=role), *besides]
         if role != "experts":
-            found.append((f"cache, {model.precision.kv}", "KV", cache_bytes(model, mesh, load.held, stage)))
+            found.append((f"cache, {model.precision.kv}", "KV", cache_bytes(model, mesh, load.held, stage,
+                                                                                   load.drafts)))  # fmt: skip
         needed = activation_bytes(model, mesh, load.tokens, load.sampled, role)
         found.append(("activations of one pass", "activations", needed))
         if experts is None:

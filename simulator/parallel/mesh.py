@@ -107,8 +107,9 @@ class Mesh(BaseModel):
 
     def words(self) -> str:
         """The axes as `braid step --mesh` takes them."""
-        given = {name: getattr(self, name) for name in type(self).model_fields}
-        return ",".join(f"{name}={value}" for name, value in given.items() if value not in (None, 1, 0)) or "tp=1"
+        given = {name: getattr(self, name) for name, field in type(self).model_fields.items()
+                 if getattr(self, name) != field.default}  # fmt: skip
+        return ",".join(f"{name}={value}" for name, value in given.items()) or "tp=1"
 
 
 def groups_of(mesh: Mesh) -> dict[str, list[tuple[int, ...]]]:
@@ -144,6 +145,16 @@ def _of_some(mesh: Mesh, groups: Mapping[str, list[tuple[int, ...]]], first: int
     ranks = [stage * mesh.stage + first + number for stage in range(mesh.pp) for number in range(count)]
     return {name: OfSome(tuple(ranks[number] for number in members) for members in instances)
             for name, instances in groups.items()}
+
+
+def node_blocks(mesh: Mesh, node_ranks: int, what: str) -> list[tuple[int, ...]]:
+    """The ranks of each node that exchange tokens; InputError, with what needs them, where a block of experts has some
+    nodes in part."""
+    node = min(node_ranks, mesh.block)
+    if mesh.block % node or (mesh.ranks > mesh.block and node_ranks % mesh.block and mesh.block % node_ranks):
+        raise InputError(f"{what}: {mesh.block} ranks exchange tokens, and a node has {node_ranks}: they must be whole "
+                         f"nodes, or {_divisors(node_ranks)} in one")
+    return blocks(mesh.ranks, node)
 
 
 def strided(ranks: int, size: int, step: int) -> list[tuple[int, ...]]:

@@ -54,6 +54,9 @@ class ExpertPass(Forward):
     def shared(self, tokens: Tokens) -> None:
         """Elsewhere."""
 
+    def shared_beside(self, tokens: Tokens) -> None:
+        """Elsewhere."""
+
     def combine(self, tokens: Tokens) -> None:
         """Results to their tokens; nothing comes here."""
         with self._of(tokens):

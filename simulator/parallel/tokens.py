@@ -17,11 +17,13 @@ from simulator.program.rank import Event, Rank
 class Tokens:
     """What they are, how ranks hold them, and what they wait for.
 
-    of_groups: how many every data-parallel group has. batches: of every one of them, in order, where one recording
-    serves groups whose contexts differ. block: what gave their present values. form: how the tensor-parallel group
-    holds them. after: what the next piece waits for beside its own stream. normed: the norm before the next piece was
-    part of an AllReduce. computed: of routed and shared experts so many have been. beside: the end of the shared one
-    where it has a stream of its own. exchange, experts, layer: of the layer in which they were routed last.
+    of_groups: how many every data-parallel group has, without those that pad; decoding: requests of each that decode;
+    sampled: rows of which the group that has most needs logits. batches: of every one of them, in order,
+    where one recording serves groups whose contexts differ. block: what gave their present values. form: how the
+    tensor-parallel group holds them. after: what the next piece waits for beside its own stream. normed: the norm
+    before the next piece was part of an AllReduce. computed: of routed and shared experts so many have been. beside:
+    the end of the shared one where it has a stream of its own. exchange, experts, layer: of the layer in which they
+    were routed last.
     """
 
     batch: MicroBatch
@@ -35,6 +37,8 @@ class Tokens:
     block: str = "embedding"
     computed: int = 0
     beside: Event | None = None
+    sampled: int = 0
+    decoding: tuple[int, ...] = ()
     batches: tuple[MicroBatch, ...] = ()
 
     @property
@@ -43,11 +47,12 @@ class Tokens:
         assert self.exchange is not None, "a layer is routed first"
         return self.exchange
 
-    def drafting(self, before: int, queries: int) -> Tokens:
-        """The same requests with so many query tokens each instead of those before."""
-        counts = tuple(-(-count // before) * queries for count in self.of_groups)
-        each = tuple(one.drafting(queries) for one in self.batches)
-        return Tokens(self.batch.drafting(queries), counts, batches=each)
+    def drafting(self, queries: int) -> Tokens:
+        """The requests that decode, with so many query tokens each, padded to the group that has most."""
+        most = max(self.decoding)
+        each = tuple(one.drafting(queries, most) for one in self.batches)
+        return Tokens(self.batch.drafting(queries, most), tuple(queries * count for count in self.decoding),
+                      sampled=queries * most, decoding=self.decoding, batches=each)  # fmt: skip
 
 
 def group_of(npu: Rank, groups: Sequence[MicroBatch]) -> int:
@@ -62,7 +67,9 @@ def group_of(npu: Rank, groups: Sequence[MicroBatch]) -> int:
 def tokens_of(groups: Sequence[MicroBatch], parts: int, own: int = 0) -> list[Tokens]:
     """The micro-batches of one data-parallel group (`own`), with what all of them have."""
     cut = list(zip(*(parted(one, parts) for one in groups), strict=True))
-    return [Tokens(each[own], tuple(one.tokens for one in each), batches=each if alike(each) else ()) for each in cut]
+    return [Tokens(each[own], tuple(one.routed for one in each), sampled=max(one.sampled for one in each),
+                   decoding=tuple(len(one.decodes) for one in each), batches=each if alike(each) else ())
+            for each in cut]  # fmt: skip
 
 
 def tokens_of_prompts(lengths: Sequence[int], parts: int, form: Form) -> list[Tokens]:

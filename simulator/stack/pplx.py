@@ -7,7 +7,7 @@ kernel here, and no rotation is counted. What lies in L2 of weights is not track
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -23,10 +23,8 @@ class PplxStack(GpuStack):
     """As a serving stack outside attention and feed-forward."""
 
     def inputs(self, model: Model, attention: Attention, tokens: int, tp: int, packed: bool) -> Kernels:
-        """From normed hidden states to latents; InputError for attention without."""
-        if not isinstance(attention, Latent):
-            raise InputError(f"{model.name} has grouped-query attention, and the kernels of {self.name} are for latent "
-                             "attention")
+        """From normed hidden states to latents."""
+        assert isinstance(attention, Latent), "checked with the model"
         width = attention.q_lora + attention.cached_values
         return self.in_l2(self.linear("attention.qkv_a", tokens, width, model.hidden, model.precision.attention))
 
@@ -80,3 +78,11 @@ class PplxStack(GpuStack):
 STACK = PplxStack("pplx", norm_in_all_reduce=False, rope=(), wire_bytes=1.0 + 4.0 / 128, names_weights=False,
                   engines=("nvlink", "nccl"), l2_bytes=inf,
                   families=AttentionFamilies(latent="mla_decode", latent_prompts="flash_attention"))  # fmt: skip
+
+
+def for_latents(model: Model, phase: str, dtypes: Collection[str]) -> PplxStack:
+    """For models with latent attention; InputError for others."""
+    if not all(isinstance(layer.attention, Latent) for layer in model.layers):
+        raise InputError(f"{model.name} has grouped-query attention, and the kernels of {STACK.name} are for latent "
+                         "attention")
+    return STACK

@@ -16,6 +16,10 @@ CAMPAIGNS = ("inferencex", "inferencex_snapshot", "nebius_inferencex")
 """`source_kind` of points that were measured with these scripts."""
 
 
+OWN = ("knobs.", "routing.", "machine.")
+"""What a point may set by itself."""
+
+
 class Launch(NamedTuple):
     """Settings of a family's scripts; frameworks, gpus: of which (none: all). until: of points before this date."""
 
@@ -60,12 +64,23 @@ def _own(point: Mapping[str, Any]) -> dict[str, str]:
     own = point.get("settings") or {}
     if not isinstance(own, Mapping):
         raise InputError(f'settings: got {own!r}: an object such as {{"knobs.precision": "kv=fp8"}} is right')
-    return {str(key): str(value).lower() if isinstance(value, bool) else str(value) for key, value in own.items()}
+    for key in own:
+        if not str(key).startswith(OWN):
+            raise InputError(f"settings: {key}: a point's own are those of {', '.join(OWN)}; the rest follows from "
+                             "layout, concurrency, isl and osl")
+    return {str(key): _text(value) for key, value in own.items() if value is not None}
+
+
+def _text(value: Any) -> str:
+    """As a command line has it."""
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _is_of(point: Mapping[str, Any], launch: Launch) -> bool:
-    date = str(point.get("date") or "")
+    date, framework = str(point.get("date") or ""), str(point.get("fw_key", point.get("framework", ""))).lower()
     return (point.get("family") == launch.family
-            and (not launch.frameworks or point.get("fw_key") in launch.frameworks)
+            and (not launch.frameworks or framework in launch.frameworks)
             and (not launch.gpus or point.get("gpu_key") in launch.gpus)
-            and (not launch.until or date < launch.until))  # fmt: skip
+            and (not launch.until or "" < date < launch.until))  # fmt: skip

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import ceil
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -101,7 +102,10 @@ def read_points(path: Path, where: Mapping[str, str]) -> list[dict[str, Any]]:
         if key not in known:
             raise InputError(f"--where {key}: no point of {path} has it{did_you_mean(key, known)}; there are "
                              f"{', '.join(sorted(known))}")
-    return [point for point in points if all(_matches(point.get(key), text) for key, text in where.items())]
+    chosen = [point for point in points if all(_matches(point.get(key), text) for key, text in where.items())]
+    if not chosen:
+        raise InputError(f"no point of {path} is as --where says" if points else f"{path} has no points")
+    return chosen
 
 
 def _lines(path: Path) -> list[str]:
@@ -136,6 +140,8 @@ def _rows(point: Mapping[str, Any]) -> Iterator[PointRow]:
         simulated = predicted(point)
     except BraidError as error:
         reason = str(error).partition("\n")[0]
+    if not measured:
+        yield PointRow(str(point["id"]), family, "", 0.0, None, f"no number of {', '.join(METRICS)} was measured")
     for metric, value in measured.items():
         yield PointRow(str(point["id"]), family, metric, value, simulated.get(metric), reason)
 
@@ -167,6 +173,8 @@ def predicted(point: Mapping[str, Any]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class _Load:
+    """Of one replica: requests in flight, tokens of each, and GPUs."""
+
     concurrency: int
     prompt: int
     output: int
@@ -179,20 +187,24 @@ def _load(point: Mapping[str, Any]) -> _Load:
         raise NotExpressible(f"mode {point['mode']}: prefill and decode apart")
     if point.get("speculative", "none") not in ("none", None, False):
         raise NotExpressible(f"speculative: {point['speculative']}")
-    concurrency = point.get("concurrency", point.get("replica_concurrency"))
+    gpus, replicas = _gpus(point)
+    concurrency = point.get("replica_concurrency")
+    if concurrency is None and isinstance(point.get("concurrency"), int):
+        concurrency = max(round(point["concurrency"] / replicas), min(point["concurrency"], 1))
     if not isinstance(concurrency, int) or concurrency < 1:
         raise NotExpressible("no concurrency: not a closed loop")
     prompt, output = (point.get(f"{side}_mean", point.get(side)) for side in ("isl", "osl"))
-    if not prompt or not output:
+    if not isinstance(prompt, int | float) or not isinstance(output, int | float) or prompt < 1 or output < 1:
         raise NotExpressible("no isl or osl")
-    return _Load(concurrency, round(prompt), max(round(output), 1), int(point.get("n_gpus", 0)) or 1)
+    return _Load(concurrency, round(prompt), round(output), gpus)
 
 
 def _step(point: Mapping[str, Any]) -> Callable[[str, Mapping[str, str]], Scenario]:
     """What makes the scenario of a phase with more settings."""
     machine = MACHINES.get(str(point.get("gpu_key")), str(point.get("machine", "")))
     if not machine:
-        raise NotExpressible(f"gpu_key {point.get('gpu_key')}: no such machine")
+        raise NotExpressible(f"gpu_key {point.get('gpu_key')}: no such machine; there are {', '.join(MACHINES)}, or "
+                             "`machine` names one of the library")
     model, stack, mesh = _model(point), str(point.get("fw_key", point.get("framework", ""))).lower(), _mesh(point)
     precision = _precision(point)
     launched = merged({"knobs.precision": precision} if precision else {}, launch_settings(point))
@@ -209,22 +221,33 @@ def _model(point: Mapping[str, Any]) -> str:
         return FAMILIES[family]
     if model in names("workloads/models") or model.endswith((".json", ".toml")):
         return model
-    raise NotExpressible(f"model {model or family}: not in the library")
+    hint = did_you_mean(model or family, (*FAMILIES, *names("workloads/models")))
+    raise NotExpressible(f"model {model or family}: not in the library{hint}; family or model names one, or a "
+                         "config.json")
 
 
 def _mesh(point: Mapping[str, Any]) -> str:
     """Axes from a layout as frameworks name it: tp is all ranks that share a request, attention_dp groups of them."""
+    tp, pp, ep, dp = _axes(point)
+    return f"tp={tp},dp={dp},pp={pp},ep={ep}"
+
+
+def _axes(point: Mapping[str, Any]) -> tuple[int, int, int, int]:
     layout = point.get("layout")
     if not isinstance(layout, Mapping) or not layout.get("tp"):
         raise NotExpressible("no layout with tp")
-    tp, pp, ep = (int(layout.get(axis) or 1) for axis in ("tp", "pp", "ep"))
-    dp = int(layout.get("attention_dp") or 1)
-    ranks = tp * pp
-    if dp > 1:
-        raise NotExpressible(f"attention_dp={dp}: which exchange it takes is not said")
-    if int(point.get("n_gpus", ranks)) % ranks:
-        raise NotExpressible(f"{point['n_gpus']} GPUs are no whole replicas of tp={tp}, pp={pp}")
-    return f"tp={tp},pp={pp},ep={ep}"
+    tp, pp, ep, dp = (int(layout.get(axis) or 1) for axis in ("tp", "pp", "ep", "attention_dp"))
+    return tp, pp, ep, dp
+
+
+def _gpus(point: Mapping[str, Any]) -> tuple[int, int]:
+    """GPUs of a replica, and how many replicas there are."""
+    tp, pp, _, dp = _axes(point)
+    ranks = tp * pp * dp
+    replicas, rest = divmod(int(point.get("n_gpus") or ranks), ranks)
+    if rest or not replicas:
+        raise NotExpressible(f"{point['n_gpus']} GPUs are no whole replicas of tp={tp}, pp={pp}, attention_dp={dp}")
+    return ranks, replicas
 
 
 def _precision(point: Mapping[str, Any]) -> str:
@@ -269,7 +292,7 @@ def summary(rows: Sequence[PointRow]) -> list[tuple[str, str, int, float, float,
             if errors:
                 sizes = sorted(abs(error) for error in errors if error is not None)
                 signed = median(error for error in errors if error is not None)
-                found.append((metric, family, len(sizes), signed, median(sizes), sizes[int(0.9 * (len(sizes) - 1))]))
+                found.append((metric, family, len(sizes), signed, median(sizes), sizes[ceil(0.9 * len(sizes)) - 1]))
     return found
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
 
 from simulator.die.memory import DoesNotFit, Ledger
 from simulator.errors import InputError
-from simulator.model.transformer import Model
+from simulator.model.transformer import Experts, Model
 from simulator.paths import did_you_mean
 from simulator.spec.load import load_machine
 from simulator.spec.machine import MachineSpec
@@ -49,7 +51,8 @@ def step_of(words: StepWords) -> Scenario:
     given = {"model": words.model, "machine": words.machine} | dict(words.settings)
     named = library.load_scenario(f"transformer:{words.phase}").replace(given)
     named = named.replace({"kernels": generation_of(machine, words.stack, named.transformer(), words.phase)})
-    return _on_mesh(named, machine, words.mesh) if words.mesh else _smallest(named, machine)
+    chosen = _on_mesh(named, machine, words.mesh) if words.mesh else _smallest(named, machine)
+    return chosen if "knobs.exchange" in words.settings else _exchanging(chosen)
 
 
 def generation_of(machine: MachineSpec, stack: str, model: Model, phase: str) -> str:
@@ -75,15 +78,42 @@ def generation_of(machine: MachineSpec, stack: str, model: Model, phase: str) ->
     raise refused
 
 
+def _exchanging(scenario: Scenario) -> Scenario:
+    """With an exchange that the mesh can have where none was named: All2All to experts on ranks of their own, AllGather
+    and ReduceScatter between data-parallel groups, as vLLM and SGLang have them unless they are told otherwise."""
+    layout: Any = scenario.layout
+    has_experts = any(isinstance(layer.feed_forward, Experts) for layer in scenario.transformer().layers)
+    if not has_experts or (layout.dp == 1 and not layout.apart):
+        return scenario
+    return scenario.replace({"knobs.exchange": "all_to_all" if layout.apart else "all_gather"})
+
+
+def said(scenario: Scenario) -> str:
+    """What a step works on, and how, in one line, what was not asked for included."""
+    batch, layout, knobs = (cast(Any, one) for one in (scenario.batch, scenario.layout, scenario.knobs))
+    work = f"{batch.requests} requests x {batch.context:,} tokens"
+    if batch.phase == "prefill":
+        work = f"{batch.requests} prompts x {batch.context:,} tokens"
+    elif batch.phase == "mixed":
+        work += f" beside {batch.prompt:,} prompt tokens of each data-parallel group"
+    experts = any(isinstance(layer.feed_forward, Experts) for layer in scenario.transformer().layers)
+    return "; ".join([f"{batch.phase}: {work}", layout.words(), f"kernels of {scenario.kernels}",
+                      ", ".join(knobs.precision) or "precision of the checkpoint",
+                      f"schedule {knobs.schedule or 'of the stack'}",
+                      *([f"exchange {knobs.exchange}"] if experts else [])])  # fmt: skip
+
+
 def _on_mesh(scenario: Scenario, machine: MachineSpec, mesh: str) -> Scenario:
     """The scenario on a mesh, with as many cards as it has ranks."""
     axes = {}
     for part in (one.strip() for one in mesh.split(",") if one.strip()):
         name, equals, value = part.partition("=")
         known = [key.partition(".")[2] for key in scenario.settings() if key.startswith("layout.")]
-        if not equals or name.strip() not in known:
-            hint = did_you_mean(name.strip(), known)
-            raise InputError(f"--mesh {mesh}: '{part}' is not AXIS=NUMBER{hint}; axes are {', '.join(known)}")
+        wrong = "is not AXIS=NUMBER" if not equals or not value.strip().isdecimal() else "is given twice"
+        if name.strip() not in known:
+            wrong = f"is no axis{did_you_mean(name.strip(), known)}"
+        if not wrong.startswith("is given") or f"layout.{name.strip()}" in axes:
+            raise InputError(f"--mesh {mesh}: '{part}' {wrong}; axes are {', '.join(known)}, as in tp=8,ep=8")
         axes[f"layout.{name.strip()}"] = value.strip()
     if not any(key in axes for key in ("layout.tp", "layout.dp", "layout.cp", "layout.pp")):
         axes["layout.tp"] = axes.get("layout.ep", "1")
@@ -180,7 +210,10 @@ def _at_peak_s(work: object, peaks: Mapping[str, Mapping[str, object]]) -> float
 def saved(scenario: Scenario) -> str:
     """A scenario file that gives this scenario: a function of the library's with its settings changed."""
     _, _, phase = scenario.name.partition(":")
-    changes = "\n".join(f'        "{key}": "{value}",' for key, value in scenario.changes.items())
+    given = dict(scenario.changes)
+    if Path(given["model"]).exists():
+        given["model"] = str(Path(given["model"]).resolve())
+    changes = "\n".join(f'        "{key}": "{value}",' for key, value in given.items())
     return f'''"""A step written down by `braid step`; run it with `braid run FILE:{phase}`."""
 
 from __future__ import annotations

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from simulator.bench.benchmark import Benchmark, BenchmarkRow, Measurement
+from simulator.commands import request
 from simulator.commands.output import OutputFolder, to_json, write_text
 from simulator.commands.request import progress_bar
 from simulator.errors import InputError
@@ -108,3 +111,27 @@ def test_the_progress_bar_is_silent_where_nobody_watches(capsys: pytest.CaptureF
     with progress_bar("run") as tell:
         assert tell is None
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_run_that_tells_nothing_shows_that_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = []
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+        def write(self, text: str) -> int:
+            shown.append(text)
+            said.set()
+            return len(text)
+
+    said, before = threading.Event(), threading.active_count()
+    monkeypatch.setattr("sys.stderr", Terminal())
+    monkeypatch.setattr(request, "PATIENCE_S", 0.01)
+    with progress_bar("a silent phase") as tell:
+        assert tell is not None
+        assert said.wait(60)
+    assert any("a silent phase" in text for text in shown)
+    for thread in threading.enumerate()[before:]:
+        thread.join(60)
+    assert threading.active_count() == before

@@ -94,7 +94,7 @@ def test_a_config_json_is_a_model(braid: Braid) -> None:
 
 WRONG = {
     "heads": (("--mesh", "tp=3"), "tp=3 does not divide the 32 heads of llama_3_1_8b; 1, 2, 4, 8, 16 or 32 would"),
-    "axis": (("--mesh", "tpp=2"), "'tpp=2' is not AXIS=NUMBER (did you mean 'tp'?); axes are tp, cp, dp"),
+    "axis": (("--mesh", "tpp=2"), "'tpp=2' is no axis (did you mean 'tp'?); axes are tp, cp, dp"),
     "ranks": (("--mesh", "tp=2,dp=512"), "1024 ranks; dgx_h100 takes at most 512"),
     "experts": (("--mesh", "dp=4,ep=4"), "ep=4: llama_3_1_8b has no experts; leave ep out"),
     "apart": (("--mesh", "dp=6,ep=2,apart=2"), "apart=2: llama_3_1_8b has no experts; leave apart out"),

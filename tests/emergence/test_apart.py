@@ -64,12 +64,6 @@ def test_weights_that_are_read_once_more_cost_more_than_the_way_of_few_tokens() 
     assert ms(1, FEW) < ms(2, FEW) < ms(3, FEW)
 
 
-def test_two_are_no_faster_than_either_role_alone() -> None:
-    for micro_batches in (2, 3):
-        result = run(micro_batches, {})
-        assert result.makespan_ps / 1e9 > max(busy_ms(result, 0, "attention"), busy_ms(result, 6, "experts"))
-
-
 def test_more_ranks_of_experts_shorten_the_experts() -> None:
     """With the same ranks that attend."""
     few = run(2, {"layout.dp": "4", "cards": "6"})

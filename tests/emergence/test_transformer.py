@@ -43,6 +43,44 @@ def test_more_requests_take_longer_and_never_jump() -> None:
     assert max(later / earlier for earlier, later in neighbours) < 1.06
 
 
+@pytest.mark.parametrize("changes", [
+    SPREAD | {"model": "deepseek_r1", "batch.requests": "7", "batch.drafts": "1"},
+    SPREAD | {"model": "deepseek_r1", "batch.phase": "mixed", "batch.prompt": "64", "batch.requests": "3",
+              "batch.drafts": "1"},
+    DENSE | {"layout.tp": "1", "layout.dp": "8", "layout.head": "8", "batch.requests": "3"},
+    DENSE | {"layout.tp": "1", "layout.dp": "8", "layout.head": "8", "layout.embedding": "8", "batch.requests": "9"},
+    DENSE | {"layout.tp": "1", "layout.dp": "8", "layout.head": "8", "batch.phase": "prefill", "batch.requests": "9",
+             "batch.context": "100", "batch.chunk": "150"},
+], ids=str)  # fmt: skip
+def test_groups_with_fewer_requests_take_part_in_what_all_do(changes: dict[str, str]) -> None:
+    assert run("decode", **changes, machine="dgx_h200").makespan_ps > 0
+
+
+def test_a_shared_expert_that_a_group_splits_is_summed_where_tokens_are() -> None:
+    base = SPREAD | {"model": "llama_4_scout", "layout.tp": "2", "layout.dp": "4", "knobs.schedule": "one_stream"}
+    split, whole = (run("decode", **base, **more) for more in ({"layout.shared": "2"}, {}))
+    assert "shared.reduce_scatter" in set(split.columns["name"].tolist())
+    assert "shared.reduce_scatter" not in set(whole.columns["name"].tolist())
+
+
+def test_mixed_without_prompts_is_decode_on_any_number_of_stages() -> None:
+    for stages in ({}, {"layout.tp": "4", "layout.pp": "2"}):
+        decode, mixed = (run("decode", **DENSE, **stages, **{"batch.phase": phase, "knobs.graph": "always"})
+                         for phase in ("decode", "mixed"))  # fmt: skip
+        assert mixed.metrics["tpot_ms"] == pytest.approx(decode.metrics["tpot_ms"], rel=0.005)
+
+
+def test_what_pads_a_captured_graph_draws_no_experts() -> None:
+    """Nine requests on eight groups are padded to two each; the seven that pad are nobody's."""
+    for count in (8, 9, 16):
+        result = run("decode", **SPREAD, **{"batch.requests": str(count), "routing.skew": "0.0"})
+        rows = sum(sum(task.work.rows) for program in result.world.programs for task in program.tasks
+                   if task.name == "experts.gate_up" and task.layer == 0)  # fmt: skip
+        assert rows == 8 * count
+    eight, nine = (ms("decode", SPREAD, batch__requests=count) for count in (8, 9))
+    assert eight < nine < 1.05 * eight
+
+
 def test_longer_caches_take_longer() -> None:
     times = [ms("decode", DENSE, batch__requests=32, batch__context=tokens) for tokens in (512, 2048, 8192, 32768)]
     assert times == sorted(times)

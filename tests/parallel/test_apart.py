@@ -32,6 +32,8 @@ CARDS = {"machine": "h800_cx7", "model": "deepseek_r1", "kernels": "pplx_2025", 
 WAYS = {"all_to_all": {}, "put_collect": {"knobs.exchange": "put_collect"}, "deepep_ll": CARDS}
 SHAPES = {
     "one stream": {"knobs.schedule": "one_stream"},
+    "shared beside": {"knobs.schedule": "shared_beside"},
+    "single batch": {"knobs.schedule": "single_batch"},
     "hooks": {"knobs.schedule": "hooks"},
     "two batches": {"knobs.schedule": "two_batches"},
     "side by side": {"knobs.schedule": "side_by_side"},

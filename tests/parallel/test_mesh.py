@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.errors import InputError
+from simulator.model.layout import blocks
 from simulator.model.transformer import Dense, Experts, Grouped, Layer, Model, Precision
-from simulator.parallel.mesh import Mesh, check, coordinates_of, groups_of
+from simulator.parallel.mesh import Mesh, check, coordinates_of, groups_of, node_blocks
 
 GROUPED = Grouped(heads=16, kv_heads=4, head_dim=64)
 DENSE = Model("small", 512, 1000, (Layer(GROUPED, Dense(2048)),) * 4, (), False, Precision())
@@ -86,3 +87,17 @@ def test_what_divides_is_not(mesh: Mesh, model: Model) -> None:
 def test_words_are_what_the_command_takes() -> None:
     assert Mesh(tp=2, dp=4, head=8).words() == "tp=2,dp=4,head=8"
     assert Mesh().words() == "tp=1"
+
+
+@pytest.mark.parametrize("axes", [{"dp": 3, "apart": 1}, {"tp": 8, "shared": 1, "head": 1}, {"dp": 4, "redundant": 1}])
+def test_the_words_of_a_mesh_mean_the_same_mesh(axes: dict[str, int]) -> None:
+    pairs = (word.split("=") for word in Mesh(**axes).words().split(","))
+    assert Mesh(**{name: int(value) for name, value in pairs}) == Mesh(**axes)
+
+
+def test_nodes_are_whole() -> None:
+    assert node_blocks(Mesh(dp=16, ep=16), 8, "exchange x") == blocks(16, 8)
+    assert node_blocks(Mesh(dp=4, ep=4, pp=4), 8, "exchange x") == blocks(16, 4)
+    for mesh in (Mesh(dp=12, ep=12, pp=2), Mesh(dp=6, ep=6, pp=2), Mesh(dp=12, ep=12)):
+        with pytest.raises(InputError, match="a node has 8: they must be whole nodes, or 1, 2, 4 or 8 in one"):
+            node_blocks(mesh, 8, "exchange x")

@@ -37,6 +37,23 @@ def test_precisions_of_different_modules_stand_beside_each_other() -> None:
     assert merged({}, {}) == {}
 
 
+def test_a_framework_has_its_name_in_any_case_and_a_point_without_a_date_is_of_no_time() -> None:
+    named = {key: value for key, value in POINT.items() if key != "fw_key"} | {"framework": "vLLM"}
+    assert launch_settings(named)["knobs.norm_in_all_reduce"] == "false"
+    assert "knobs.norm_in_all_reduce" not in launch_settings(POINT | {"date": None})
+
+
+def test_lists_are_words_and_nothing_is_nothing() -> None:
+    own = {"knobs.precision": ["attention=bf16", "kv=fp8"], "knobs.cores": None}
+    assert launch_settings({"settings": own}) == {"knobs.precision": "attention=bf16,kv=fp8"}
+
+
+@pytest.mark.parametrize("key", ["layout.tp", "batch.requests", "model", "kernels"])
+def test_what_follows_from_the_point_is_no_setting_of_it(key: str) -> None:
+    with pytest.raises(InputError, match=f"settings: {key}: a point's own are those of knobs., routing., machine."):
+        launch_settings({"settings": {key: 4}})
+
+
 def test_settings_that_are_none() -> None:
     with pytest.raises(InputError, match="settings: got 'kv=fp8': an object such as"):
         launch_settings(POINT | {"settings": "kv=fp8"})

@@ -79,12 +79,24 @@ def test_what_each_step_works_on(asked: list[StepWords]) -> None:
     assert steps["decode"].settings == {"batch.requests": "5", "batch.context": "1100"}, "half-way through 200"
     assert steps["mixed"].settings == {"batch.requests": "5", "batch.context": "1100", "batch.prompt": "1000"}
     assert {(words.model, words.machine, words.stack, words.mesh) for words in asked} == {
-        ("llama_3_1_8b", "dgx_h100", "vllm", "tp=1,pp=1,ep=1")}
+        ("llama_3_1_8b", "dgx_h100", "vllm", "tp=1,dp=1,pp=1,ep=1")}
 
 
 def test_the_rate_is_that_of_all_gpus(asked: list[StepWords]) -> None:
-    one, eight = (predicted(POINT | {"n_gpus": count})["output_tok_s_per_gpu"] for count in (1, 8))
+    one, eight = (predicted(POINT | {"n_gpus": count, "layout": {"tp": count}})["output_tok_s_per_gpu"]
+                  for count in (1, 8))  # fmt: skip
     assert eight == pytest.approx(one / 8)
+
+
+def test_replicas_share_the_load(asked: list[StepWords]) -> None:
+    one, eight = predicted(POINT), predicted(POINT | {"n_gpus": 8, "concurrency": 40})
+    assert eight == pytest.approx(one)
+    assert predicted(POINT | {"n_gpus": 8, "concurrency": None, "replica_concurrency": 5}) == pytest.approx(one)
+
+
+def test_attention_data_parallel_groups_are_an_axis(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = POINT | {"layout": {"tp": 1, "ep": 8, "attention_dp": 8}, "n_gpus": 8}
+    assert words_of(point, monkeypatch).mesh == "tp=1,dp=8,pp=1,ep=8"
 
 
 def test_in_steady_state_the_rate_is_little_s_law(asked: list[StepWords]) -> None:
@@ -131,8 +143,8 @@ def test_a_config_json_gives_the_numbers_of_its_model() -> None:
     ({"gpu_key": "MI300X"}, "gpu_key MI300X: no such machine"),
     ({"model": "ours"}, "model ours: not in the library"),
     ({"layout": None}, "no layout with tp"),
-    ({"layout": {"tp": 8, "attention_dp": 8}}, "attention_dp=8: which exchange it takes is not said"),
     ({"layout": {"tp": 2, "pp": 2}, "n_gpus": 6}, "6 GPUs are no whole replicas of tp=2, pp=2"),
+    ({"isl": "256"}, "no isl or osl"),
     ({"gemm_quant": "fp6"}, "quantisation fp6: none of fp8"),
 ], ids=str)  # fmt: skip
 def test_what_cannot_be_expressed_has_a_reason(changes: dict[str, Any], reason: str) -> None:
@@ -159,11 +171,22 @@ def test_a_row_for_every_metric_that_was_measured(asked: list[StepWords]) -> Non
 def test_refusals_are_named_and_counted(asked: list[StepWords]) -> None:
     wrong = POINT | {"gpu_key": "MI300X"}
     rows = compare([POINT, wrong | {"id": "b"}, wrong | {"id": "c"}, POINT | {"id": "d", "mode": "disagg"}])
-    assert reasons(rows) == [("gpu_key MI300X: no such machine", 2, "b"),
+    why = rows[3].reason
+    assert why.startswith("gpu_key MI300X: no such machine; there are A100, H100, ")
+    assert reasons(rows) == [(why, 2, "b"),
                              ("mode disagg: prefill and decode apart", 1, "d")]
     refused = [row for row in rows if row.id == "b"]
     assert [(row.simulated, row.error) for row in refused] == [(None, None)] * 3
-    assert all(row.as_object()["reason"] == "gpu_key MI300X: no such machine" for row in refused)
+    assert all(row.as_object()["reason"] == why for row in refused)
+
+
+def test_a_point_without_a_number_and_a_file_without_points_are_named(asked: list[StepWords], tmp_path: Path) -> None:
+    bare = {key: value for key, value in POINT.items() if not key.startswith(("tpot", "ttft", "output"))}
+    (row,) = compare([bare])
+    assert row.reason == "no number of tpot_ms, ttft_ms, output_tok_s_per_gpu was measured"
+    with pytest.raises(InputError, match=r"empty\.jsonl has no points"):
+        (tmp_path / "empty.jsonl").write_text("")
+        read_points(tmp_path / "empty.jsonl", {})
 
 
 def test_what_the_machine_refuses_is_a_reason_too() -> None:
@@ -197,7 +220,7 @@ def test_filters_are_values_or_ranges(tmp_path: Path) -> None:
                    POINT | {"id": "h200", "gpu_key": "H200", "concurrency": 4})
     for where, ids in (({}, ["1", "4", "16", "64", "h200"]), ({"concurrency": "4..16"}, ["4", "16", "h200"]),
                        ({"concurrency": "..4", "gpu_key": "h100"}, ["1", "4"]), ({"concurrency": "16.."}, ["16", "64"]),
-                       ({"gpu_key": "H200"}, ["h200"]), ({"gpu_key": "A100"}, [])):
+                       ({"gpu_key": "H200"}, ["h200"])):
         assert [point["id"] for point in read_points(file, where)] == ids
 
 
