@@ -80,7 +80,7 @@ def program(npu: Rank, case: Case, name: str) -> None:
 def hosts(host: Host, case: Any, name: str) -> HostProcess:
     """What posts the writes, and what strikes it."""
     if isinstance(case.knobs, Knobs):
-        strike(host, case.knobs.fault)
+        strike(host, case.knobs.fault, case.ranks)
     yield from HOSTS[name](host)
 
 

@@ -44,6 +44,10 @@ record = click.option(
     "--no-record", "record", is_flag=True, default=True, flag_value=False,
     help="Keep no timeline: print only what follows from the makespan and from the programs.")
 
+kernels = click.option(
+    "--kernels", is_flag=True,
+    help="Every kernel and collective too: average, least and most over all ranks and layers, waiting apart.")
+
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables; nothing else on stdout.")
 
 out = click.option(

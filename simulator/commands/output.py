@@ -30,6 +30,17 @@ def result_object(result: Result) -> dict[str, Any]:
             "parameters": plain(result.parameters) if result.recorded else []}
 
 
+def kernels_object(result: Result) -> dict[str, Any]:
+    """What `run --json --kernels` prints beside: times in us, of every name."""
+    from simulator.observe.kernel_times import kernel_times
+
+    return {"kernels": [
+        {"name": one.name, "kind": one.kind, "per_rank": one.per_rank, "bound_by": one.bound_by}
+        | {f"{what}{end}_us": time / 1e6 for what, spread in (("", one.work), ("waiting_", one.waiting))
+           for end, time in zip(("mean", "min", "max"), spread, strict=True)}
+        for one in kernel_times(result.columns)]}
+
+
 def to_json(value: Any) -> str:
     """JSON as all commands print it."""
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)

@@ -15,16 +15,17 @@ from simulator.commands import options
 @options.ranks
 @options.seed
 @options.record
+@options.kernels
 @options.out
 @options.as_json
-def run(scenario: str, settings: dict[str, str], ranks: str, seed: int, record: bool, out: Path | None,
-        as_json: bool) -> None:
+def run(scenario: str, settings: dict[str, str], ranks: str, seed: int, record: bool, kernels: bool,
+        out: Path | None, as_json: bool) -> None:
     """Simulate SCENARIO and print expected and simulated values, time by kind, one layer's streams.
 
     The report's header names the settings that were changed, and what each metric means; `braid show SCENARIO` defines
     those in the tables too. With --json the object has the keys scenario, changes (settings changed by --set, or by
     `replace` in a file of your own), seed, metrics, expected (each with id, metric, value, simulated, error, role) and
-    parameters (what bounded the critical path).
+    parameters (what bounded the critical path); with --kernels also kernels (times in us).
 
     \b
     Examples:
@@ -37,12 +38,20 @@ def run(scenario: str, settings: dict[str, str], ranks: str, seed: int, record: 
       # a scenario of your own, for a script
       braid run my_study.py:mine --json
     """
-    from simulator.commands.output import OutputFolder, result_object, to_json, warn_unread, write_result
+    from simulator.commands.output import (
+        OutputFolder,
+        kernels_object,
+        result_object,
+        to_json,
+        warn_unread,
+        write_result,
+    )
     from simulator.commands.request import scenario_of, simulate
     from simulator.commands.summary import missing, report_of
 
-    if out is not None and not record:
-        raise click.UsageError("--out writes what was recorded: leave out --no-record")
+    for option, given in (("--out writes", out is not None), ("--kernels shows", kernels)):
+        if given and not record:
+            raise click.UsageError(f"{option} what was recorded: leave out --no-record")
     folder = OutputFolder(out) if out is not None else None
     result = simulate(scenario_of(scenario, settings), ranks, seed, record)
     written = write_result(result, folder) if folder is not None else []
@@ -50,10 +59,12 @@ def run(scenario: str, settings: dict[str, str], ranks: str, seed: int, record: 
         warn_unread(scenario, result.header["unread"])
         for text in missing(result):
             click.echo(f"warning: {text}", err=True)
-        click.echo(to_json(result_object(result)))
+        click.echo(to_json(result_object(result) | (kernels_object(result) if kernels else {})))
         return
-    from simulator.observe.report import print_report
+    from simulator.observe.report import print_kernels, print_report
 
     print_report(report_of(result))
+    if kernels:
+        print_kernels(result.columns)
     for path in written:
         click.echo(f"wrote {path}")

@@ -116,8 +116,9 @@ class Cost:
     """What a kernel spends on one kind of chip. `need`: cores of each pool per unit; see the module's text.
 
     prologue_s: the part of the latency that needs nothing from the kernel before. kept_bytes: how much of its weights
-    lies in L2 when it has ended (their name makes no difference to cost). latency_name, limit_name: what to call its
-    latency and its limit where they bound it.
+    lies in L2 when it has ended (their name makes no difference to cost). latency_name, compute_name, ports_name,
+    share_name: what to call its latency, its arithmetic, the ports of its cores and its way of reading HBM where they
+    bound it.
     """
 
     latency_s: float
@@ -136,7 +137,9 @@ class Cost:
     allocates_bytes: float = 0.0
     prologue_s: float = 0.0
     latency_name: str = "latency"
-    limit_name: str = "compute"
+    compute_name: str = "compute"
+    ports_name: str = "L2 ports"
+    share_name: str = "HBM share"
 
     def compute_s(self, units: int) -> float:
         """Compute time on `units` units of cores, in seconds."""
@@ -153,12 +156,21 @@ class Cost:
         core_rate = units * self.unit_rate_bytes_per_s
         return min(core_rate, self.hbm_rate_bytes_per_s / hbm_load) if hbm_load else core_rate
 
+    def limited_by(self, units: int, hbm_load: float) -> str:
+        """What `limit_bytes_per_s` is the rate of, by its name."""
+        memory, compute_s = self.memory_limit_bytes_per_s(units, hbm_load), self.compute_s(units)
+        if compute_s and self.onchip_bytes / compute_s <= memory:
+            return self.compute_name
+        return self.ports_name if memory == units * self.unit_rate_bytes_per_s else self.share_name
+
 
 def cost_of(work: Work, chip: ChipSpec, kernels: dict[str, KernelSpec]) -> Cost:
     """The cost of `work` on `chip` with one generation's kernel families; KeyError, with those there are: not in it."""
     kernel = kernels.get(work.family)
     if kernel is None:
-        raise KeyError(f"no kernel family '{work.family}': this generation has {', '.join(sorted(kernels))}")
+        begin = work.family.partition("_")[0]
+        near = [one for one in sorted(kernels) if one.partition("_")[0] == begin] or sorted(kernels)
+        raise KeyError(f"no kernel family '{work.family}': this generation has {', '.join(near)}")
     if kernel.law == "gemm":
         return _gemm(work, chip, kernel)
     if kernel.law == "attention":
@@ -306,7 +318,8 @@ def _cost(work: Work, chip: ChipSpec, kernel: KernelSpec, latency_s: float, tile
         unoverlapped=kernel.unoverlapped.si / waves, weight_bytes=weight_bytes, kept_bytes=weight_bytes,
         allocates_bytes=sum(one.read_bytes + one.write_bytes + one.cached_bytes for one in (work, *work.parts)),
         prologue_s=min(kernel.prologue.si, kernel.floor.si) if kernel.prologue else 0.0,
-        latency_name=f"latency {work.family}", limit_name=f"compute {next(iter(kernel.cores))}.{work.dtype}")
+        latency_name=f"latency {work.family}", compute_name=f"compute {next(iter(kernel.cores))}.{work.dtype}",
+        ports_name=f"L2 ports {work.family}", share_name=f"HBM share {work.family}")
 
 
 def _peak(chip: ChipSpec, kernel: KernelSpec, dtype: str) -> float:

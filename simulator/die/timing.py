@@ -66,10 +66,10 @@ class KernelTimings(dict[tuple[Cost, int, float], KernelTiming]):
         at_speed = cost if self.speed == 1.0 else replace(cost, tile_s=cost.tile_s / self.speed)
         compute_s = at_speed.compute_s(units)
         latency_ps = to_ps(cost.latency_s)
-        names = cost.limit_name, cost.latency_name
         if not cost.onchip_bytes:
             solo_ps = to_ps(cost.latency_s + cost.compute_s(units))
-            return KernelTiming((), latency_ps, latency_ps + to_ps(compute_s), solo_ps, *names)
+            return KernelTiming((), latency_ps, latency_ps + to_ps(compute_s), solo_ps, cost.compute_name,
+                                cost.latency_name)  # fmt: skip
         hbm = (cost.hbm_bytes - min(warm, cost.weight_bytes)) / cost.onchip_bytes
         memory = min(self.l2.rate_bytes_per_s, self.hbm.rate_bytes_per_s / hbm if hbm > 0 else inf)
         share, size, limit = cost.unoverlapped, cost.onchip_bytes, at_speed.limit_bytes_per_s(units, hbm)
@@ -83,7 +83,7 @@ class KernelTimings(dict[tuple[Cost, int, float], KernelTiming]):
             )
         else:
             stages = (self._stage(latency_ps, size, hbm, limit),)
-        return KernelTiming(stages, latency_ps, 0, to_ps(solo_s), *names)
+        return KernelTiming(stages, latency_ps, 0, to_ps(solo_s), at_speed.limited_by(units, hbm), cost.latency_name)
 
     def _stage(self, wait_ps: int, size_bytes: float, hbm: float, limit: float) -> Stage:
         loads = ((self.l2, 1.0), (self.hbm, hbm)) if hbm > 0 else ((self.l2, 1.0),)

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from simulator.errors import InputError
 from simulator.live.host import Host
 from simulator.live.thread import HostProcess
 
@@ -23,15 +24,21 @@ class Fault(BaseModel):
     away_us: float = Field(100.0, ge=0, description="for how long the thread does not run")
 
 
-def strike(host: Host, fault: Fault) -> None:
-    """Let the fault happen if it concerns this host."""
-    if fault.kind != "none" and fault.rank == host.rank:
+def strike(host: Host, fault: Fault, ranks: int) -> None:
+    """Let the fault happen if it concerns this one of so many hosts; InputError: no rank or card has its number."""
+    if fault.kind == "none":
+        return
+    cards = len(host.engine.nics)
+    for name, value, count in (("rank", fault.rank, ranks), ("card", fault.card, cards)):
+        if value >= count:
+            raise InputError(f"knobs.fault.{name} is {value}: it strikes nobody; {name}s are 0 to {count - 1}")
+    if fault.rank == host.rank:
         host.env.process(_strike(host, fault))
 
 
 def _strike(host: Host, fault: Fault) -> HostProcess:
     yield host.env.timeout(int(fault.at_us * 1e6))
-    card = host.engine.nics[fault.card % len(host.engine.nics)]
+    card = host.engine.nics[fault.card]
     if fault.kind == "card_dies":
         card.die()
     elif fault.kind == "card_slows":

@@ -28,7 +28,7 @@ class LiveReplay(Replay):
         if nic is None or costs is None:
             raise InputError(f"{self.machine.name} has no tables [nic] and [proxy]: nothing can drive its hosts")
         self.journal = journal
-        self._flags: dict[tuple[int, str], JournalRow] = {}  # set by hosts, and seen by their GPUs
+        self._flags: set[tuple[int, str]] = set()  # set by hosts, and seen by their GPUs
         self._spinning: dict[tuple[int, str], tuple[Npu, int]] = {}
         nics = cards(self.network, nic, self.fabric, self.capacities, self.npus, journal)
         self.hosts = {rank: Host(self.env, nics[rank], costs, rank, journal, self._seen, self._requests(rank))
@@ -58,12 +58,10 @@ class LiveReplay(Replay):
             self._finish(npu, index, work, self.env.now)
             self.hosts[npu.rank].from_gpu(work, JournalRow(npu.rank, self._kernel(npu.rank, index)))
             return
-        there = self._flags.get((npu.rank, work.flag))
-        if there is None:
-            self._spinning[npu.rank, work.flag] = npu, index
-        else:
-            self.journal.follow(JournalRow(npu.rank, index), there)
+        if (npu.rank, work.flag) in self._flags:  # set before anybody waited for it: no cause of what comes now
             self._finish(npu, index, work, self.env.now)
+        else:
+            self._spinning[npu.rank, work.flag] = npu, index
 
     def _kernel(self, rank: int, index: int) -> int:
         """The task before this one on its stream: the kernel that sets the flag as the last thing it does."""
@@ -73,7 +71,7 @@ class LiveReplay(Replay):
 
     def _seen(self, rank: int, flag: str, row: JournalRow) -> None:
         """A GPU can see a flag of its host."""
-        self._flags[rank, flag] = row
+        self._flags.add((rank, flag))
         waiting = self._spinning.pop((rank, flag), None)
         if waiting is not None:
             npu, index = waiting

@@ -66,7 +66,8 @@ class Journal:
 class HostThread:
     """A busy-polling thread of rank `rank`: it does one thing at a time, and each thing takes its time on the thread.
 
-    It sees what it polls for `poll_s` after it is there.
+    It sees what it polls for `poll_s` after it is there. What it does without having waited followed from what it did
+    before, and not from what it then polled for, which was there.
     """
 
     def __init__(self, env: Any, rank: int, name: str, poll_s: float, journal: Journal) -> None:
@@ -75,6 +76,8 @@ class HostThread:
         self.waiting_for = ""  # in words, while it polls
         self.away_until_ps = 0
         self.lost = False
+        self._idle = True  # since it did the last thing
+        self._last: JournalRow | None = None
 
     def work(self, what: str, seconds: float, label: Label, bound_by: str,
              because: JournalRow | None = None) -> HostProcess:
@@ -83,12 +86,17 @@ class HostThread:
         start_ps = self.env.now
         if seconds:
             yield self.env.timeout(to_ps(seconds))
-        return self.journal.write(self.rank, self.name, what, label, start_ps, self.env.now, bound_by, 0.0, because)
+        if because is not None and not self._idle:
+            because = self._last
+        self._idle, self._last = False, self.journal.write(self.rank, self.name, what, label, start_ps, self.env.now,
+                                                           bound_by, 0.0, because)  # fmt: skip
+        return self._last
 
     def until(self, event: simpy.Event, what: str) -> HostProcess:
         """Poll until the event has happened; returns its value."""
         self.waiting_for = what
         if event.callbacks is not None:
+            self._idle = True
             yield event
         if self.poll_ps:
             yield self.env.timeout(self.poll_ps)

@@ -8,6 +8,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from simulator.observe.columns import Columns
 from simulator.observe.critical import CriticalPath
+from simulator.observe.kernel_times import KernelTimes
 from simulator.observe.layer_budget import LayerBudget
 from simulator.observe.metrics import CommunicationTimes, Metrics
 from simulator.observe.tables import SideBySide, Titled, console, number, percent, show, time_unit
@@ -78,6 +79,13 @@ def print_report(report: ReportInput, file: IO[str] | None = None, width: int | 
     """Prints a report to a terminal, or as plain text to anything else (see `tables`)."""
     terminal = console(file, width)
     show(terminal, *parts(report, terminal.width))
+
+
+def print_kernels(columns: Columns, file: IO[str] | None = None, width: int | None = None) -> None:
+    """Prints the table of all kernels and collectives."""
+    from simulator.observe.kernel_times import kernel_times
+
+    show(console(file, width), kernel_table(kernel_times(columns)))
 
 
 def parts(report: ReportInput, width: int) -> list[RenderableType]:
@@ -152,6 +160,15 @@ def budget_table(budget: LayerBudget) -> Titled:
         times = (block.work_ps, block.accompanied_ps, block.alone_ps, block.waiting_ps)
         rows.append((block.block, str(block.tasks), *map(time, times), block.bound_by, beside or "-"))
     return Titled("budget of one layer", headings, rows, caption)
+
+
+def kernel_table(kernels: Sequence[KernelTimes]) -> Titled:
+    """Kernels and collectives by name: at work, and waiting for cores or peers before it."""
+    rows = [(one.name, one.kind, number(one.per_rank), *(number(time / 1e6) for time in (*one.work, *one.waiting)),
+             one.bound_by) for one in kernels]  # fmt: skip
+    headings = ("<name", "<kind", ">per rank", ">us", ">least", ">most", ">waiting us", ">least", ">most", "<bound by")
+    return Titled("kernels and collectives, over all ranks and layers", headings, rows,
+                  "us on average, least and most; waiting: from ready to start, for cores or the last peer")
 
 
 def footnote_table(notes: Sequence[Footnote]) -> Titled:

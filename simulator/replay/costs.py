@@ -78,4 +78,4 @@ def _copy(prefetch: Prefetch) -> Cost:
     size = prefetch.size_bytes
     return Cost(latency_s=0.0, need=(("sdma", 1),), want=1, tiles=1, tile_s=0.0, onchip_bytes=size, hbm_bytes=size,
                 unit_rate_bytes_per_s=prefetch.rate_bytes_per_s or inf, kept_bytes=prefetch.kept_bytes or size,
-                limit_name="prefetch rate")
+                ports_name="prefetch rate")

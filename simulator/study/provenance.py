@@ -51,10 +51,16 @@ def _names(segment: Segment, machine: MachineSpec, generation: str, families: li
     by, _, which = segment.bound_by.partition(" ")
     if segment.what == "host":
         return ["host.launch_eager"]
-    if by == "wire" and engine:
+    if by in ("wire", "engine") and engine:
         kind = getattr(machine.collectives[engine].ladder, segment.kind, None)
         curve = segment.kind if kind else "default"
         return [f"collectives.{engine}.ladder.{curve}.0.rate"]
+    resource, _, family = which.partition(" ")
+    if resource == "share":
+        return ["chip.hbm.peak", f"kernels.{generation}.{family}.hbm_share"]
+    if resource == "ports":
+        pools = machine.kernels[generation][family].cores
+        return [*(f"chip.l2.port_rate.{pool}" for pool in pools), f"kernels.{generation}.{family}.port_share"]
     if segment.kind == "attention" and by == "L2":
         return ["chip.l2.rate", *(f"kernels.{generation}.{family}.score_bytes" for family in families)]
     names = {"HBM": ["chip.hbm.peak", "chip.hbm.efficiency"],

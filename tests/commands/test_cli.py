@@ -110,9 +110,17 @@ def test_run_without_recording_prints_what_follows_from_the_makespan(braid: Brai
     assert "communication_ms" not in forgotten.json["metrics"]
     assert forgotten.json["parameters"] == []
     assert "not recorded" in braid("run", DP, "--no-record", *SMALL).out
-    refused = braid("run", DP, "--no-record", "--out", str(tmp_path / "out"), *SMALL)
-    assert (refused.code, "--no-record" in refused.err) == (2, True)
+    for more in (("--out", str(tmp_path / "out")), ("--kernels",)):
+        refused = braid("run", DP, "--no-record", *more, *SMALL)
+        assert (refused.code, "--no-record" in refused.err) == (2, True)
     assert not (tmp_path / "out").exists()
+
+
+def test_kernels_are_listed_by_name_with_waiting_apart(braid: Braid) -> None:
+    rows = json.loads(braid("run", DP, "--kernels", "--json", *SMALL).out)["kernels"]
+    assert {"name", "kind", "per_rank", "bound_by", "mean_us", "min_us", "max_us", "waiting_max_us"} <= set(rows[0])
+    assert all(one["min_us"] <= one["mean_us"] <= one["max_us"] for one in rows)
+    assert rows[0]["name"] in braid("run", DP, "--kernels", *SMALL).out
 
 
 def test_run_json_is_one_object(braid: Braid) -> None:

@@ -231,7 +231,7 @@ def test_two_kernels_bound_by_hbm_slow_each_other() -> None:
 
 @pytest.mark.parametrize(("changes", "lasts", "bound"), [
     (NO_HBM_LIMIT, 1 + 1 / 0.2, "L2"),
-    (NO_MEMORY_LIMIT, 1 + 1 / 0.4, "compute vector.fp32"),  # 4 cores' ports, 100 GB/s each
+    (NO_MEMORY_LIMIT, 1 + 1 / 0.4, "L2 ports vector"),  # 4 cores' ports, 100 GB/s each
     ({"chip.hbm.peak": "400 GB/s"}, 1 + 1 / 0.1, "HBM"),
 ])
 def test_without_the_limit_they_do_not(changes: dict[str, str], lasts: float, bound: str) -> None:

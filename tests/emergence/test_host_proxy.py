@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from simulator.die.memory import DoesNotFit
-from simulator.errors import RunError
+from simulator.errors import InputError, RunError
 from simulator.study.library import load_scenario
 from simulator.study.simulate import Result, simulate
 from tests.published.runs import run
@@ -218,3 +218,13 @@ def test_what_can_never_complete_is_an_error_that_names_it(fault: str, named: li
         run(f"pplx_faults:{fault}")
     for part in named:
         assert part in str(error.value)
+
+
+@pytest.mark.parametrize(("fault", "words"), [
+    ({"rank": "16"}, "knobs.fault.rank is 16: it strikes nobody; ranks are 0 to 15"),
+    ({"card": "2"}, "knobs.fault.card is 2: it strikes nobody; cards are 0 to 1"),
+])  # fmt: skip
+def test_a_fault_that_strikes_nobody_is_refused(fault: dict[str, str], words: str) -> None:
+    changes = {f"knobs.fault.{key}": text for key, text in fault.items()}
+    with pytest.raises(InputError, match=words):
+        simulate(load_scenario("pplx_faults:slow_card").replace(changes))

@@ -63,6 +63,24 @@ def test_gpus_and_hosts_meet_in_flags_and_share_a_timeline() -> None:
     assert set(columns["cause_rank"][answer].tolist()) == {0, 1, 2}
 
 
+def test_a_flag_that_was_set_long_before_is_no_cause() -> None:
+    """The kernel that the GPU was busy with is."""
+
+    def program(npu: Rank, case: Case) -> None:
+        npu.program.captured = True
+        npu.set_flag("ask", "asked")
+        npu.launch(ops.copy(1e9), "long")
+        npu.wait_flag("answer", "answered")
+        npu.launch(ops.copy(1e6), "after")
+
+    result = simulate(_scenario(_answer, program))
+    path = [one.name for one in result.critical.segments if one.what == "work"]
+    assert path[0] == "long"
+    assert path[-1] == "after"
+    assert "ring" not in path
+    assert (result.columns["cause_rank"][result.columns["name"] == "answer"] == -1).all()
+
+
 def test_every_rank_is_simulated_and_every_run_is_the_same() -> None:
     one, other = simulate(_scenario(_answer)), simulate(_scenario(_answer), ranks="all")
     assert one.header["classes"] == 3

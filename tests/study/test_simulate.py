@@ -36,6 +36,22 @@ def test_a_start_up_is_blamed_for_the_collectives_of_its_engine_and_not_for_puts
     assert share == pytest.approx(theirs / result.makespan_ps)
 
 
+@pytest.mark.parametrize(("numbers", "bound", "parameters"), [
+    ({}, "HBM share gemm_bf16", {"chip.hbm.peak", "kernels.vllm.gemm_bf16.hbm_share"}),
+    ({"machine.kernels.vllm.gemm_bf16.hbm_share": "1", "machine.chip.hbm.efficiency": "0.5"}, "HBM",
+     {"chip.hbm.peak", "chip.hbm.efficiency"}),
+])  # fmt: skip
+def test_a_product_held_back_by_its_way_of_reading_hbm_is_bound_by_memory(
+    numbers: dict[str, str], bound: str, parameters: set[str]
+) -> None:
+    base = {"model": "llama_3_1_8b", "machine": "dgx_h100", "kernels": "vllm", "layout.tp": "1", "cards": "1",
+            "model.shapes.layers": "4", "machine.kernels.vllm.gemm_bf16.hbm_share": "0.4"}  # fmt: skip
+    result = simulate(load_scenario("transformer:decode").replace(base | numbers))
+    wide = result.columns["name"] == "dense.gate_up"
+    assert set(result.columns["bound_by"][wide].tolist()) == {bound}
+    assert parameters <= {row["name"] for row in result.parameters}
+
+
 def exchanging() -> Scenario:
     """Eight dies of Atlas A3 that exchange 8 MB with each other and 1 MB in their packages."""
 
