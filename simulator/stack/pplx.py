@@ -23,8 +23,9 @@ class PplxStack(GpuStack):
     """As a serving stack outside attention and feed-forward."""
 
     def inputs(self, model: Model, attention: Attention, tokens: int, tp: int, packed: bool) -> Kernels:
-        """From normed hidden states to latents."""
-        assert isinstance(attention, Latent), "checked with the model"
+        """From normed hidden states to latents; InputError for attention without."""
+        if not isinstance(attention, Latent):
+            raise _without_latents(model)
         width = attention.q_lora + attention.cached_values
         return self.in_l2(self.linear("attention.qkv_a", tokens, width, model.hidden, model.precision.attention))
 
@@ -83,6 +84,10 @@ STACK = PplxStack("pplx", norm_in_all_reduce=False, rope=(), wire_bytes=1.0 + 4.
 def for_latents(model: Model, phase: str, dtypes: Collection[str]) -> PplxStack:
     """For models with latent attention; InputError for others."""
     if not all(isinstance(layer.attention, Latent) for layer in model.layers):
-        raise InputError(f"{model.name} has grouped-query attention, and the kernels of {STACK.name} are for latent "
-                         "attention")
+        raise _without_latents(model)
     return STACK
+
+
+def _without_latents(model: Model) -> InputError:
+    return InputError(f"{model.name} has grouped-query attention, and the kernels of {STACK.name} are for latent "
+                      "attention")

@@ -258,6 +258,9 @@ def _precision(point: Mapping[str, Any]) -> str:
     family = str(point.get("family", ""))
     if family.startswith("gpt-oss"):  # on Blackwell with activations in FP8: vLLM's and TensorRT-LLM's recipes for it
         return "experts=mxfp4_fp8" if str(point.get("gpu_key")) in ("B200", "GB200") else ""
+    model = str(point.get("model", ""))
+    if model.startswith("Qwen/") and model.endswith("-FP8"):  # blocks of 128 x 128, by its model cards
+        return "all=fp8_block"
     word = str(point.get("gemm_quant") or point.get("quantisation") or "")
     if (family, word) in CHECKPOINTS:
         return CHECKPOINTS[family, word]

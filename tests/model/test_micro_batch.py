@@ -40,4 +40,4 @@ def test_a_part_without_work_is_refused() -> None:
 
 def test_padding_counts_as_tokens() -> None:
     batch = MicroBatch(decodes=((2, 9),) * 3, padded=8)
-    assert (batch.tokens, batch.sampled, batch.drafting(1).tokens) == (8, 6, 3)
+    assert (batch.tokens, batch.sampled, batch.drafting(1, 4).tokens) == (8, 6, 4)

@@ -114,6 +114,7 @@ def test_in_steady_state_the_rate_is_little_s_law(asked: list[StepWords]) -> Non
     ({"family": "deepseek-v3arch", "gemm_quant": "fp4"}, "all=nvfp4,attention=bf16"),
     ({"family": "deepseek-v3arch", "gemm_quant": "fp8"}, None),
     ({"family": "gpt-oss-120b", "gemm_quant": "mxfp4"}, None),
+    ({"family": "qwen3-235b", "model": "Qwen/Qwen3-235B-A22B-FP8", "gemm_quant": "fp8"}, "all=fp8_block"),
     ({"family": "kimi-k2", "gemm_quant": "int4"}, "all=bf16,experts=int4"),
     ({}, None),
 ], ids=str)  # fmt: skip
