@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulator import np, paths
 from simulator.calibrate.kernel_tables import TableMissing
@@ -21,6 +21,7 @@ FRAMEWORKS = ("trtllm", "vllm", "sglang")
 HOST_BOUND_S = {"gemm_fp8_block": 10e-6}  # a table whose shortest kernels take longer was launched by the host,
 OTHERS_BOUND_S = 30e-6  # kernel by kernel; a product in blocks is two, others may search for scales before
 VECTOR_SHARE = 0.75  # of HBM, by copies
+GRID_BARRIER_S = 1e-6
 Make = Callable[[], Family | None]
 
 
@@ -57,7 +58,8 @@ def calibrate(library: Library, tell: Callable[[float], None] | None = None) -> 
     chip = chip_of(library.chip)
     if not library.is_there():
         raise InputError(f"{library.folder} has no table of {library.framework} on {library.chip}")
-    yield _vector(library)
+    vector = _vector(library)
+    yield from (vector, _phase(vector)) if vector.table is not None else (vector,)
     own = list(families(library, chip))
     mla = list(mla_families(library, chip))
     for done, (name, source, make) in enumerate([*own, *mla], 1):
@@ -93,6 +95,14 @@ def _vector(library: Library) -> Line:
     source = library.source("gemm", "gemm_perf")
     return Line("vector", why="assumed: the floor of the smallest product, and copies at 0.75 of HBM", table=Table(
         "vector", "vector", numbers, source, "", assumed="the smallest product's time; copies reach about 0.75 of HBM"))
+
+
+def _phase(vector: Line) -> Line:
+    """A further phase of a kernel that runs already, as of an exchange that packs rows behind counting them."""
+    assert vector.table is not None
+    numbers = {**vector.table.numbers, "floor": GRID_BARRIER_S}
+    why = "a barrier of the grid instead of a launch, published nowhere; copies as of vector"
+    return Line("phase", why=f"assumed: {why}", table=replace(vector.table, name="phase", numbers=numbers, assumed=why))
 
 
 def _line(library: Library, chip: ChipSpec, name: str, source: str, make: Make, assumed: bool) -> Line:

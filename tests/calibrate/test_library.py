@@ -97,7 +97,7 @@ def test_the_command_writes_a_part(braid: Braid, folder: Path, tmp_path: Path) -
     assert "decode sizes" in line
     assert "held back: without the largest" in line
     tables = tomllib.loads(written.read_text())["kernels"]["vllm"]
-    assert set(tables) == {"vector", "gemm_bf16"}
+    assert set(tables) == {"vector", "phase", "gemm_bf16"}
     family = TypeAdapter(KernelSpec).validate_python(tables["gemm_bf16"])
     assert family.floor.source == "ai-dynamo/aiconfigurator at 095f58a, h100_sxm vllm 1.0 gemm_perf"
     assert outside(lib.linear(16384, 256, 512), family) is None

@@ -125,3 +125,14 @@ def test_some_layers_stand_for_all_that_are_alike(schedule: str) -> None:
 def test_some_layers_of_several_passes_are_refused() -> None:
     with pytest.raises(InputError, match=r"knobs\.layers is 3: with several passes, or stages, it must be 0"):
         run("deepep_ll", knobs__layers="3", **{key.replace(".", "__"): text for key, text in SHAPES["chunks"].items()})
+
+
+@pytest.mark.parametrize(("exchange", "machine", "kernels"), [
+    ("deepep_ll", "dgx_h100", "vllm"), ("deepep_normal", "dgx_h200", "sglang"), ("proxy", "dgx_b200", "trtllm"),
+    ("generic_proxy", "dgx_h100", "sglang"),
+])  # fmt: skip
+def test_models_of_another_kind_cross_cards_with_any_library(exchange: str, machine: str, kernels: str) -> None:
+    base = {"machine": machine, "kernels": kernels, "model": "qwen3_30b_a3b", "batch.requests": "32"}
+    result = run(exchange, **{key.replace(".", "__"): text for key, text in base.items()})
+    assert crossed(result, "dispatch.tokens") > 0
+    assert result.metrics["tpot_ms"] > 0
