@@ -37,7 +37,7 @@ LAUNCHES = (
     Launch("gpt-oss-120b", FP8_CACHE, gpus=("B200",)),
     Launch("deepseek-v3arch", FP8_CACHE, ("trtllm",)),
     Launch("deepseek-v3arch", FP8_CACHE, ("sglang",), ("B200",)),
-    # no --compilation-config, in releases that fused AllReduce and norm only where it said so
+    # no --compilation-config, in releases that fused AllReduce and norm only where it said so; the date is inferred
     Launch("llama-70b", {"knobs.norm_in_all_reduce": "false"}, ("vllm",), ("H100", "H200"), until="2025-12"),
     # VLLM_MXFP4_USE_MARLIN=1; Blackwell: VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1, and the like of TensorRT-LLM
     Launch("gpt-oss-120b", {"knobs.precision": "experts=mxfp4_marlin"}, ("vllm",), ("H100", "H200")),
