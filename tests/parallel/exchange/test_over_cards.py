@@ -118,7 +118,7 @@ def test_some_layers_stand_for_all_that_are_alike(schedule: str) -> None:
     whole, some = (run("deepep_ll", knobs__schedule=schedule, knobs__layers=layers, model__shapes__layers="16")
                    for layers in ("0", "3"))  # fmt: skip
     assert len(some.timeline) < 0.5 * len(whole.timeline)
-    near = 3e-4 if schedule == "shared_beside" else 1e-4  # a shared expert begins where rows of other layers still come
+    near = 3e-4 if schedule == "shared_beside" else 1e-4  # 2e-4 off, not yet explained
     assert some.metrics["tpot_ms"] == pytest.approx(whole.metrics["tpot_ms"], rel=near)
     assert some.ledger.used_bytes == whole.ledger.used_bytes
 
