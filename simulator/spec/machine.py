@@ -86,6 +86,21 @@ class BandwidthCurves(TomlTable):
     send: list[BandwidthPoint] | None = Field(default=None, min_length=1)
 
 
+class RowsSpec(TomlTable):
+    """Rows that an engine's cores handle one by one, each core its share of them, as token copies are.
+
+    send: of a core for a row before it is on the wire (load, quantise, address). core_rate: what a core writes.
+    latencies: how many one-way latencies of the wire a row takes. in_flight: rows that a core has under way at once.
+    receive: of a core for a row that has come (copied out of its window, or added up).
+    """
+
+    send: Seconds
+    core_rate: BytesPerSecond
+    latencies: Ratio
+    in_flight: PositiveCount
+    receive: Seconds
+
+
 class CollectiveSpec(TomlTable):
     """Collectives by one driving engine and software.
 
@@ -94,8 +109,10 @@ class CollectiveSpec(TomlTable):
     its share of contended capacities against kernels, in bytes of its own (1: max-min fairness, as kernels have).
     rate_per_core: what one of its cores drives on the wire (left out: the curve alone decides). within: the level of
     the fabric that it does not leave (left out: it goes everywhere).
-    step_latencies: how many one-way latencies a step of a pairwise All2All begins with (left out: 1).
+    step_latencies: how many one-way latencies a step of a pairwise All2All (left out: 1) or of a ring (left out: none
+    beside the start-up) begins with.
     protocols: by name, the ways of its own that collectives of algorithm "auto" take the fastest of.
+    rows: what a row costs in one-sided exchanges of rows (left out: nothing beside its bytes).
     """
 
     cores: dict[str, PositiveCount]
@@ -109,6 +126,7 @@ class CollectiveSpec(TomlTable):
     within: str | None = None
     step_latencies: PositiveCount | None = None
     protocols: dict[str, ProtocolSpec] = Field(default_factory=dict)
+    rows: RowsSpec | None = None
 
     def rate_bytes_per_s(self, kind: str, bytes_per_peer: float) -> float:
         """Rate on the wire, one way per rank, of a kind in `ladder`: as its curve says, and its cores can drive."""
