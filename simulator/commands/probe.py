@@ -37,9 +37,9 @@ def probe(out: Path | None, source: Path | None, quick: bool, only: str, as_json
     several GPUs, NCCL and copies between them. It leaves in FOLDER
 
     \b
-      probe.json   every measurement, as it was measured; the file explains itself
-      probe.toml   a machine, every number with its source: peaks reached, laws of kernels, launch costs, links
-      report.md    timelines of two streams, measured beside simulated, with errors
+      probe.json   every measurement as it was taken; explains itself
+      probe.toml   a machine: peaks reached, laws, launches, links, sourced
+      report.md    two streams, measured beside simulated, with errors
 
     In the report's check the time of each kernel alone is given, and what is predicted is what it costs it to run
     beside another one: max-min shares of HBM and L2, cores held from start to end.

@@ -84,8 +84,9 @@ class Kernel:
             element, m, n, k = ELEMENT_BYTES[self.dtype], *self.sizes
             return element * (m * k + n * k) + BF16 * m * n
         if self.is_attention:
-            work = self.work()
-            return work.read_bytes + work.write_bytes + work.streamed_bytes
+            batch, tokens, heads, kv_heads, head_dim = self.sizes
+            queries = tokens if self.family == "context_attention" else 1
+            return 2.0 * BF16 * batch * head_dim * (queries * heads + tokens * kv_heads)
         return 2.0 * self["buffer_bytes"]
 
     @property

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from simulator.die.kernels import Cost, Work, cost_of
+from simulator.die.kernels import Work, cost_of
 from simulator.probe.kernel import Kernel
 from simulator.probe.part import number
 from simulator.probe.record import Record, Row
@@ -108,27 +108,26 @@ class PairTimes:
 
 
 def given(kernel: Kernel, alone_s: float, chip: ChipSpec, families: dict[str, KernelSpec]) -> Given:
-    """What a kernel needs that takes so long alone."""
-    hbm_bytes, sms = kernel.hbm_bytes(chip.l2.capacity.si), chip.cores["sm"].count
-    kind = kernel.family.partition("_")[0]
+    """What a kernel needs that takes so long alone. It moves no more bytes than the chip can in that time, and its
+    latency leaves time to move them."""
+    kind, sms = kernel.family.partition("_")[0], chip.cores["sm"].count
+    hbm_rate, l2_rate = chip.hbm.peak.si * chip.hbm.efficiency.si, chip.l2.rate.si
+    hbm_bytes = min(kernel.hbm_bytes(chip.l2.capacity.si), hbm_rate * alone_s)
     family = "vector" if kernel.family == "elementwise" else kernel.family
     if family not in families:  # no law: as many cores as it has thread blocks, or all
         pool = ENGINES.get(kernel.family, "sm")
         tiles = kernel["blocks"] if kernel.family == "copy_loop" else 1 if pool != "sm" else sms
-        return Given(kind, 0.0, pool, tiles, alone_s, kernel.moved_bytes, hbm_bytes)
+        return Given(kind, 0.0, pool, tiles, alone_s, min(kernel.moved_bytes, l2_rate * alone_s), hbm_bytes)
     cost = cost_of(kernel.work(), chip, families)
-    latency_s = min(cost.latency_s, LATENCY_SHARE * alone_s)
-    waves, left_s = ceil(cost.tiles / cost.want), alone_s - latency_s
-    need = Given(kind, latency_s, "sm", cost.tiles, left_s / waves, cost.onchip_bytes, hbm_bytes)
-    compute_s, hbm_s = cost.compute_s(cost.want), _hbm_s(cost, chip, hbm_bytes)
-    if hbm_s <= max(compute_s, cost.onchip_bytes / chip.l2.rate.si):
-        return need
-    return need._replace(tile_s=cost.tile_s * left_s / hbm_s, hbm_rate_bytes_per_s=hbm_bytes / left_s)
-
-
-def _hbm_s(cost: Cost, chip: ChipSpec, hbm_bytes: float) -> float:
-    """How long a law lets a kernel read HBM."""
-    return hbm_bytes / min(cost.hbm_rate_bytes_per_s, chip.hbm.peak.si * chip.hbm.efficiency.si)
+    onchip_bytes = min(max(cost.onchip_bytes, hbm_bytes), l2_rate * alone_s)
+    moving_s = max(onchip_bytes / l2_rate, hbm_bytes / hbm_rate)
+    latency_s = max(min(cost.latency_s, LATENCY_SHARE * alone_s, alone_s - moving_s), 0.0)
+    left_s, waves = alone_s - latency_s, ceil(cost.tiles / cost.want)
+    hbm_s, compute_s = hbm_bytes / min(cost.hbm_rate_bytes_per_s, hbm_rate), cost.compute_s(cost.want)
+    if hbm_s <= max(compute_s, onchip_bytes / l2_rate):
+        return Given(kind, latency_s, "sm", cost.tiles, left_s / waves, onchip_bytes, hbm_bytes)
+    return Given(kind, latency_s, "sm", cost.tiles, cost.tile_s * left_s / hbm_s, onchip_bytes, hbm_bytes,
+                 hbm_bytes / left_s)  # fmt: skip
 
 
 def compare(record: Record, chip: ChipSpec, families: dict[str, KernelSpec]) -> Iterator[PairTimes]:

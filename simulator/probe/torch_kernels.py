@@ -43,11 +43,18 @@ def launch(kernel: Kernel, device: torch.device) -> Launch:
         return lambda: torch.add(source, 1.0, out=target)
     if kernel.family == "device_copy":
         return lambda: target.copy_(source)
+    return _loop(kernel, source, target)
+
+
+def _loop(kernel: Kernel, source: torch.Tensor, target: torch.Tensor) -> Launch:
+    blocks, rounds = kernel["blocks"], kernel["rounds"]
     try:
         from simulator.probe.copy_loop import copy
-    except ImportError as error:
-        raise Unmeasurable(f"copy loops are written in Triton: {error}") from None
-    return lambda: copy(source, target, source.numel(), kernel["blocks"], kernel["rounds"])
+
+        copy(source, target, source.numel(), blocks, rounds)  # compiled here
+    except Exception as error:  # Triton may lack a compiler, or be too old for the GPU
+        raise Unmeasurable(f"copy loops are written in Triton: {type(error).__name__}: {error}") from None
+    return lambda: copy(source, target, source.numel(), blocks, rounds)
 
 
 def _product(kernel: Kernel, device: torch.device) -> Launch:
