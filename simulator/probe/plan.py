@@ -100,7 +100,7 @@ def copies(about: About, quick: bool) -> Iterator[tuple[str, Kernel]]:
 
 
 def through_hbm(about: About, share: float) -> Kernel:
-    """A loop on this share of the SMs over a buffer of four times L2 or more."""
+    """A loop on this share of the SMs from one buffer to another, four times L2 or more together."""
     return Kernel("copy_loop", (_power_of_two(max(4.0 * about.l2_bytes, 2.0**26)), _blocks(about, share), 1))
 
 

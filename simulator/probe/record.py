@@ -35,6 +35,10 @@ SCHEMA = {
     "collectives": "results: kind, size_bytes (of the whole buffer), seconds of one in a row of them; ranks: GPUs",
     "peers": "seconds of a copy of size_bytes from GPU `source` to GPU `target`",
 }  # fmt: skip
+NEEDED = {"gemm": ("kernel", "seconds"), "attention": ("kernel", "seconds"), "copy": ("kernel", "seconds"),
+          "streams": ("title", "streams", "alone", "together"), "launches": ("what", "seconds"),
+          "collectives": ("ranks", "results"), "peers": ("size_bytes", "seconds")}  # fmt: skip
+"""What the rows of a section have, unless they have `left_out`."""
 Row = dict[str, Any]
 
 
@@ -105,8 +109,9 @@ def read(path: Path) -> Record:
             raise
         raise InputError(f"{path}: not JSON: {error}") from None
     for number, row in enumerate(record.rows):
-        if not {"section", "key"} <= set(row):
-            raise InputError(f"{path}: rows[{number}] has no section or no key")
+        needed = ("left_out",) if "left_out" in row else NEEDED.get(str(row.get("section")), ("section",))
+        if missing := [name for name in ("section", "key", *needed) if not row.get(name)]:
+            raise InputError(f"{path}: rows[{number}]: {', '.join(missing)}: missing or empty")
     return record
 
 

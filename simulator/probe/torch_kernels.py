@@ -53,8 +53,12 @@ def _loop(kernel: Kernel, source: torch.Tensor, target: torch.Tensor) -> Launch:
 
         copy(source, target, source.numel(), blocks, rounds)  # compiled here
     except Exception as error:  # Triton may lack a compiler, or be too old for the GPU
-        raise Unmeasurable(f"copy loops are written in Triton: {type(error).__name__}: {error}") from None
+        raise Unmeasurable(f"copy loops are written in Triton: {type(error).__name__}: {_first(error)}") from None
     return lambda: copy(source, target, source.numel(), blocks, rounds)
+
+
+def _first(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 def _product(kernel: Kernel, device: torch.device) -> Launch:
