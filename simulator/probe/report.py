@@ -24,7 +24,8 @@ _CHECK = """\
 How long each kernel takes alone is given; what it costs it to run beside another one is predicted: cores are held from
 start to end, L2 and HBM are shared max-min. The first stream is launched ahead. *Stretch* is the time of a stream
 beside the other over its time alone, measured and simulated; *spread* is half of what the middle of the repeats spans.
-Cores that a loop or a product holds are counted as one for each thread block or tile; the driver's copy as none."""
+Cores that a loop or a product holds are counted as one for each thread block or tile; the driver's copy as none.
+*Cores alone* is the same with HBM and L2 that two streams cannot exhaust, so that they share nothing but SMs."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,14 @@ class Findings:
 
     @property
     def errors(self) -> dict[str, float]:
-        """Medians over the streams of |predicted / measured - 1|: as simulated, and if nothing were shared; and over
-        pairs, of when both have ended, as simulated and if streams ran one after the other."""
+        """Medians over the streams of |predicted / measured - 1|: as simulated, if they shared cores alone, and if they
+        shared nothing; and over pairs, of when both have ended, as simulated and if streams ran one after the other."""
         streams = [one for pair in self.pairs for one in pair.streams]
         if not streams:
             return {}
         return {"max-min": median(abs(one.error) for one in streams),
+                "cores alone": median(abs((one.uncontended_s - one.start_s) / one.alone_s[-1] / one.stretch - 1.0)
+                                      for one in streams),
                 "no contention": median(abs(1.0 / one.stretch - 1.0) for one in streams),
                 "both ended, max-min": median(abs(pair.simulated_s / pair.measured_s - 1.0) for pair in self.pairs),
                 "both ended, one after the other": median(abs(pair.serial_s / pair.measured_s - 1.0)

@@ -30,6 +30,7 @@ GIVEN, LEAD = "given", "lead"
 STREAMS = ("ahead", "beside")
 COUNTED_FLOPS = 1e12  # what the compute of given kernels is counted in, per second and chip
 LATENCY_SHARE = 0.5  # of a kernel's time alone that is latency, at most
+PLENTY = 1e3  # times the rates of HBM and L2 that two streams cannot exhaust
 ENGINES = {"device_copy": "copy_engine"}  # what a family runs on, unless on SMs
 
 
@@ -50,7 +51,8 @@ class Given(NamedTuple):
 @dataclass(frozen=True)
 class StreamTimes:
     """One of two streams. ends: of its kernels, from the instant that both start from, in seconds: alone and together
-    as measured (medians), together as simulated. start_s: of its first kernel. spread: of its measured time together,
+    as measured (medians), together as simulated. uncontended_s: of the last one, simulated with HBM and L2 for all, so
+    that streams share nothing but cores. start_s: of its first kernel. spread: of its measured time together,
     the half of what the middle 80% of repeats span, as a share of the median."""
 
     kernel: Kernel
@@ -58,6 +60,7 @@ class StreamTimes:
     alone_s: tuple[float, ...]
     measured_s: tuple[float, ...]
     simulated_s: tuple[float, ...]
+    uncontended_s: float
     spread: float
 
     @property
@@ -143,12 +146,14 @@ def _compared(row: Row, chip: ChipSpec, families: dict[str, KernelSpec]) -> Pair
     alone = [_since_start(repeats) for repeats in row["alone"]]
     streams = [[given(kernel, end - before, chip, families) for kernel, before, end
                 in zip(own, (0.0, *times), times, strict=False)] for own, times in zip(kernels, alone, strict=True)]
-    simulated = simulated_ends(streams, [start - min(starts) for start in starts], chip)
+    since = [start - min(starts) for start in starts]
+    simulated, uncontended = simulated_ends(streams, since, chip), simulated_ends(streams, since, chip, PLENTY)
     found = []
     for each in range(2):
         whole = [timeline[each][-1][1] - timeline[each][0][0] for timeline in row["together"]]
         found.append(StreamTimes(kernels[each][0], starts[each], alone[each], ends[each],
-                                 tuple(min(starts) + end for end in simulated[each]), _spread(whole)))
+                                 tuple(min(starts) + end for end in simulated[each]),
+                                 min(starts) + uncontended[each][-1], _spread(whole)))
     return PairTimes(row["title"], (found[0], found[1]))
 
 
@@ -168,11 +173,15 @@ def _spread(times: Sequence[float]) -> float:
     return (ordered[len(times) - 1 - cut] - ordered[cut]) / 2.0 / median(times)
 
 
-def simulated_ends(streams: Sequence[Sequence[Given]], starts: Sequence[float], chip: ChipSpec) -> list[list[float]]:
-    """When the kernels of each stream end, in seconds from 0 on, if streams start at these times."""
+def simulated_ends(streams: Sequence[Sequence[Given]], starts: Sequence[float], chip: ChipSpec,
+                   memory: float = 1.0) -> list[list[float]]:  # fmt: skip
+    """When the kernels of each stream end, in seconds from 0 on, if streams start at these times.
+
+    memory: HBM and L2 are so many times as fast as the chip's, and kernels alone as fast as they were.
+    """
     with tempfile.TemporaryDirectory(prefix="braid-probe-") as folder:
         path = Path(folder) / "two_streams.toml"
-        path.write_text(_machine(streams, starts, chip), encoding="utf-8")
+        path.write_text(_machine(streams, starts, chip, memory), encoding="utf-8")
         result = simulate(_scenario(path, streams, starts, chip))
     columns = result.columns
     ends: dict[str, list[float]] = {name: [] for name in STREAMS}
@@ -204,13 +213,14 @@ def _work(family: str, one: Given, chip: ChipSpec) -> Work:
                 cached_bytes=max(one.onchip_bytes - one.hbm_bytes, 0.0))  # fmt: skip
 
 
-def _machine(streams: Sequence[Sequence[Given]], starts: Sequence[float], chip: ChipSpec) -> str:
+def _machine(streams: Sequence[Sequence[Given]], starts: Sequence[float], chip: ChipSpec, memory: float) -> str:
     """A machine file: the chip, a host that launches at once, and a kernel family for each given kernel."""
 
     def said(value: float, unit: str) -> str:
         return number(value, unit, "derived", "the chip that was measured, kernels as given", expression="as it is",
                       digits=15)
 
+    hbm_peak = chip.hbm.peak.si * memory
     pools = {**{name: count.count for name, count in chip.cores.items()}, LEAD: len(streams)}
     lines = ['name = "two_streams"', 'title = "the chip that was measured"', 'doc = ""',
              f"dies_per_card = {said(1, '1')}", "[host]",
@@ -218,16 +228,16 @@ def _machine(streams: Sequence[Sequence[Given]], starts: Sequence[float], chip: 
              "[[fabric]]", 'name = "node"', 'kind = "switch"', 'ports = "die"', f"size = {said(1, '1')}",
              f"link_rate = {said(1, 'GB/s')}", f"latency = {said(0, 'us')}", "[collectives]",
              "[chip]", f'name = "{chip.name}"', f"clock = {said(chip.clock.si, 'Hz')}",
-             f"hbm.capacity = {said(chip.hbm.capacity.si, 'B')}", f"hbm.peak = {said(chip.hbm.peak.si, 'B/s')}",
+             f"hbm.capacity = {said(chip.hbm.capacity.si, 'B')}", f"hbm.peak = {said(hbm_peak, 'B/s')}",
              f"hbm.efficiency = {said(chip.hbm.efficiency.si, '1')}", f"hbm.usable = {said(1, '1')}",
-             f"l2.capacity = {said(chip.l2.capacity.si, 'B')}", f"l2.rate = {said(chip.l2.rate.si, 'B/s')}"]
+             f"l2.capacity = {said(chip.l2.capacity.si, 'B')}", f"l2.rate = {said(chip.l2.rate.si * memory, 'B/s')}"]
     for pool, count in pools.items():
         lines += [f"cores.{pool} = {said(count, '1')}", f"l2.port_rate.{pool} = {said(inf, 'B/s')}",
                   f"peak.{pool}.fp32 = {said(COUNTED_FLOPS, 'FLOPS')}"]  # fmt: skip
     for own, (kernels, start_s) in enumerate(zip(streams, starts, strict=True)):
         lines += _family(f"lead_{own}", LEAD, said(start_s, "s"), said(1, "B"), "", said)
         for place, one in enumerate(kernels):
-            share = one.hbm_rate_bytes_per_s / chip.hbm.peak.si
+            share = one.hbm_rate_bytes_per_s / hbm_peak
             hbm_share = f"hbm_share = {said(min(share, 1.0), '1')}" if share < inf else ""
             lines += _family(f"{GIVEN}_{own}_{place}", one.pool, said(one.latency_s, "s"),
                              said(max(one.onchip_bytes, one.hbm_bytes) / (one.tiles - 0.5), "B"), hbm_share, said)
