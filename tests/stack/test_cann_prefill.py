@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.die.kernels import Work
+from simulator.die.kernels import Work, cost_of
 from simulator.errors import InputError
 from simulator.model.library import load_transformer
 from simulator.model.micro_batch import MicroBatch
@@ -192,6 +192,14 @@ def test_every_kernel_exists_and_has_something_to_do(model: Model, machine: str,
     assert {work.family for _, work in kernels} <= set(families)
     assert len({name for name, _ in kernels}) == len(kernels)
     assert all(work.hbm_bytes > 0 for _, work in kernels)
+
+
+def test_attention_of_the_earlier_generation_moves_more_on_chip() -> None:
+    a2, a3 = load_machine("atlas_a2"), load_machine("atlas_a3")  # of one die
+    earlier, later = (dict(attend(R1, stack=stack))["attention.flash"] for stack in (DEPLOYED, RECIPES))
+    before = cost_of(earlier, a2.chip, a2.kernels["cann_2025"]).onchip_bytes
+    after = cost_of(later, a3.chip, a3.kernels["cann_recipes_2025"]).onchip_bytes
+    assert before == pytest.approx(1.15 * after, rel=0.01)
 
 
 def test_a_rank_without_prompts_launches_what_needs_none() -> None:
