@@ -73,5 +73,7 @@ def _names(segment: Segment, machine: MachineSpec, generation: str, families: li
              "compute": [f"chip.peak.{which}"],
              "latency": [f"kernels.{generation}.{which}.{part}" for part in _LATENCIES]}
     if by == "latency" and not which:
-        return [f"collectives.{engine}.startup", f"collectives.{engine}.startup_per_peer"]
+        spec = machine.collectives[engine]
+        startup = "startup_eager" if spec.startup is spec.startup_eager else "startup"
+        return [f"collectives.{engine}.{startup}", f"collectives.{engine}.startup_per_peer"]
     return names.get(by, [segment.bound_by])
