@@ -51,7 +51,7 @@ def efa_ep32() -> Scenario:
         key="routing.skew", values=("none", "0", "0.5"), metrics=("dispatch_us", "combine_us", "dispatch_combine_us"),
     )  # fmt: skip
     late = Study(
-        title="Bytes that stand in the network's queues before a write: fitted here; 20 to 50 us and more are published",
+        title="Bytes that stand in the network's queues before a write: fitted; 20 to 50 us and more are published",
         key="machine.nic.standing_queue", values=("432 kB", "680 kB", "1023 kB", "1080 kB"),
         metrics=("dispatch_us", "combine_us", "dispatch_combine_us"), beside=("pplx:efa_ep16", "pplx:efa_ep64"),
     )  # fmt: skip
@@ -114,8 +114,8 @@ def efa_ep16_few() -> Scenario:
         beside=("pplx:cx7_ep16_few", "pplx:efa_ep64", "pplx:cx7_ep64"),
     )  # fmt: skip
     gap = _expect("efa.step", "combine_us", 21, beyond="pplx:cx7_ep16_few",
-                  note="; EP and tokens are not known: 17 to 21 us at EP16 with 1 to 8 tokens, 33 at EP32 and 65 at EP64,"
-                       " where two posts a peer, 0.5 us each, are most of it")
+                  note="; EP and tokens are not known: 17 to 21 us at EP16 with 1 to 8 tokens, 33 at EP32 and 65 at"
+                       " EP64, where two posts a peer, 0.5 us each, are most of it")
     return _few("efa_ep16").variant(expected=(gap,), studies=(few,))
 
 

@@ -75,7 +75,7 @@ class TransferEngine:
 
     def scatter_cut(self, on: HostThread, label: Label, parts: Sequence[tuple[int, int]], immediate: str,
                     because: JournalRow | None = None) -> HostProcess:
-        """A write on every card to each (peer, bytes), an equal part of the bytes and an immediate with each of them."""
+        """A write on every card to each (peer, bytes), with an equal part of the bytes and an immediate each."""
         cards = len(self.nics)
         writes = [[(nic, Write(label, self.rank, peer, size // cards + (place < size % cards), immediate))
                    for place, nic in enumerate(self.nics)] for peer, size in parts]  # fmt: skip
