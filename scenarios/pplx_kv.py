@@ -45,9 +45,10 @@ def at_the_end() -> Scenario:
 def qwen3_8k() -> Scenario:
     """Qwen3-235B on four GPUs for four others, one prompt of 8192 tokens, pages of 128 tokens."""
     transfer = _expect("pplx.kv.8k", "kv_transfer_us", 952,
-                       ": 512 pages of 32 KB on four ranks, 128 on each. Here the wire (97 us), latency and the watcher are"
-                       " all there is. 512 pages one after the other, 1.86 us each, would be the published time: one layer"
-                       " timed with 128, 256 and 512 pages, on one rank and on four, would name what is missing")
+                       ": 512 pages of 32 KB on four ranks, 128 on each. Here the wire (97 us), latency and the"
+                       " watcher are all there is. 512 pages one after the other, 1.86 us each, would be the published"
+                       " time: one layer timed with 128, 256 and 512 pages, on one rank and on four, would name what"
+                       " is missing")
     note = ("; engine and precision of the source are not published, see the study",
             ": 68 ms more than colocated, here one decode step and a hand-over; the source times neither by itself")
     stacks = Study(

@@ -102,12 +102,14 @@ def layers_of(case: Case) -> range:
 def pages_of(case: Case) -> CachePages:
     """What a rank's prompts add to the cache, pass by pass and layer by layer."""
     attention, dtype = case.model.layers[0].attention, case.knobs.model_of(case.model).precision.kv
-    grouped = isinstance(attention, Grouped)
-    values = max(attention.kv_heads // case.layout.tp, 1) * attention.head_dim if grouped else attention.cached_values
+    if isinstance(attention, Grouped):
+        tensors, values = 2, max(attention.kv_heads // case.layout.tp, 1) * attention.head_dim
+    else:
+        tensors, values = 1, attention.cached_values
     numbers = count()
     parts = [CachePart(f"part {next(numbers)}", layer, sum(-(-new // case.batch.page_tokens) for new, _ in one.prompts))
              for one, *_ in transformer.batches_of(case) for layer in layers_of(case)]
-    return CachePages(parts, 2 if grouped else 1, case.batch.page_tokens * values * BYTES[dtype], 2 * case.model.hidden)
+    return CachePages(parts, tensors, case.batch.page_tokens * values * BYTES[dtype], 2 * case.model.hidden)
 
 
 def proxy(host: Host, case: Case) -> HostProcess:

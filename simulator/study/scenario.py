@@ -121,9 +121,8 @@ class Expected(Part):
     """A published value of a metric.
 
     role: fit (a parameter was fitted on it, so it proves nothing) or predict. against: the metric is the ratio to that
-    of this other scenario (a gain, or with a band like (1, None) a sign). beyond: the metric is the difference from that
-    of this other scenario. band: the source gives a range, or a sign; inside it there is no error. note: the source,
-    and the reason of a miss.
+    of this other scenario (a gain, or with a band like (1, None) a sign). beyond: the difference from that of this one.
+    band: the source gives a range, or a sign; inside it there is no error. note: the source, and the reason of a miss.
     """
 
     id: str

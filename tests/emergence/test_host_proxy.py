@@ -193,15 +193,6 @@ def test_kv_layer_by_layer_leaves_nothing_and_all_at_the_end_leaves_everything()
     assert at_the_end > pages
 
 
-def test_the_stages_of_a_weight_update_overlap() -> None:
-    alone = 487 * 378 + 974 * 532 + 487 * 37 + 647 * 137 + 1144 * 23
-    bottleneck = 974 * 532 + 487 * 37 + 647 * 137
-    free = {"knobs__wait_s": "0"}
-    overlapped = run("pplx_rl:pipelined", **free).metrics["update_s"] * 1e6
-    assert bottleneck < overlapped < 1.1 * bottleneck
-    assert run("pplx_rl:serial", **free).metrics["update_s"] * 1e6 > alone
-
-
 def test_a_thread_that_is_away_costs_less_than_its_absence_and_a_slow_card_slows_its_peers() -> None:
     away = run("pplx_faults:proxy_away").metrics["dispatch_us"] - dispatch(EFA)
     assert 30 < away < 105
