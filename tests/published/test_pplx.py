@@ -21,6 +21,7 @@ REPORTED = {
     ("pplx:uccl_ep24", "dispatch_combine_us"): 0.201,
     ("pplx:uccl_ep32", "dispatch_combine_us"): 0.257,
     ("pplx:efa_ep16_few", "combine_us - pplx:cx7_ep16_few"): 0.168,
+    ("pplx:efa_ep64_small_private", "dispatch_us / pplx:efa_ep64"): 0.017,  # what comes second is cut over both cards
     ("pplx_kv:qwen3_8k", "kv_transfer_us"): 0.875,
     ("pplx_kv:qwen3_8k", "ttft_colocated_ms"): 0.241,
     ("pplx_kv:qwen3_8k", "ttft_split_ms"): 0.328,
