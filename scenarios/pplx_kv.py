@@ -56,6 +56,10 @@ def qwen3_8k() -> Scenario:
         key="kernels", values=("vllm", "sglang", "trtllm"),
         metrics=("layer_us", "kv_transfer_us", "ttft_colocated_ms", "ttft_split_ms"),
     )  # fmt: skip
+    pages = Study(
+        title="Tokens of a page: up to 64 posts decide, from 128 on the wire",
+        key="batch.page_tokens", values=("16", "32", "64", "128", "512"), metrics=("kv_transfer_us", "ttft_split_ms"),
+    )  # fmt: skip
     return Scenario(
         title="KV transfer of Qwen3-235B layer by layer over EFA, TP4, one prompt of 8192 tokens",
         machine="aws_p5en",
@@ -70,7 +74,7 @@ def qwen3_8k() -> Scenario:
         workload=KV_TRANSFER,
         expected=(transfer, _expect("pplx.kv.8k", "ttft_colocated_ms", 433, note[0]),
                   _expect("pplx.kv.8k", "ttft_split_ms", 501, note[1])),
-        studies=(stacks,),
+        studies=(stacks, pages),
     )
 
 

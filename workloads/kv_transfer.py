@@ -23,15 +23,13 @@ from simulator.live.cache_pages import COMPLETE, PREFILLED, CachePages, CachePar
 from simulator.live.host import Host
 from simulator.live.thread import HostProcess
 from simulator.model.passes import decode_batches
-from simulator.model.transformer import Grouped
+from simulator.model.transformer import Grouped, kv_bytes_per_token
 from simulator.parallel.mesh import Mesh, check, coordinates_of, groups_of
 from simulator.parallel.tokens import group_of, tokens_of
 from simulator.program.rank import Rank
 from simulator.study import scenario
 from simulator.study.scenario import Workload
 from workloads import transformer
-
-BYTES = {"bf16": 2, "fp8": 1}  # of a cached value
 
 
 class Prompts(transformer.Step):
@@ -101,7 +99,9 @@ def layers_of(case: Case) -> range:
 
 def pages_of(case: Case) -> CachePages:
     """What a rank's prompts add to the cache, pass by pass and layer by layer."""
-    attention, dtype = case.model.layers[0].attention, case.knobs.model_of(case.model).precision.kv
+    attention = case.model.layers[0].attention
+    value_bytes = kv_bytes_per_token(case.knobs.model_of(case.model)) // sum(
+        layer.attention.cached_values for layer in case.model.layers)
     if isinstance(attention, Grouped):
         tensors, values = 2, max(attention.kv_heads // case.layout.tp, 1) * attention.head_dim
     else:
@@ -109,7 +109,7 @@ def pages_of(case: Case) -> CachePages:
     numbers = count()
     parts = [CachePart(f"part {next(numbers)}", layer, sum(-(-new // case.batch.page_tokens) for new, _ in one.prompts))
              for one, *_ in transformer.batches_of(case) for layer in layers_of(case)]
-    return CachePages(parts, tensors, case.batch.page_tokens * values * BYTES[dtype], 2 * case.model.hidden)
+    return CachePages(parts, tensors, case.batch.page_tokens * values * value_bytes, 2 * case.model.hidden)
 
 
 def proxy(host: Host, case: Case) -> HostProcess:
@@ -124,8 +124,8 @@ def proxy(host: Host, case: Case) -> HostProcess:
 
 
 def readings(case: Case, columns: Mapping[str, Any]) -> Mapping[str, float]:
-    """Time of a layer's compute and of its transfer, what is left of transfers once prefill has ended, and TTFT: when
-    the prefilling instance has sampled (colocated), and when the decoding one has taken its first step (split)."""
+    """Time of a layer's compute and of its transfer, in the last pass; what is left of transfers when prefill ends;
+    TTFT where the prefilling instance samples (colocated), and where the decoding one takes a step (split)."""
     ends, prefills = columns["end_ps"] / 1e6, columns["rank"] < case.layout.ranks
     counted = (columns["name"] == "kv.pages") & (columns["kind"] == "poll") & ~prefills
     layers = layers_of(case)
@@ -151,6 +151,8 @@ def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     if case.ranks != 2 * mesh.ranks or mesh.pp > 1 or mesh.apart:
         raise InputError(f"cards is {case.cards}, which makes {case.ranks} ranks; mesh {mesh.words()} prefills for as"
                          f" many others: set cards so that there are {2 * mesh.ranks} ranks, without pp and apart")
+    if case.knobs.layers == 1 or case.knobs.layers > len(case.model.layers):
+        raise InputError(f"knobs.layers is {case.knobs.layers}: must be 0 (all), or 2 to {len(case.model.layers)}")
     if case.batch.requests != dp:
         raise InputError(f"batch.requests is {case.batch.requests}: every data-parallel group has a prompt, so {dp}")
     halves = (0, mesh.ranks)
