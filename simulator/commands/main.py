@@ -19,7 +19,7 @@ from simulator.commands.calibrate import calibrate
 from simulator.commands.compare import compare
 from simulator.commands.library import list_scenarios, machines, models, show
 from simulator.commands.probe import probe
-from simulator.commands.results import bench, steps, validate
+from simulator.commands.results import bench, influence, steps, validate
 from simulator.commands.run import run
 from simulator.commands.step import step
 from simulator.commands.sweep import ladder, sweep
@@ -28,7 +28,7 @@ from simulator.errors import BraidError, Interrupted
 
 _COMMANDS = {"step": step, "list": list_scenarios, "models": models, "machines": machines, "show": show, "run": run,
              "compare": compare, "view": view, "sweep": sweep, "ladder": ladder, "steps": steps, "validate": validate,
-             "bench": bench, "calibrate": calibrate, "probe": probe}
+             "influence": influence, "bench": bench, "calibrate": calibrate, "probe": probe}
 
 READER_GONE = 128 + 13
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"

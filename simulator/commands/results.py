@@ -1,4 +1,4 @@
-"""`braid bench`, `validate` and `steps`: tables that are kept under results/ when all of them is measured."""
+"""`braid bench`, `validate`, `steps`, `influence`: tables that are kept under results/ when all of it is measured."""
 
 from __future__ import annotations
 
@@ -161,6 +161,38 @@ def steps(patterns: tuple[str, ...], jobs: int, as_json: bool) -> None:
         cells = study.steps(patterns, jobs, tell)
     _write(target, lambda: steps_report.markdown(cells))
     _show(cells, [cell.as_object() for cell in cells] if as_json else None, steps_report.print_cells, target)
+
+
+@click.command()
+@click.argument("pattern", required=False)
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
+              help="Simulate N scenarios at a time, each in a process of its own.")
+@options.as_json
+def influence(pattern: str | None, jobs: int, as_json: bool) -> None:
+    """List what is assumed by its influence on published values; write results/influence.md.
+
+    PATTERN chooses scenarios by name or part of it, with * for any text.
+
+    Every assumed number that bounds a scenario is put to its two plausible ends, 3%, 10% or 30% off by its confidence,
+    and the scenario run again: the largest move of an expected value is its influence. All of it takes half an hour.
+
+    \b
+    Examples:
+      # all scenarios; writes results/influence.md
+      braid influence --jobs 2
+      # those of one system; writes nothing
+      braid influence trt_min_latency
+    """
+    from dataclasses import asdict
+
+    from simulator.commands.request import progress_bar
+    from simulator.study import influence as study
+
+    target = _target("influence.md", pattern, as_json)
+    with progress_bar("scenarios") as tell:
+        found = study.influences(pattern, jobs, tell)
+    _write(target, lambda: study.markdown(found))
+    _show(found, [asdict(one) for one in found] if as_json else None, study.print_influences, target)
 
 
 def _target(name: str, pattern: str | None, as_json: bool) -> Path | None:

@@ -1,0 +1,124 @@
+"""What is assumed, by influence: every assumed number that bounds a published scenario, at its two plausible ends.
+
+An assumed number is known to 3%, 10% or 30%, by its confidence (H, M, L; none is L). At both ends the scenario is run
+again, all else as it is; what moves most among its expected values is the influence of that number there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from simulator.errors import BraidError, InputError
+from simulator.observe.tables import Titled, console, markdown_table, show
+from simulator.paths import matches
+from simulator.spec.machine import MachineSpec
+from simulator.spec.typed_toml import quantities
+from simulator.study import library
+from simulator.study.expected import compared
+from simulator.study.processes import Tell, in_processes
+from simulator.study.scenario import Scenario
+from simulator.study.simulate import simulate
+
+RANGES = {"H": 0.03, "M": 0.10, "L": 0.30}
+
+
+@dataclass(frozen=True)
+class Influence:
+    """An assumed number in one scenario. spread: how far it may be off, as a share. share: of the critical path that it
+    bounds. metric: of the value that moves most; low, high: what becomes of it at both ends, as shares."""
+
+    parameter: str
+    machine: str
+    value: str
+    spread: float
+    scenario: str
+    share: float
+    metric: str
+    low: float
+    high: float
+
+    @property
+    def size(self) -> float:
+        """The larger of both."""
+        return max(abs(self.low), abs(self.high))
+
+
+def influences(pattern: str | None = None, jobs: int = 1, tell: Tell | None = None) -> list[Influence]:
+    """Of the assumed numbers of scenarios with expected values, the most influential first; pattern: chooses scenarios
+    by name (InputError if none). jobs: processes."""
+    names = [name for name, _ in library.scenario_names() if matches(pattern, name)]
+    if not names:
+        raise InputError(f"no scenario matches '{pattern}'")
+    found = [one for some in in_processes(partial(_of_scenario), names, jobs, tell) for one in some]
+    return sorted(found, key=lambda one: (-one.size, one.parameter, one.scenario))
+
+
+def _of_scenario(name: str) -> list[Influence]:
+    """Nothing where nothing is expected, or where it does not run: `braid validate` says so."""
+    try:
+        scenario = library.load_scenario(name)
+        if not scenario.expected:
+            return []
+        result = simulate(scenario)
+        known = dict(quantities(result.machine))
+        before = {row.metric: row.simulated for row in compared(result) if row.simulated}
+    except BraidError:
+        return []
+    found = []
+    for row in result.parameters:
+        if row["kind"] == "assumed" and row["value"]:
+            spread = RANGES[known[row["name"]].confidence or "L"]
+            found.append(_of_number(scenario, result.machine, row["name"], row["share"], spread, before))
+    return found
+
+
+def _of_number(scenario: Scenario, machine: MachineSpec, name: str, share: float, spread: float,
+               before: dict[str, float]) -> Influence:
+    """Of one number in one scenario."""
+    quantity = dict(quantities(machine))[name]
+    moved: list[dict[str, float]] = []
+    for factor in (1.0 - spread, 1.0 + spread):
+        value = quantity.value * factor
+        if quantity.unit == "1" and quantity.value == int(quantity.value):
+            value = float(max(round(value), 1))
+        changes = {f"machine.{name}": f"{value!r} {quantity.unit}".removesuffix(" 1")}
+        try:
+            after = {row.metric: row.simulated for row in compared(simulate(scenario.replace(changes)))}
+            moved.append({metric: (after.get(metric) or value) / value - 1.0 for metric, value in before.items()})
+        except BraidError:  # what cannot be: a share above 1, say
+            moved.append(dict.fromkeys(before, 0.0))
+    low, high = moved
+    metric = max(before, key=lambda one: max(abs(low[one]), abs(high[one])), default="-")
+    text = f"{quantity.value:g} {quantity.unit}".removesuffix(" 1")
+    return Influence(name, machine.name, text, spread, scenario.name, share, metric, low.get(metric, 0.0),
+                     high.get(metric, 0.0))  # fmt: skip
+
+
+_HEAD = ("<assumed number", "<machine", "<value", ">off by", "<scenario", ">of the path", "<value that moves most",
+         ">low", ">high")  # fmt: skip
+
+
+def _cells(one: Influence) -> list[str]:
+    return [one.parameter, one.machine, one.value, f"{one.spread:.0%}", one.scenario, f"{one.share:.1%}", one.metric,
+            f"{one.low:+.1%}", f"{one.high:+.1%}"]  # fmt: skip
+
+
+def print_influences(found: Sequence[Influence]) -> None:
+    """As a table in the terminal."""
+    show(console(), Titled("", _HEAD, [_cells(one) for one in found]))
+
+
+def markdown(found: Sequence[Influence]) -> str:
+    """results/influence.md: each number where it moves most."""
+    first: dict[str, Influence] = {}
+    for one in found:
+        first.setdefault(f"{one.machine} {one.parameter}", one)
+    return "\n".join([
+        "# What is assumed, by influence", "",
+        "Written by `braid influence`. Assumed numbers that bound more than 1% of the critical path of a scenario with"
+        " expected values, each where it moves one of these most: at its two plausible ends (3%, 10% or 30% off, by its"
+        " confidence), everything else as it is. What bounds no path is not in the list; nothing was fitted again.", "",
+        markdown_table(tuple(head[1:] for head in _HEAD), [_cells(one) for one in first.values()]), "",
+    ])  # fmt: skip
