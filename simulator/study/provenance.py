@@ -50,7 +50,7 @@ def _names(segment: Segment, machine: MachineSpec, generation: str, families: li
     """The parameters behind what bounded a segment."""
     by, _, which = segment.bound_by.partition(" ")
     if segment.what == "host":
-        return ["host.launch_eager"]
+        return ["host.launch_eager", "host.operator"]
     if by in ("wire", "engine") and engine:
         kind = getattr(machine.collectives[engine].ladder, segment.kind, None)
         curve = segment.kind if kind else "default"
