@@ -30,6 +30,7 @@ from simulator.calibrate.kernel_tables import (
     solo_s,
 )
 from simulator.calibrate.library_tables import Library, where
+from simulator.calibrate.library_tables import attention as attention_of_table
 from simulator.calibrate.library_tables import experts as experts_of_table
 from simulator.die.kernels import Work, cost_of
 from simulator.model import ops
@@ -47,6 +48,7 @@ Numbers = dict[str, Any]
 L2_BYTES = 50e6  # of H100 and H800
 MOE = "h100_sxm.moe.trtllm.1.3.0rc20.moe_perf.parquet"
 OF_R1 = {"hidden_size": 7168, "inter_size": 2048, "num_experts": 256, "topk": 8, "moe_dtype": "fp8_block"}
+SHORTEST = 255  # cached tokens before the one that is decoded
 FEW = 64  # experts of a model; with fewer the routing of a table decides
 STEPS = (0.7, 0.8, 0.9, 0.95, 0.98, 1.02, 1.05, 1.1, 1.2, 1.4)
 TILES = ((64, 32, None), (64, 64, None), (64, 128, None), (128, 128, 64), (64, 128, 64), (128, 128, 16), (128, 256, 64))
@@ -139,6 +141,7 @@ def families() -> tuple[KernelFamily, ...]:
         *(KernelFamily(large, f"fused_gemm_{name}", partial(sliced_experts, dtype=dtype), sliced, (*free, "un"),
                        compare=layers_misfit) for name, dtype in (("fp8", "fp8_block"), ("bf16", "bf16"))),
         KernelFamily(large, "mla_decode", partial(decode, chip="h800"), planned, attention),
+        KernelFamily(large, "gqa_decode", grouped_decode, flash | {"tm": 64}, attention),
         KernelFamily(large, "flash_attention", partial(prefill, chip="h800"), flash, bare),
     )
 
@@ -164,11 +167,28 @@ def absorbed(folder: Path) -> KernelTable:
     ]  # fmt: skip
 
 
+def grouped_decode(folder: Path) -> KernelTable:
+    """Grouped-query attention in decode by FlashAttention 3 in SGLang on H100, heads of 128, BF16, every 20th row.
+
+    Contexts of less than 256 tokens are left out: there what a request takes by itself decides, not what it reads.
+    """
+    columns = attention_of_table(Library(folder, "h100_sxm", "sglang"), "generation", "bfloat16")
+    chosen = (columns["head_dim"] == 128) & (columns["window_size"] == 0) & (columns["isl"] == 1)
+    kept = where(columns, chosen & (columns["step"] >= SHORTEST))
+    table: KernelTable = []
+    for row in _rows(kept)[::20]:
+        heads, kv_heads, batch = (int(row[name]) for name in ("num_heads", "kv_heads", "batch_size"))
+        seen = ((1, int(row["step"]) + 1),) * batch
+        work = ops.grouped_attention(seen, heads, kv_heads, 128, 128, "gqa_decode")
+        table.append((left_in_l2(work), float(row["seconds"])))
+    return table
+
+
 def left_in_l2(work: Work) -> Work:
     """A product that ran before, and left all that it reads and writes in L2 if there was room."""
     if work.hbm_bytes > 0.8 * L2_BYTES:
         return work
-    return replace(ops.cached(work), weight_bytes=0.0, cached_bytes=work.hbm_bytes)
+    return replace(ops.cached(work), weight_bytes=0.0, streamed_bytes=0.0, cached_bytes=work.hbm_bytes)
 
 
 def bandwidth_curve(points: dict[int, float], startup_s: float) -> list[tuple[float, float]]:

@@ -141,8 +141,8 @@ def replay(
     changes: Sequence[RateChange] = (),
     jitter: tuple[float, int] = (0.0, 0),
 ) -> Run:
-    """Replay a world with every law checked. fold: by roles. exchange: how collectives are lowered. jitter: of launches,
-    and its seed."""
+    """Replay a world with every law checked. fold: by roles. exchange: how collectives are lowered. jitter: of launches
+    (sigma, seed)."""
     generation = next(iter(machine.kernels))
     fabric = fabric or Fabric(machine, world.ranks)
     lowering = Lowering(fabric, machine.collectives, exchange, world.groups)
