@@ -75,7 +75,7 @@ def run(npu: Rank, case: Case) -> None:
     """The iterations that stand for the whole run: one captured graph each, or launched kernel by kernel throughout
     where the fullest batch is larger than the largest graph. The host reads the sampled tokens of each."""
     iterations, model = iterations_of(case), model_of(case)
-    npu.program.captured = requests(case) <= case.knobs.captured
+    npu.program.captured, npu.program.operators = requests(case) <= case.knobs.captured, STACK.operators
     techniques = []
     if case.knobs.sharded:
         layers = model.layers * len(iterations)

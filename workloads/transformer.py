@@ -194,7 +194,7 @@ def batches_of(case: Case) -> list[list[MicroBatch]]:
 def program(npu: Rank, case: Case) -> None:
     """Pass after pass, then drafts."""
     knobs = case.knobs
-    npu.program.captured = captured(case)
+    npu.program.captured, npu.program.operators = captured(case), stack_for(case).operators
     npu.program.programmatic = knobs.programmatic_launch
     with npu.stream(partition(npu, case)):
         _passes(npu, case)

@@ -78,7 +78,7 @@ Case = scenario.Case[Request, scenario.Layout, Knobs]
 
 def iteration(npu: Rank, case: Case) -> None:
     """Verify, sample, draft."""
-    npu.program.captured = case.knobs.cuda_graph
+    npu.program.captured, npu.program.operators = case.knobs.cuda_graph, STACK.operators
     npu.program.programmatic = case.knobs.programmatic_launch
     model, drafted = model_of(case), case.batch.draft_tokens
     verify = Pass(npu, case, model, stack_of(case), 1 + drafted)

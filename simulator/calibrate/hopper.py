@@ -8,13 +8,13 @@ They are read as infersim/KIND.CHIP.*.csv (alibaba/InferSim at f2293da, bench_da
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from math import inf, log
+from math import log
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, NamedTuple
 
 from simulator.calibrate.kernel_tables import (
     Finding,
@@ -29,14 +29,17 @@ from simulator.calibrate.kernel_tables import (
     misfit,
     solo_s,
 )
+from simulator.calibrate.library_tables import Library, where
+from simulator.calibrate.library_tables import attention as attention_of_table
+from simulator.calibrate.library_tables import experts as experts_of_table
 from simulator.die.kernels import Work, cost_of
 from simulator.model import ops
 from simulator.model.choices import chosen_rows
-from simulator.model.layout import split
 from simulator.model.library import load_transformer
-from simulator.model.transformer import Experts, with_precision
+from simulator.model.transformer import experts_of, with_precision
+from simulator.spec.kernels import KernelSpec
 from simulator.spec.load import load_machine
-from simulator.spec.machine import MachineSpec
+from simulator.spec.machine import ChipSpec, MachineSpec
 from simulator.stack.sglang_2025 import STACK
 from simulator.units import Quantity
 
@@ -45,7 +48,8 @@ Numbers = dict[str, Any]
 L2_BYTES = 50e6  # of H100 and H800
 MOE = "h100_sxm.moe.trtllm.1.3.0rc20.moe_perf.parquet"
 OF_R1 = {"hidden_size": 7168, "inter_size": 2048, "num_experts": 256, "topk": 8, "moe_dtype": "fp8_block"}
-SLICES, WHOLE = ((8, 1),), ((1, 8), (1, 16), (1, 32))  # how many ways experts are cut, and shared out
+SHORTEST = 255  # cached tokens before the one that is decoded
+FEW = 64  # experts of a model; with fewer the routing of a table decides
 STEPS = (0.7, 0.8, 0.9, 0.95, 0.98, 1.02, 1.05, 1.1, 1.2, 1.4)
 TILES = ((64, 32, None), (64, 64, None), (64, 128, None), (128, 128, 64), (64, 128, 64), (128, 128, 16), (128, 256, 64))
 
@@ -60,35 +64,36 @@ FIELDS = {
 @dataclass(frozen=True)
 class KernelFamily:
     """A kernel family to fit: of which machine, how its table is read, where to start, which numbers are free and which
-    tiles to try."""
+    tiles to try; compare: how far it is from what was read."""
 
     machine: str
     name: str
-    read: Callable[[Path], KernelTable]
+    read: Callable[[Path], Any]
     start: Numbers
     free: tuple[str, ...]
     tiles: tuple[tuple[int, int, int | None], ...] = ()
+    compare: Callable[[ChipSpec, KernelSpec, Any], Misfit] = misfit
 
     @cached_property
     def spec(self) -> MachineSpec:
         """The machine as its file has it."""
         return load_machine(self.machine)
 
-    def misfit(self, numbers: Numbers, table: KernelTable) -> Misfit:
+    def misfit(self, numbers: Numbers, table: Any) -> Misfit:
         """How far the family is from its table with these numbers in place of the file's."""
         kernel = self.spec.kernels[GENERATION][self.name]
         given = {FIELDS[name]: Quantity.model_construct(value=value, unit="1", kind="fitted", source="this search")
                  if value or name == "un" else None for name, value in numbers.items()}  # fmt: skip
-        return misfit(self.spec.chip, kernel.model_copy(update=given), table)
+        return self.compare(self.spec.chip, kernel.model_copy(update=given), table)
 
 
-def fit(family: KernelFamily, table: KernelTable) -> tuple[Numbers, Misfit]:
+def fit(family: KernelFamily, table: Any) -> tuple[Numbers, Misfit]:
     """The best numbers over all tiles."""
     starts = [{**family.start, "tm": m, "tn": n, "gr": granule} for m, n, granule in family.tiles] or [family.start]
     return min((_descend(family, table, start) for start in starts), key=lambda found: found[1].loss)
 
 
-def _descend(family: KernelFamily, table: KernelTable, best: Numbers) -> tuple[Numbers, Misfit]:
+def _descend(family: KernelFamily, table: Any, best: Numbers) -> tuple[Numbers, Misfit]:
     found = family.misfit(best, table)
     for _ in range(8):
         before = found.loss
@@ -120,6 +125,7 @@ def families() -> tuple[KernelFamily, ...]:
     free = ("floor", "sk", "cs", "hs", "ramp")
     bound = ("floor", "sk", "cs", "ramp")  # H20: on 64-row tiles compute binds at every size; HBM's share shows nowhere
     planned = {"floor": 17e-6, "cs": 0.9, "hs": 0.7, "un": 0.0, "tm": 64, "pk": 256}
+    sliced = {"floor": 5e-6, "sk": 5e-10, "cs": 0.354, "hs": 0.86, "un": 0.144, "tm": 64, "tn": 128, "ramp": 64}
     flash = {"floor": 20e-6, "cs": 0.6, "hs": 1.0, "un": 0.0, "tm": 128}
     attention, bare = ("floor", "cs", "hs"), ("floor", "cs")  # compute binds everywhere on H20
     decode, prefill = (partial(infersim_mla_decode, family="m"), partial(infersim_mla_prefill, family="f"))
@@ -132,7 +138,10 @@ def families() -> tuple[KernelFamily, ...]:
         KernelFamily(large, "gemm_bf16", dense_bf16, gemm, free, TILES[2:]),
         KernelFamily(large, "batched_gemm_bf16", absorbed, gemm, free, TILES[1:]),
         KernelFamily(large, "grouped_gemm_fp8", partial(grouped, chip="h800"), gemm, free, TILES[2:]),
+        *(KernelFamily(large, f"fused_gemm_{name}", partial(sliced_experts, dtype=dtype), sliced, (*free, "un"),
+                       compare=layers_misfit) for name, dtype in (("fp8", "fp8_block"), ("bf16", "bf16"))),
         KernelFamily(large, "mla_decode", partial(decode, chip="h800"), planned, attention),
+        KernelFamily(large, "gqa_decode", grouped_decode, flash | {"tm": 64}, attention),
         KernelFamily(large, "flash_attention", partial(prefill, chip="h800"), flash, bare),
     )
 
@@ -158,11 +167,28 @@ def absorbed(folder: Path) -> KernelTable:
     ]  # fmt: skip
 
 
+def grouped_decode(folder: Path) -> KernelTable:
+    """Grouped-query attention in decode by FlashAttention 3 in SGLang on H100, heads of 128, BF16, every 20th row.
+
+    Contexts of less than 256 tokens are left out: there what a request takes by itself decides, not what it reads.
+    """
+    columns = attention_of_table(Library(folder, "h100_sxm", "sglang"), "generation", "bfloat16")
+    chosen = (columns["head_dim"] == 128) & (columns["window_size"] == 0) & (columns["isl"] == 1)
+    kept = where(columns, chosen & (columns["step"] >= SHORTEST))
+    table: KernelTable = []
+    for row in _rows(kept)[::20]:
+        heads, kv_heads, batch = (int(row[name]) for name in ("num_heads", "kv_heads", "batch_size"))
+        seen = ((1, int(row["step"]) + 1),) * batch
+        work = ops.grouped_attention(seen, heads, kv_heads, 128, 128, "gqa_decode")
+        table.append((left_in_l2(work), float(row["seconds"])))
+    return table
+
+
 def left_in_l2(work: Work) -> Work:
     """A product that ran before, and left all that it reads and writes in L2 if there was room."""
     if work.hbm_bytes > 0.8 * L2_BYTES:
         return work
-    return replace(ops.cached(work), weight_bytes=0.0, cached_bytes=work.hbm_bytes)
+    return replace(ops.cached(work), weight_bytes=0.0, streamed_bytes=0.0, cached_bytes=work.hbm_bytes)
 
 
 def bandwidth_curve(points: dict[int, float], startup_s: float) -> list[tuple[float, float]]:
@@ -189,48 +215,48 @@ def custom_all_reduce(folder: Path, startup_s: float) -> list[tuple[float, float
     return bandwidth_curve({2 * row["message_size"]: row["latency"] / 2e3 for row in found}, startup_s)
 
 
-@dataclass(frozen=True)
-class Layer:
-    """A measured layer of routed experts: how long it takes, and its products and passes by themselves, in seconds."""
+class Layer(NamedTuple):
+    """A measured layer of routed experts, in seconds: what all but its products take, these, and what it took."""
 
+    rest_s: float
+    products: tuple[Work, ...]
     measured_s: float
-    parts_s: float
-    slots: int
-    rows: int
 
 
-def moe_layers(folder: Path, splits: tuple[tuple[int, int], ...]) -> list[Layer]:
-    """Layers of DeepSeek-R1's experts on H100, FP8, evenly routed."""
-    machine, model = load_machine("h800_cluster"), with_precision(load_transformer("deepseek_r1"), {"experts": "fp8"})
-    experts = model.layers[-1].feed_forward
-    assert isinstance(experts, Experts)
-    kernels = dict(machine.kernels["sglang_2025"])
-    kernels["experts_sort"] = kernels["experts_sort"].model_copy(update={"per_row": None, "per_slot": None})
-    layers = []
-    for row in aiconfigurator(folder, MOE, distribution="balanced", **OF_R1):
-        tokens, tp, ep = row["num_tokens"], row["moe_tp_size"], row["moe_ep_size"]
-        if (tp, ep) not in splits or tokens * 8 < ep:
-            continue
-        rows = tuple(split(8 * tokens // ep, 256 // ep))
-        stack = replace(STACK, l2_bytes=inf if 2 * sum(rows) * model.hidden < L2_BYTES else 0.0)
-        works = stack.experts(model, experts, tokens, rows, tp)
-        parts_s = sum(solo_s(cost_of(work, machine.chip, kernels), machine.chip) for _, work in works)
-        layers.append(Layer(row["latency"] / 1e3, parts_s, len(rows), sum(rows)))
+def sliced_experts(folder: Path, dtype: str) -> list[Layer]:
+    """Layers of slices of experts by SGLang on H100, in BF16 or in blocks of FP8, every 20th row of its models.
+
+    Evenly routed ones are left out: their weights could not be read in the time that they take.
+    """
+    machine, model = load_machine("h800_cluster"), with_precision(load_transformer("deepseek_r1"), {"experts": dtype})
+    kernels, layers = machine.kernels[GENERATION], []
+    table = experts_of_table(Library(folder, "h100_sxm", "sglang"), dtype)
+    skewed = (table["moe_ep_size"] == 1) & (table["distribution"] != "balanced") & (table["up"] == 2.0)
+    for row in _rows(where(table, skewed & (table["num_experts"] >= FEW)))[::20]:
+        experts = replace(experts_of(model), routed=int(row["num_experts"]), per_token=int(row["topk"]),
+                          intermediate=int(row["inter_size"]))  # fmt: skip
+        sized, tokens = replace(model, hidden=int(row["hidden_size"])), int(row["num_tokens"])
+        rows = tuple(int(each) for each in row["local"].each)
+        works = [*STACK.route(sized, experts, tokens)[-1:],
+                 *STACK.experts(sized, experts, tokens, rows, int(row["moe_tp_size"]))]  # fmt: skip
+        products = tuple(work for _, work in works if work.kind == "grouped_gemm")
+        rest = (work for _, work in works if work.kind != "grouped_gemm")
+        rest_s = sum(solo_s(cost_of(work, machine.chip, kernels), machine.chip) for work in rest)
+        layers.append(Layer(rest_s, products, float(row["seconds"])))
     return layers
 
 
-def sorting_misfit(layers: list[Layer], slot_s: float, row_s: float) -> Misfit:
-    """Where every local expert and every row takes so long beyond products and passes."""
-    return Misfit(tuple(
-        (one.parts_s + slot_s * one.slots + row_s * one.rows) / one.measured_s - 1.0 for one in layers
-    ))  # fmt: skip
+def _rows(columns: dict[str, Any]) -> list[dict[str, Any]]:
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
-def fit_sorting(layers: list[Layer]) -> tuple[float, float, Misfit]:
-    """Seconds per local expert and per row, to the nanosecond."""
-    costs = [(slot * 1e-9, row * 1e-9) for slot in range(0, 401, 5) for row in range(20, 81)]
-    found = [(slot, row, sorting_misfit(layers, slot, row)) for slot, row in costs]
-    return min(found, key=lambda one: one[2].loss)
+def layers_misfit(chip: ChipSpec, kernel: KernelSpec, layers: Sequence[Layer]) -> Misfit:
+    """How far whole layers are with this family of products."""
+    def simulated_s(layer: Layer) -> float:
+        costs = (cost_of(work, chip, {work.family: kernel}) for work in layer.products)
+        return layer.rest_s + sum(solo_s(cost, chip) for cost in costs)
+
+    return Misfit(tuple(simulated_s(layer) / layer.measured_s - 1.0 for layer in layers))
 
 
 def touched_experts(folder: Path) -> dict[int, float]:
@@ -277,17 +303,6 @@ def _bandwidth_curves(folder: Path, fits: bool) -> Iterator[Finding]:
         yield Finding(name, shown, {f"{size:.0f} B": rate for size, rate in found})
 
 
-def _sorting(folder: Path, fits: bool) -> Iterator[Finding]:
-    """What a layer of routed experts takes beyond its products and passes."""
-    slices = moe_layers(folder, SLICES)
-    slot_s, row_s, error = fit_sorting(slices)
-    yield Finding("slices of experts", f"{sorting_misfit(slices, 0.0, 0.0)} with products and passes alone")
-    yield Finding("slices, fitted", f"{error} with {slot_s * 1e9:.0f} ns for each local expert and "
-                  f"{row_s * 1e9:.0f} ns a row more", {"per_slot": slot_s, "per_row": row_s})
-    whole = sorting_misfit(moe_layers(folder, WHOLE), slot_s, row_s)
-    yield Finding("whole experts", f"{whole} with the same, not fitted")
-
-
 def _skew(folder: Path, fits: bool) -> Iterator[Finding]:
     """How many experts the skewed routing of the tables touches."""
     touched = touched_experts(folder)
@@ -297,6 +312,6 @@ def _skew(folder: Path, fits: bool) -> Iterator[Finding]:
 
 
 PARTS = (*(Fit(family.machine, family.name, partial(_family, family)) for family in families()),
-         Fit("h800_cluster", "ladders", _bandwidth_curves), Fit("h800_cluster", "experts_sort", _sorting),
+         Fit("h800_cluster", "ladders", _bandwidth_curves),
          Fit("h800_cluster", "routing", _skew))  # fmt: skip
 """In the order of the machines' files."""

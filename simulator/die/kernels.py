@@ -230,7 +230,7 @@ def _tile(work: Work, kernel: GemmKernel, units: int) -> tuple[int, int]:
 def _attention(work: Work, chip: ChipSpec, kernel: AttentionKernel) -> Cost:
     tile_m, units = kernel.tile_m.count, units_of(chip, kernel)
     sharing = work.heads // work.kv_heads  # heads whose queries meet the same keys are rows of one tile
-    scores, tiles, all_strips, longest = 0.0, 0, 0, 0.0
+    scores, tiles = 0.0, 0
     for queries, keys, causal in work.scores:
         strips = ceil(queries * sharing / tile_m)
         pieces = ceil(keys / kernel.tile_keys.count) if kernel.tile_keys else 1
@@ -238,12 +238,8 @@ def _attention(work: Work, chip: ChipSpec, kernel: AttentionKernel) -> Cost:
         whole = strips * tile_m * keys
         own = score_elements((queries, keys, causal), tile_m) * sharing if causal else whole
         scores += work.kv_heads * own
-        all_strips, longest = all_strips + work.kv_heads * strips, max(longest, own / max(strips, 1))
     compute_s = 2.0 * scores * (work.qk_dim + work.v_dim) / _peak(chip, kernel, work.dtype)
     tile_s = compute_s * units / max(tiles, 1)
-    if kernel.split_waves and scores:  # tiles are counted in longest pieces
-        piece = longest / max(kernel.split_waves.count * units // all_strips, 1) / scores
-        tiles, tile_s = ceil(1.0 / piece - 1e-9), compute_s * units * piece
     if kernel.plan_keys:  # tiles are the shares of busy cores, all as long as the busiest one's
         requests = [(queries * sharing, keys) for queries, keys, _ in work.scores] * work.kv_heads
         tiles, keys = plan(requests, tile_m, units, kernel.plan_keys.count)

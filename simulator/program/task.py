@@ -154,7 +154,7 @@ class Program:
 
     programmatic: a kernel's prologue runs beside the end of the launch before it in its stream, unless it also waits
     for another stream (programmatic dependent launch). captured: the whole program is launched as one graph, instead of
-    task by task.
+    task by task. operators: calls of framework operators that go with an eager launch (0: launched from C++).
     by_rank: where works depend on the rank: by the first of neighbouring tasks what gives their works on any rank. own:
     of a variant for some ranks what those works are for them, by task; `items` are those of the recording that it
     shares with other variants.
@@ -163,6 +163,7 @@ class Program:
     items: list[Task | HostWait] = field(default_factory=list)
     captured: bool = False
     programmatic: bool = False
+    operators: float = 0.0
     partitions: dict[str, dict[str, int]] = field(default_factory=dict)
     by_rank: dict[int, Callable[[int], Sequence[tuple[str, Work | Collective]]]] = field(default_factory=dict)
     own: dict[int, Work | Collective] = field(default_factory=dict)
@@ -172,7 +173,8 @@ class Program:
         """The same launches with other works where they depend on the rank."""
         if self._exchanges is None:
             self._exchanges = [task for task, _ in self.collectives()]
-        return Program(self.items, self.captured, self.programmatic, self.partitions, {}, own, self._exchanges)
+        return Program(self.items, self.captured, self.programmatic, self.operators, self.partitions, {}, own,
+                       self._exchanges)
 
     @property
     def launches(self) -> int:

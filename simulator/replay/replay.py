@@ -18,6 +18,7 @@ from simulator.physics.cores import Cores
 from simulator.physics.flows import Capacity, Network
 from simulator.program.task import Collective, Task
 from simulator.program.world import World
+from simulator.replay.jitter import jittered
 from simulator.replay.meetings import Meetings
 from simulator.replay.rates import CLOCK, Schedule
 from simulator.replay.tape import Compiler, slots_of
@@ -29,11 +30,12 @@ class Replay:
     """A world on a machine, ready to run once.
 
     compiler: of programs for this machine. roles: which ranks are simulated for which. schedules: of capacities and
-    clocks whose rates change (see `rates`).
+    clocks whose rates change (see `rates`). jitter: sigma of every launch's factor, and the seed that it is drawn from.
     """
 
     def __init__(self, world: World, compiler: Compiler, fabric: Fabric, lowering: Lowering, roles: Roles,
-                 watch: TaskObserver, schedules: Mapping[CapacityKey, Schedule] | None = None) -> None:
+                 watch: TaskObserver, schedules: Mapping[CapacityKey, Schedule] | None = None,
+                 jitter: tuple[float, int] = (0.0, 0)) -> None:
         machine = compiler.costs.machine
         self.world, self.machine, self.fabric = world, machine, fabric
         self.env = Clock()
@@ -42,6 +44,7 @@ class Replay:
         self.capacities = Capacities(fabric, self._rate_of)
         self._timings = KernelTimings(self._rate_of(("hbm", 0)), self._rate_of(("l2", 0)))
         self._tapes: dict[int, Tape] = {}
+        self._jitter = jitter
         self._tasks: dict[int, list[Task]] = {}
         self.meetings = Meetings(
             self.env, self.network, world, roles, lowering, self.capacities, self._rate_of, self.tasks
@@ -101,10 +104,11 @@ class Replay:
 
     def _npu(self, rank: int, watch: TaskObserver) -> Npu:
         program, chip = self.world.programs[rank], self.machine.chip
+        tape, (sigma, seed) = self._tapes[id(program)], self._jitter
         return Npu(self.env,
                    self.network,
                    rank,
-                   self._tapes[id(program)],
+                   jittered(tape, sigma, seed, rank) if sigma else tape,
                    hbm=self.capacities["hbm", rank],
                    l2=self.capacities["l2", rank],
                    cache=Cache(chip.l2.capacity.si),

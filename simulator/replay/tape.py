@@ -108,13 +108,13 @@ class Compiler:
 def _tape_of(program: Program, costs: Costs) -> Tape:
     """Compile a program for the machine and the software generation of these costs.
 
-    Eager programs pay the host for every launch; a captured one pays once for each graph, and all its tasks are issued
-    then. A graph ends where the host blocks.
+    Eager programs pay the host for every launch and the operator calls around it; a captured one pays once for each
+    graph, and all its tasks are issued then. A graph ends where the host blocks.
     """
     machine = costs.machine
     sooner = cache(lambda spent, head_start_s: replace(spent, latency_s=spent.latency_s - head_start_s))
     before_s: dict[int, float] = {}  # latency of the last launch of each stream
-    launch_ps = 0 if program.captured else to_ps(machine.host.launch_eager.si)
+    launch_ps = 0 if program.captured else to_ps(launch_s(program, machine))
     offset_ps = graph_ps = to_ps(machine.host.launch_graph.si) if program.captured else 0
     read_ps = launch_ps + to_ps(machine.host.device_read.si)  # the copy is launched too
     tape = Tape([], [], [], [], [], [LaunchWindow()])
@@ -159,6 +159,12 @@ def _tape_of(program: Program, costs: Costs) -> Tape:
     for step, spent in zip(tape.steps, tape.costs, strict=True):
         tape.units.append(_units_of(spent, slots[step.partition]) if spent is not None and step.exclusive else 0)
     return tape
+
+
+def launch_s(program: Program, machine: MachineSpec) -> float:
+    """What the host takes for one eager launch."""
+    host = machine.host
+    return host.launch_eager.si + (program.operators * host.operator.si if host.operator else 0.0)
 
 
 def _find_exclusive(steps: list[TapeStep]) -> None:

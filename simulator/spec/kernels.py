@@ -69,8 +69,7 @@ class AttentionKernel(_Kernel):
     """Attention in strips of tile_m rows (queries, or queries x heads that share their keys).
 
     score_bytes cross L2 per element of the score matrix. tile_keys: keys are split over cores in pieces of so many.
-    split_waves: instead, the keys of every strip are split in as many pieces as fit this many waves of all cores, at
-    least one, and a wave lasts as long as its longest piece. plan_keys: instead, keys are shared out over the cores
+    plan_keys: instead, keys are shared out over the cores
     before the kernel starts, in pieces of multiples of so many (`key_plan`).
     """
 
@@ -78,7 +77,6 @@ class AttentionKernel(_Kernel):
     tile_m: PositiveCount
     score_bytes: Ratio
     tile_keys: PositiveCount | None = None
-    split_waves: PositiveCount | None = None
     plan_keys: PositiveCount | None = None
 
 

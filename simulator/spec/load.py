@@ -103,7 +103,7 @@ def _cuts(spec: MachineSpec) -> Iterator[tuple[str, Any, str]]:
     """Attention whose keys are cut in more ways than one."""
     for generation, kernels in spec.kernels.items():
         for family, kernel in kernels.items():
-            given = [name for name in ("tile_keys", "split_waves", "plan_keys") if getattr(kernel, name, None)]
+            given = [name for name in ("tile_keys", "plan_keys") if getattr(kernel, name, None)]
             if len(given) > 1:
                 yield f"kernels.{generation}.{family}", ", ".join(given), "at most one of them cuts keys"
 

@@ -58,9 +58,14 @@ class ChipSpec(TomlTable):
 
 class HostSpec(TomlTable):
     """The host thread of one rank: time per eager launch, per launch of a captured graph, and latency of reading a
-    value back from the device."""
+    value back from the device.
+
+    operator: what one operator call of a framework takes beside the launches that it makes. A software stack says how
+    many calls go with each launch (left out: they are in `launch_eager`).
+    """
 
     launch_eager: Seconds
+    operator: Seconds | None = None
     launch_graph: Seconds
     device_read: Seconds
 

@@ -62,6 +62,7 @@ class CannDecode:
     engines: tuple[str, ...] = ("aiv_small", "sdma")
     reducing_engines: tuple[str, ...] = ()
     algorithm: str = "auto"
+    operators: float = 1.0
 
     def embed(self, model: Model, tokens: int, shards: int) -> Kernels:
         """Rows of the embedding; a shard of it gives zeros for tokens that are not its own."""

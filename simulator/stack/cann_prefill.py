@@ -46,6 +46,7 @@ class CannPrefill:
     engines: tuple[str, ...] = ("sdma", "aiv")
     reducing_engines: tuple[str, ...] = ()
     algorithm: str = "auto"
+    operators: float = 1.0
 
     # --- attention ---------------------------------------------------------------------------------------------------
 

@@ -48,6 +48,7 @@ class GpuStack:
     that. fuses_shared: where every rank has a slice of every expert, the shared one is a choice more of every token.
     shared_beside: captured graphs of up to so many tokens run it beside router and routed experts.
     l2_bytes: activations of a kernel stay in L2 up to so many. logit_bytes: of a logit that is sampled from.
+    operators: calls of framework operators for each eager launch, in calls as vLLM makes them.
     """
 
     name: str
@@ -64,6 +65,7 @@ class GpuStack:
     shared_beside: int = 0
     l2_bytes: float = IN_L2_BYTES
     logit_bytes: float = 4.0
+    operators: float = 1.0
 
     @property
     def reducing_engines(self) -> tuple[str, ...]:
@@ -234,11 +236,14 @@ class GpuStack:
 
     def grouped(self, name: str, rows: tuple[int, ...], n: int, k: int, dtype: str) -> Kernels:
         """One product for each group of rows, after the quantisation of their input where that is a kernel."""
+        quantise = self.quantising(name, sum(rows), k, dtype)
+        return [*quantise, (name, ops.grouped_gemm(rows, n, k, "fp8" if quantise else dtype))]
+
+    def quantising(self, name: str, rows: int, k: int, dtype: str) -> Kernels:
+        """The quantisation of so many rows for a product, where that is a kernel."""
         if not self.quantises or not dtype.startswith("fp8"):
-            return [(name, ops.grouped_gemm(rows, n, k, dtype))]
-        total = sum(rows)
-        quantise = ops.passes(2.0 * total * k, total * k * (1.0 + 4.0 / BLOCK))
-        return [(f"{name}.quantise", quantise), (name, ops.grouped_gemm(rows, n, k, "fp8"))]
+            return []
+        return [(f"{name}.quantise", ops.passes(2.0 * rows * k, rows * k * (1.0 + 4.0 / BLOCK)))]
 
     def gated(self, model: Model, block: str, tokens: int, width: int, dtype: str, two: bool = True) -> Kernels:
         """An FFN of `width` columns: gate and up in one product, SiLU of one times the other, down."""

@@ -16,7 +16,11 @@ from dataclasses import replace
 from simulator.model.transformer import Experts, Model
 from simulator.stack.library import LibraryStack
 
-STACK = LibraryStack("sglang", norm_in_all_reduce=True, rope=("rope_cache",), shared_beside=1024)
+OPERATORS = 1.5
+"""Calls for each eager launch: a small AllReduce takes 30 us where vLLM's takes 21.5, 5 of which are the launch (H100,
+H200 and B200 alike: aiconfigurator at 095f58a, custom_allreduce_perf, eager)."""
+
+STACK = LibraryStack("sglang", norm_in_all_reduce=True, rope=("rope_cache",), shared_beside=1024, operators=OPERATORS)
 FUSED_EXPERTS = 256  # routed ones of a model whose shared expert is fused
 
 

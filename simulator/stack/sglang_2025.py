@@ -1,23 +1,32 @@
 """SGLang of 2025 (0.4.10), of which tables of single kernels are public: what it launches by itself and what it fuses.
 
 The input of every FP8 product is quantised per block of 128 by a kernel of its own; queries and keys of grouped-query
-attention are normalised, rotated and cached in one pass; rows are sorted by expert once more behind the top-k. The
-shared expert is a choice more of every token where all ranks have slices of all experts (shared experts fusion).
+attention are normalised, rotated and cached in one pass; choices are sorted by expert behind the top-k
+(`moe_align_block_size`). The shared expert is a choice more of every token where all ranks have slices of all experts
+(shared experts fusion).
+
+Where a rank has all experts, their products are Triton's `fused_moe_kernel`, whose tiles fetch the tokens that they
+need: tokens are quantised once, and no row is copied. Experts that are shared out over ranks (`ep_moe`) are DeepGEMM's,
+over rows that were copied in the order of their experts.
 
 What it allocates beside weights and cache is counted as its code does: a step with prompts at its fullest, in the first
 product of sliced experts (`fused_experts_impl`), and the logits of the largest captured batch of all ranks, once as
 they are gathered and once in order (`GroupCoordinator.all_gather`).
 
-Source: sgl-project/sglang 0.4.10, `srt/models/deepseek_v2.py`, `srt/layers/moe/fused_moe_triton/fused_moe.py`.
+Source: sgl-project/sglang 0.4.10, `srt/models/deepseek_v2.py`, `srt/layers/moe/fused_moe_triton/fused_moe.py`,
+`srt/layers/moe/ep_moe/`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from simulator.die.kernels import Work
 from simulator.model import ops
 from simulator.model.transformer import Experts, Model, experts_of
 from simulator.stack.gpu import BLOCK, AttentionFamilies, GpuStack, Kernels
+from simulator.stack.sglang import OPERATORS
 
 CAPTURED = (1, 2, 4)  # small batch sizes for which graphs are captured; beyond, multiples of 8
 FUSED_CHUNK = 64 * 1024  # tokens that sliced experts take at once
@@ -35,8 +44,17 @@ class Sglang2025(GpuStack):
         return [*super().route(model, experts, tokens), *self.in_l2([sort])]
 
     def experts(self, model: Model, experts: Experts, tokens: int, rows: Sequence[int], shards: int) -> Kernels:
-        kernels = super().experts(model, experts, tokens, rows, shards)
-        return [("experts.quantise" if name == "experts.gate_up.quantise" else name, work) for name, work in kernels]
+        if len(rows) < experts.routed or not sum(rows):
+            return super().experts(model, experts, tokens, rows, shards)
+        width, total, dtype = experts.intermediate // shards, sum(rows), model.precision.experts
+        return self.in_l2([
+            *self.quantising("experts", tokens, model.hidden, dtype),
+            ("experts.gate_up", fetching(tuple(rows), 2 * width, model.hidden, dtype, tokens)),
+            ("experts.silu", ops.passes(4.0 * total * width, 2.0 * total * width)),
+            *self.quantising("experts.down", total, width, dtype),
+            ("experts.down", fetching(tuple(rows), model.hidden, width, dtype, total)),
+            ("experts.sum", ops.passes(2.0 * total * model.hidden, 2.0 * tokens * model.hidden)),
+        ])  # fmt: skip
 
     def finalize(self, model: Model, experts: Experts, tokens: int, by_row: bool) -> Kernels:
         return [("shared.add", work) for _, work in super().finalize(model, experts, tokens, by_row)]
@@ -56,9 +74,17 @@ class Sglang2025(GpuStack):
         return self.in_l2([(name, ops.rms_norm(tokens, model.hidden))])
 
 
+def fetching(rows: tuple[int, ...], n: int, k: int, dtype: str, tokens: int) -> Work:
+    """A grouped product whose tiles fetch the rows that they need out of so many."""
+    work = ops.grouped_gemm(rows, n, k, "fp8" if dtype.startswith("fp8") else dtype)
+    return replace(work, family=f"fused_{work.family.removeprefix('grouped_')}",
+                   read_bytes=work.read_bytes * tokens / sum(rows))  # fmt: skip
+
+
 STACK = Sglang2025("sglang_2025", norm_in_all_reduce=False, rope=("norm_rope_cache",), quantises=True,
                    families=AttentionFamilies("mla_decode", "gqa_decode", "flash_attention", "flash_attention"),
-                   fuses_shared=True, logit_bytes=2.0, names_weights=False, algorithm="ring")
+                   fuses_shared=True, logit_bytes=2.0, names_weights=False, algorithm="ring",
+                   operators=OPERATORS)
 
 
 def graph_size(tokens: int, largest: int) -> int:

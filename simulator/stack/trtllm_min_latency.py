@@ -22,6 +22,8 @@ from simulator.model.transformer import Attention, Experts, Latent, Model
 from simulator.stack.gpu import GpuStack, Kernels
 
 TOP_K = ("sigmoid", "bias", "group_scores", "group_top_k", "mask", "top_k")
+OPERATORS = 3.0
+"""Calls for each eager launch: the operator, an allocation and a view; assumed, no eager launch of it is measured."""
 ACCEPT = ("compare", "cumulative_product", "count", "store", "positions", "last_tokens", "lengths")
 
 
@@ -202,4 +204,4 @@ def _latent(model: Model, attention: Attention) -> Latent:
     return attention
 
 
-STACK = MinLatency("trtllm_1_3", norm_in_all_reduce=True, rope=(), names_weights=False)
+STACK = MinLatency("trtllm_1_3", norm_in_all_reduce=True, rope=(), names_weights=False, operators=OPERATORS)

@@ -35,6 +35,7 @@ from simulator.program.task import Collective, Task
 from simulator.program.world import World
 from simulator.replay.costs import Costs
 from simulator.replay.replay import rate_of
+from simulator.replay.tape import launch_s
 from simulator.spec.load import override
 from simulator.spec.machine import MachineSpec
 from simulator.spec.nic import NicSpec
@@ -62,7 +63,7 @@ class Alone:
         network card writes, which is no task: of a byte."""
         tasks, rank, nic = self._tasks(segment.rank), segment.rank, self.machine.nic
         if segment.what == "host":
-            return None
+            return launch_s(self.world.programs[rank], self.machine)
         if segment.task >= len(tasks):
             return self._byte_s(nic) if nic and segment.bound_by.startswith("nic.") else None
         task = tasks[segment.task]

@@ -55,7 +55,7 @@ def _names(segment: Segment, machine: MachineSpec, generation: str, families: li
     """The parameters behind what bounded a segment."""
     by, _, which = segment.bound_by.partition(" ")
     if segment.what == "host":
-        return ["host.launch_eager"]
+        return ["host.launch_eager", "host.operator"]
     if engine and segment.kind in ONE_SIDED and machine.collectives[engine].rows and by in ("engine", "latency"):
         parts = ("send", "core_rate", "in_flight") if by == "engine" else ("receive",)
         return [f"collectives.{engine}.rows.{part}" for part in parts]

@@ -264,6 +264,10 @@ class Scenario(Part):
     layout: SerializeAsAny[BaseModel] = Layout()
     routing: RoutingSpec = RoutingSpec()
     knobs: SerializeAsAny[BaseModel]
+    launch_jitter: float = Field(
+        0.0, ge=0, le=3, description="every launch of a host takes its time times a log-normal factor of mean 1, drawn"
+        " rank by rank: sigma of its logarithm (0: none)"
+    )
     workload: Workload = Field(exclude=True)
     expected: tuple[Expected, ...] = Field((), exclude=True)
     studies: tuple[Study, ...] = Field((), exclude=True)

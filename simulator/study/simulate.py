@@ -145,7 +145,7 @@ def simulate(scenario: Scenario, *, ranks: str = "roles", seed: int = 0, exchang
     changing = schedules(scenario.rate_changes, ready.fabric)
     roles = unfolded(ready.world)
     live = scenario.workload.live if scenario.workload.has_hosts(ready.case) else None
-    if ranks == "roles" and live is None:
+    if ranks == "roles" and live is None and not scenario.launch_jitter:  # hosts of their own are no role
         roles = find_roles(ready.world, lowering, lambda key: rate_of(key, ready.machine, ready.fabric), changing)
     timeline = Timeline(scenario.name)
     kept: Timeline | Unrecorded = timeline if record else Unrecorded()
@@ -155,7 +155,8 @@ def simulate(scenario: Scenario, *, ranks: str = "roles", seed: int = 0, exchang
         _add_ranks(timeline, ready, roles, compiler, shared=live is None)
     total = sum(ready.world.programs[rank].launches for rank in roles.leaders)
     watch = kept if progress is None else _Reporting(kept, total, progress)
-    replay = (LiveReplay if live else Replay)(ready.world, compiler, ready.fabric, lowering, roles, watch, changing)
+    replay = (LiveReplay if live else Replay)(ready.world, compiler, ready.fabric, lowering, roles, watch, changing,
+                                              (scenario.launch_jitter, seed))
     journal = Journal(kept)
     if live is not None and isinstance(replay, LiveReplay):
         replay.attach(lambda host: live(host, ready.case), journal)

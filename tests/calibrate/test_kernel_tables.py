@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from simulator.calibrate.hopper import L2_BYTES, Layer, fit_sorting, left_in_l2, sorting_misfit
-from simulator.calibrate.kernel_tables import FEW_EXPERTS, infersim_grouped
+import pytest
+
+from simulator.calibrate.hopper import L2_BYTES, Layer, families, fit, layers_misfit, left_in_l2
+from simulator.calibrate.kernel_tables import FEW_EXPERTS, infersim_grouped, solo_s
+from simulator.die.kernels import cost_of
 from simulator.model import ops
+from simulator.spec.load import load_machine
+from simulator.stack.sglang_2025 import fetching
 
 HEAD = "num_experts,num_gpus,num_local_experts,topk,hidden_size,intermediate_size,batch_size_per_gpu,tokens_per_expert,"
 ROWS = ("128,1,128,8,2048,768,1024,64,300,0.5,200,0.5", "4,1,4,8,2048,768,32,64,30,0.5,20,0.5",
@@ -34,10 +40,16 @@ def test_a_repeated_product_is_read_from_l2_as_far_as_it_fits() -> None:
     assert left_in_l2(large) is large
 
 
-def test_what_sorting_takes_is_found_again() -> None:
-    """Per local expert and per row, beyond products and passes."""
-    sizes = [(slots, rows) for slots in (8, 256) for rows in (100, 10_000)]
-    layers = [Layer(1e-4 + slots * 125e-9 + rows * 37e-9, 1e-4, slots, rows) for slots, rows in sizes]
-    slot_s, row_s, error = fit_sorting(layers)
-    assert (round(slot_s * 1e9), round(row_s * 1e9)) == (125, 37)
-    assert error.loss < 1e-9 < sorting_misfit(layers, 0.0, 0.0).loss
+def test_numbers_of_products_inside_a_layer_are_found_again() -> None:
+    """From the time of whole layers, of which they are a part."""
+    machine = load_machine("h800_cluster")
+    family = next(one for one in families() if one.compare is layers_misfit)
+    kernel = machine.kernels["sglang_2025"][family.name]
+    works = [fetching((rows,) * 64, 1024, 4096, "fp8", 8 * rows) for rows in (4, 64, 512, 4096)]
+    layers = [Layer(2e-5, (work,), 2e-5 + solo_s(cost_of(work, machine.chip, {work.family: kernel}), machine.chip))
+              for work in works]  # fmt: skip
+    assert layers_misfit(machine.chip, kernel, layers).loss < 1e-9
+    slower = {"cs": 0.8 * kernel.compute_share.si}
+    found = replace(family, start=slower, free=("cs",))
+    assert family.misfit(slower, layers).loss > 0.05
+    assert fit(found, layers)[0]["cs"] == pytest.approx(kernel.compute_share.si, rel=0.03)

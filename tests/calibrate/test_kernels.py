@@ -9,7 +9,7 @@ import pytest
 
 from simulator.calibrate.kernel_tables import solo_s
 from simulator.die.kernels import cost_of
-from simulator.model import ops
+from simulator.model import library_kernels, ops
 from simulator.spec.load import load_machine
 from tests.conftest import Outcome
 
@@ -77,3 +77,12 @@ def test_a_table_with_other_columns_or_words_for_numbers(braid: Braid, folder: P
     (folder / "aiconfigurator").mkdir()
     (folder / "aiconfigurator" / "b200_sxm.gemm.trtllm.1.3.0rc20.gemm_perf.parquet").write_text("no Parquet")
     assert "no Parquet file" in braid("calibrate", "kernels", folder, "--machine", "dgx_b200").err
+
+
+@pytest.mark.parametrize(("m", "us"), [(1024, 94.2), (4096, 346.9), (16384, 1301.0)])
+def test_products_of_h100_carried_to_h20_are_near_its_own_table(m: int, us: float) -> None:
+    """K = 7168, N = 1536 in blocks of FP8 (InferSim, bench_data/gemm/h20/data.csv), on which none was fitted."""
+    machine = load_machine("hgx_h20")
+    kernels = machine.kernels["sglang"]
+    cost = cost_of(library_kernels.linear(m, 1536, 7168, "fp8_block"), machine.chip, kernels)
+    assert solo_s(cost, machine.chip) == pytest.approx(us / 1e6, rel=0.1)

@@ -148,7 +148,7 @@ def test_attention_by_hand() -> None:
 @pytest.mark.parametrize(("machine", "family"), [
     ("dgx_b200", "mla"), ("h20_node", "gqa_decode"), ("h20_node", "mla_decode")])
 def test_requests_without_queries_or_keys_compute_nothing(machine: str, family: str) -> None:
-    """A rank may have no requests in an iteration, whether its kernel cuts keys by size, by waves or by a plan."""
+    """A rank may have no requests in an iteration, whether its kernel cuts keys by size or by a plan."""
     spec = load_machine(machine)
     kernels = next(kernels for kernels in spec.kernels.values() if family in kernels)
 

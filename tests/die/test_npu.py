@@ -11,6 +11,8 @@ import pytest
 
 from simulator.model import ops
 from simulator.program.rank import Rank
+from simulator.spec.load import load_machine
+from simulator.units import Quantity
 from tests.law.timeline_laws import check_serial
 from tests.replay.small import TINY, passes_mb, run, tiny
 
@@ -83,6 +85,27 @@ def test_an_eager_host_pays_for_every_launch() -> None:
     done = run(three_kernels, machine=tiny({"host.launch_eager": "4 us"}))
     assert [done.row(name)["issued_ps"] / 1e6 for name in "abc"] == [4, 8, 12]
     assert [done.us(name) for name in "abc"] == [(4, 6), (8, 10), (12, 14)]  # 2 us of work, 2 us of gap
+
+
+@pytest.mark.parametrize(("operators", "captured", "issued"), [
+    (0, False, [4, 8, 12]), (1, False, [14, 28, 42]), (1.5, False, [19, 38, 57]), (1.5, True, [5, 5, 5])])
+def test_operator_calls_go_with_every_eager_launch(operators: float, captured: bool, issued: list[float]) -> None:
+    def program(npu: Rank) -> None:
+        npu.program.operators, npu.program.captured = operators, captured
+        three_kernels(npu)
+
+    machine = tiny({"host.launch_eager": "4 us"})
+    operator = Quantity(value=10, unit="us", kind="assumed", source="made for a test")
+    framework = machine.model_copy(update={"host": machine.host.model_copy(update={"operator": operator})})
+    assert [run(program, machine=framework).row(name)["issued_ps"] / 1e6 for name in "abc"] == issued
+    without = run(program, machine=machine)  # its launches are all that is known of this host
+    assert [without.row(name)["issued_ps"] / 1e6 for name in "abc"] == ([5, 5, 5] if captured else [4, 8, 12])
+
+
+def test_the_same_host_takes_as_long_for_a_launch_on_every_gpu() -> None:
+    """Hosts with Xeon processors of one generation: what a launch takes is the stack's affair."""
+    hosts = [load_machine(name).host for name in ("dgx_h100", "dgx_h200", "dgx_b200", "h20_node", "h800_cluster")]
+    assert len({(host.launch_eager.si, host.operator and host.operator.si) for host in hosts}) == 1
 
 
 def test_a_captured_graph_is_launched_once() -> None:

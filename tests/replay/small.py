@@ -139,8 +139,10 @@ def replay(
     exchange: str = "auto",
     fabric: Fabric | None = None,
     changes: Sequence[RateChange] = (),
+    jitter: tuple[float, int] = (0.0, 0),
 ) -> Run:
-    """Replay a world with every law checked. fold: by roles. exchange: how collectives are lowered."""
+    """Replay a world with every law checked. fold: by roles. exchange: how collectives are lowered. jitter: of launches
+    (sigma, seed)."""
     generation = next(iter(machine.kernels))
     fabric = fabric or Fabric(machine, world.ranks)
     lowering = Lowering(fabric, machine.collectives, exchange, world.groups)
@@ -152,7 +154,7 @@ def replay(
     compiler = Compiler(machine, generation, sizes)
     for rank, count in sorted(roles.multiplicity.items()):
         timeline.add_rank(rank, StaticTasks(**compiler.columns(world.programs[rank])), count)
-    ready = Replay(world, compiler, fabric, lowering, roles, timeline, changing)
+    ready = Replay(world, compiler, fabric, lowering, roles, timeline, changing, jitter)
     watched = Watched(ready)
     makespan_ps = ready.run()
     for npu in ready.npus.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from simulator.calibrate.kernel_tables import solo_s
 from simulator.die.kernels import cost_of
 from simulator.model import ops
 from simulator.spec.load import load_machine, override
+from simulator.spec.machine import MachineSpec
 from simulator.spec.typed_toml import SpecError, quantities
 
 H20, H800 = load_machine("h20_node"), load_machine("h800_cluster")
@@ -70,6 +72,22 @@ def test_mla_of_an_h20_is_as_uneven_as_its_plan(requests: int, cached: int, us: 
     assert solo_s(cost, H20.chip) == pytest.approx(us / 1e6, rel=0.03)
 
 
+@pytest.mark.parametrize("machine", [H20, H800])
+@pytest.mark.parametrize(("heads", "kv_heads", "cached"), [(8, 1, 1024), (64, 4, 4096), (32, 8, 1024)])
+def test_one_request_more_costs_little_where_there_are_many(
+    machine: MachineSpec, heads: int, kv_heads: int, cached: int
+) -> None:
+    """Keys are split in blocks that fill the SMs evenly: nowhere does a tile more cost a wave of whole requests."""
+    def alone_s(requests: int) -> float:
+        work = ops.grouped_attention(((1, cached),) * requests, heads, kv_heads, 128, 128, "gqa_decode")
+        return solo_s(cost_of(work, machine.chip, machine.kernels["sglang_2025"]), machine.chip)
+
+    times = [alone_s(requests) for requests in range(64, 200)]
+    rises = [after / before for before, after in pairwise(times)]
+    assert min(rises) > 1.0 - 1e-9
+    assert max(rises) < 1.11
+
+
 def test_planned_shares_of_keys_wait_for_sms_that_others_hold() -> None:
     """A share is a thread block's from start to end: on fewer SMs some begin when others have ended."""
     work = ops.latent_attention(((1, 3000),) * 64, 128, 512, 64, "mla_decode")
@@ -79,7 +97,7 @@ def test_planned_shares_of_keys_wait_for_sms_that_others_hold() -> None:
 
 def test_keys_are_cut_in_one_way_only(tmp_path: Path) -> None:
     own = tmp_path / "own.toml"
-    waves = '{ value = 1, unit = "1", kind = "assumed", source = "a test" }'
-    own.write_text(f'extends = "h20_node"\n[kernels.sglang_2025.mla_decode]\nsplit_waves = {waves}\n', encoding="utf-8")
-    with pytest.raises(SpecError, match="got 'split_waves, plan_keys': at most one of them cuts keys"):
+    keys = '{ value = 128, unit = "1", kind = "assumed", source = "a test" }'
+    own.write_text(f'extends = "h20_node"\n[kernels.sglang_2025.mla_decode]\ntile_keys = {keys}\n', encoding="utf-8")
+    with pytest.raises(SpecError, match="got 'tile_keys, plan_keys': at most one of them cuts keys"):
         load_machine(own)

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from simulator.die.kernels import cost_of
 from simulator.model.library import load_transformer
 from simulator.model.micro_batch import MicroBatch
 from simulator.model.transformer import Model, weights, with_precision
+from simulator.spec.load import load_machine
 from simulator.stack.sglang_2025 import STACK, captured_bytes, graph_size, prompt_step_bytes, sliced_experts_bytes
 from simulator.stack.stacks import stack_of
 
@@ -83,6 +85,36 @@ def test_rows_are_sorted_out_of_the_tokens_of_every_local_expert() -> None:
 def test_quantising_reads_bf16_and_writes_fp8_with_a_scale_per_block() -> None:
     work = dict(experts((3, 0, 2)))["experts.down.quantise"]
     assert work.cached_bytes == 5 * (2 * 256 + 256 + 2 * 4)
+
+
+def sliced(dtype: str = "fp8_block", tokens: int = 64) -> list[tuple[str, Any]]:
+    """Two rows of every expert."""
+    return STACK.experts(of(R1, dtype), EXPERTS, tokens, (2,) * EXPERTS.routed, 8)
+
+
+@pytest.mark.parametrize(("dtype", "element", "family"), [("fp8_block", 1, "fp8"), ("bf16", 2, "bf16")])
+def test_products_of_sliced_experts_fetch_tokens_and_copy_no_rows(dtype: str, element: int, family: str) -> None:
+    kernels = dict(sliced(dtype))
+    up, down = kernels["experts.gate_up"], kernels["experts.down"]
+    assert "experts.sort" not in kernels
+    assert {up.family, down.family} == {f"fused_gemm_{family}"}
+    assert up.cached_bytes == element * 64 * 7168 + 2 * 512 * 512  # read as tokens, written as rows
+    assert down.cached_bytes == element * 512 * 256 + 2 * 512 * 7168
+    assert up.flops + down.flops == 2 * 512 * 3 * 7168 * 256
+
+
+def test_tokens_are_quantised_once_for_all_their_sliced_experts() -> None:
+    assert dict(sliced())["experts.quantise"].cached_bytes == 64 * (2 * 7168 + 7168 + 4 * 56)
+
+
+def test_sliced_experts_take_no_latency_for_every_row() -> None:
+    """What grows with rows is bytes and arithmetic: a hundred times the tokens, and latencies are the same."""
+    for name in ("h20_node", "h800_cluster"):
+        machine = load_machine(name)
+        few, many = ([cost_of(work, machine.chip, machine.kernels["sglang_2025"]).latency_s
+                      for _, work in STACK.experts(of(R1, "fp8_block"), EXPERTS, tokens, (tokens // 32,) * 256, 8)]
+                     for tokens in (64, 6400))  # fmt: skip
+        assert few == many
 
 
 def test_the_most_specific_name_of_a_stack_wins() -> None:

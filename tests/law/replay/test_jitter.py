@@ -1,0 +1,81 @@
+"""Launches that are drawn rank by rank: nothing changes without, and a collective waits for the slowest with them."""
+
+from __future__ import annotations
+
+from statistics import mean
+
+import pytest
+
+from simulator.program.rank import Rank
+from simulator.study.library import load_scenario
+from simulator.study.simulate import simulate
+from tests.replay.small import passes_mb, run, tiny
+
+EAGER = tiny({"host.launch_eager": "200 us"})
+SEEDS = range(12)
+
+
+def program(npu: Rank) -> None:
+    """A launch, then everybody meets, three times; kernels are shorter than launches."""
+    for number in range(3):
+        npu.launch(passes_mb(0.01), f"kernel {number}")
+        npu.group("world").all_reduce(f"sum {number}", 8_000, "dma")
+
+
+def waited_us(ranks: int, sigma: float, seed: int) -> float:
+    """What the mean rank waits for its peers."""
+    done = run(program, ranks, machine=EAGER, jitter=(sigma, seed))
+    columns = done.columns
+    meets = columns["communication"]
+    waits = (columns["start_ps"] - columns["ready_ps"])[meets]
+    return float(waits.sum()) / ranks / 1e6
+
+
+def test_with_no_sigma_nothing_moves() -> None:
+    plain, still = run(program, 4, machine=EAGER), run(program, 4, machine=EAGER, jitter=(0.0, 5))
+    for name in ("issued_ps", "ready_ps", "start_ps", "end_ps"):
+        assert plain.columns[name].tolist() == still.columns[name].tolist()
+
+
+def test_the_mean_wait_grows_with_the_number_of_ranks_and_with_sigma() -> None:
+    by_ranks = [mean(waited_us(ranks, 0.4, seed) for seed in SEEDS) for ranks in (1, 2, 4, 8)]
+    assert by_ranks[0] == 0.0
+    assert by_ranks == sorted(by_ranks)
+    assert by_ranks[3] > 1.3 * by_ranks[1] > 0.0
+    by_sigma = [mean(waited_us(4, sigma, seed) for seed in SEEDS) for sigma in (0.0, 0.1, 0.4, 0.8)]
+    assert by_sigma == sorted(by_sigma)
+
+
+def test_a_host_is_as_fast_as_before_in_the_mean() -> None:
+    alone = [run(lambda npu: [npu.launch(passes_mb(0.01), f"{each}") for each in range(200)] and None,
+                 machine=EAGER, jitter=(0.5, seed)).makespan_ps for seed in SEEDS]  # fmt: skip
+    assert mean(alone) / 1e6 == pytest.approx(200 * 200, rel=0.03)
+
+
+def test_a_captured_graph_is_one_launch() -> None:
+    def captured(npu: Rank) -> None:
+        npu.program.captured = True
+        program(npu)
+
+    done = run(captured, 4, machine=EAGER, jitter=(0.4, 1))
+    issued = {rank: set(done.columns["issued_ps"][done.columns["rank"] == rank].tolist()) for rank in range(4)}
+    assert all(len(times) == 1 for times in issued.values())
+    assert len(set.union(*issued.values())) == 4
+
+
+def test_the_same_seed_draws_the_same_and_another_one_not() -> None:
+    first, again, other = (run(program, 4, machine=EAGER, jitter=(0.4, seed)).makespan_ps for seed in (3, 3, 4))
+    assert first == again != other
+
+
+def test_ranks_that_draw_are_no_role() -> None:
+    """By roles or all, the result is that of all ranks; without jitter one rank stands for eight."""
+    scenario = load_scenario("transformer:decode").replace(
+        {"model.shapes.layers": "2", "knobs.graph": "never", "launch_jitter": "0.3"}
+    )
+    roles, every = (simulate(scenario, ranks=mode) for mode in ("roles", "all"))
+    assert roles.makespan_ps == every.makespan_ps
+    assert roles.header["classes"] == every.header["classes"] == 8
+    still = simulate(scenario.replace({"launch_jitter": "0"}))
+    assert still.header["classes"] == 1
+    assert still.metrics["waiting_comm_ms"] == 0.0 < roles.metrics["waiting_comm_ms"]
