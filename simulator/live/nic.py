@@ -35,7 +35,7 @@ class Write:
 
     immediate: the counter that it increments there ("": none). posted: the row that posted it. latency_ps: of each of
     its bytes. sent_ps: when the last one left. first_ps: when they began to arrive; bound_by: what limited them then.
-    sides: how many have not moved them all.
+    sides: how many have not moved them all. messages: of the card that it stands for.
     """
 
     label: Label
@@ -51,6 +51,7 @@ class Write:
     bound_by: str = ""
     sides: int = 2
     lost: bool = False
+    messages: int = 1
 
     def __str__(self) -> str:
         what = f"{self.size_bytes} B" if self.size_bytes else "immediate only"
@@ -127,7 +128,7 @@ class Nic:
         """Put the first write of the queue on the wire."""
         write, now_ps = self._queue.popleft(), self.env.now
         self._sending = write
-        self._next_ps = now_ps + self._gap_ps
+        self._next_ps = now_ps + self._gap_ps * write.messages
         write.latency_ps = self._latency_ps
         if write.size_bytes > self._packet and self._bulk > 1:
             write.latency_ps += self._loaded_ps

@@ -136,6 +136,7 @@ class CollectiveSpec(TomlTable):
 
 class MachineSpec(TomlTable):
     """One machine; see the module's text. kernels: by software generation; without any it runs collectives alone.
+    exchange_kernels: of libraries that exchange tokens, the same beside every generation.
 
     cut, slow: links that are missing or slower, as `levels` has them.
     """
@@ -150,6 +151,7 @@ class MachineSpec(TomlTable):
     collectives: dict[str, CollectiveSpec]
     kernels: dict[str, dict[str, KernelSpec]] = Field(default_factory=dict)
     generations: dict[str, DerivedGeneration] = Field(default_factory=dict)
+    exchange_kernels: dict[str, KernelSpec] = Field(default_factory=dict)
     nic: NicSpec | None = None
     proxy: ProxySpec | None = None
     cut: str = ""
@@ -157,7 +159,8 @@ class MachineSpec(TomlTable):
 
     @cached_property
     def _families(self) -> dict[str, dict[str, KernelSpec]]:
-        return {name: families_of(name, self.kernels, self.generations) for name in (*self.kernels, *self.generations)}
+        return {name: {**self.exchange_kernels, **families_of(name, self.kernels, self.generations)}
+                for name in (*self.kernels, *self.generations)}
 
     def kernels_of(self, generation: str) -> dict[str, KernelSpec]:
         """Kernel families of a software generation, the machine's own or derived; NoSuchName says which there are."""

@@ -20,10 +20,11 @@ def span_us(columns: Mapping[str, Any], first: str, last: str) -> float:
     return float((columns["end_ps"][end] - columns["ready_ps"][start]).mean()) / PS_PER_US
 
 
-def between_us(columns: Mapping[str, Any], first: str, last: str) -> float:
-    """From the first start of `first` to the last end of `last` of the same layer, mean over ranks and layers."""
+def between_us(columns: Mapping[str, Any], first: str, *last: str) -> float:
+    """From the first start of `first` to the last end of any `last` of the same layer, mean over ranks and layers."""
     start, end = {}, {}  # type: dict[tuple[int, int], int], dict[tuple[int, int], int]
-    for name, found, times, choose in ((first, start, "ready_ps", min), (last, end, "end_ps", max)):
+    ends = [(name, end, "end_ps", max) for name in last]
+    for name, found, times, choose in ((first, start, "ready_ps", min), *ends):
         rows = columns["name"] == name
         fields = (columns[field][rows].tolist() for field in ("rank", "layer", times))
         for rank, layer, time in zip(*fields, strict=True):
