@@ -35,6 +35,7 @@ class Collective:
     (all_reduce): each member sends the whole buffer to all and sums what comes; or nvls (all_reduce): the switch sums;
     or auto (all of these): the fastest of the protocols of its engine, direct where it has none.
     sent_bytes, received_bytes: of this rank, over all peers (put); other members have their own.
+    cores: what is held meanwhile, as ((pool, count), ...), instead of the engine's own.
     """
 
     kind: str
@@ -46,6 +47,7 @@ class Collective:
     algorithm: str = "direct"
     sent_bytes: int = 0
     received_bytes: int = 0
+    cores: tuple[tuple[str, int], ...] = ()
 
     def __hash__(self) -> int:
         """Cheap, whatever the number of sizes; they decide when two are compared."""

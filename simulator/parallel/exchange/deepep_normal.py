@@ -2,10 +2,10 @@
 
 In dispatch a token crosses the network cards once for every node where an expert of it is, to the GPU with its sender's
 number, and goes on from there over NVLink, once for every GPU. Combine is the way back: results are summed in their
-node before they cross. A kernel holds its SMs from start to end: two are a channel, which takes the tokens that are its
-own in turns and passes copies on at a rate of its own, beside NVLink, so that the number of SMs sets the rate until a
-wire does. Tokens move in chunks, so that the wire, NVLink and the copy
-out of the buffers, or the sum, work on different chunks at the same time. GPUs post the writes themselves.
+node before they cross. Two SMs of a kernel are a channel: one sends, and is held while NVLink moves what it stores, one
+receives; both are held while they wait for a chunk. A channel takes tokens in turns and passes copies on at a rate of
+its own, so that the number of SMs sets the rate until a wire does. Tokens move in chunks, so that the wire, NVLink and
+the copy out of the buffers, or the sum, work on different chunks at the same time. GPUs post the writes themselves.
 
     dispatch   notify | wire 0   | wire 1   | ...         combine   notify | nvlink 0 | nvlink 1 | ...
                   own node's     | nvlink 0 | nvlink 1                     | sum 0    | sum 1  | ...
@@ -156,12 +156,12 @@ class Normal(Exchange):
         npu, row_bytes, via = self._task.npu, self._sizes[block], self._task.settings.engine or "deepep_normal"
         with npu.stream("nvlink"):
             npu.wait(begun)
-            node = npu.group("node")
+            node, senders = npu.group("node"), (("sm", self._channels),)
             if not passed.table:
-                return node.all_to_all(name, round(passed.leaving / parts * row_bytes / node.size), via)
+                return node.all_to_all(name, round(passed.leaving / parts * row_bytes / node.size), via, cores=senders)
             table = passed.table if block == "dispatch" else tuple(zip(*passed.table, strict=True))
             sizes = tuple(tuple(round(copies / parts * row_bytes) for copies in row) for row in table)
-            return node.all_to_all_uneven(name, sizes, via)
+            return node.all_to_all_uneven(name, sizes, via, cores=senders)
 
     def _label(self, block: Block) -> Label:
         return Label(f"{block}.tokens", self._task.layer, self._task.label)
