@@ -1,4 +1,4 @@
-"""A fit of DeepEP's kernels finds the numbers that a table was made from; what it puts together is what is simulated."""
+"""A fit of DeepEP's kernels finds the numbers that a table was made from; what it computes is what is simulated."""
 
 from __future__ import annotations
 

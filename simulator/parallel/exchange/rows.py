@@ -1,8 +1,9 @@
 """Rows between ranks as writes of network cards, and the kernels before and behind them, a send and a receive part.
 
-They are the same, whether the writes are posted by a proxy with its transfer engine (`proxy`), by generic proxies
-(`generic_proxy`), or by the GPU itself (`deepep_ll`). Peers in the node get their rows by stores over NVLink. The GPU
-side is a recorded program, the host side a live one; they meet in flags, whose names carry layer and micro-batch.
+The crossing is the same, whether the writes are posted by a proxy with its transfer engine (`proxy`), by generic proxies
+(`generic_proxy`), or by the GPU itself (`deepep_ll`, whose kernels are its own). Peers in the node get their rows by
+stores over NVLink. The GPU side is a recorded program, the host side a live one; they meet in flags, whose names carry
+layer and micro-batch.
 """
 
 from __future__ import annotations
