@@ -1,9 +1,9 @@
 """Rows between ranks as writes of network cards, and the kernels before and behind them, a send and a receive part.
 
-The crossing is the same, whether the writes are posted by a proxy with its transfer engine (`proxy`), by generic proxies
-(`generic_proxy`), or by the GPU itself (`deepep_ll`, whose kernels are its own). Peers in the node get their rows by
-stores over NVLink. The GPU side is a recorded program, the host side a live one; they meet in flags, whose names carry
-layer and micro-batch.
+The crossing is the same, whether the writes are posted by a proxy with its transfer engine (`proxy`), by generic
+proxies (`generic_proxy`), or by the GPU itself (`deepep_ll`, whose kernels are its own). Peers in the node get their
+rows by stores over NVLink. The GPU side is a recorded program, the host side a live one; they meet in flags, whose
+names carry layer and micro-batch.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from simulator.program.task import SizeTable
 ROUTE_BYTES = 1024  # of a rank's counts per expert
 SOURCE_BYTES = 16   # of a dispatched row: where it came from  # fmt: skip
 Block = Literal["dispatch", "combine"]
-DispatchDtype = Literal["", "bf16"]
-DISPATCH_DTYPE = "of dispatched values: bf16, or (empty) as the software stack sends them"
+DispatchDtype = Literal["", "fp8", "bf16"]
+DISPATCH_DTYPE = "of dispatched values: fp8 with a scale for 128 of them, bf16, or (empty) as the software stack has it"
+WIRE_BYTES = {"fp8": 1.0 + 4.0 / 128, "bf16": 2.0}  # of a value
 
 
 class RowSettings(BaseModel):
@@ -247,7 +248,7 @@ def crossing_of(task: ExpertTask, settings: Any) -> Crossing:
 
 def slot_bytes_of(task: ExpertTask, dtype: DispatchDtype) -> int:
     """Bytes of a dispatched row: its values, and where it came from."""
-    return round(task.model.hidden * (2.0 if dtype == "bf16" else task.stack.wire_bytes)) + SOURCE_BYTES
+    return round(task.model.hidden * WIRE_BYTES.get(dtype, task.stack.wire_bytes)) + SOURCE_BYTES
 
 
 def phase(read_bytes: float, write_bytes: float) -> Work:
