@@ -90,8 +90,8 @@ class CollectiveSpec(TomlTable):
     """Collectives by one driving engine and software.
 
     cores: what the engine holds meanwhile (empty: what the exchange itself says). startup + startup_per_peer x peers is
-    latency. transfer_bytes: bytes through L2 and HBM per byte on the wire, both ends together; copy_bytes: per byte of a
-    staging copy (0: zero copy). weight: its share of contended capacities against kernels, in bytes of its own (1:
+    latency. transfer_bytes: bytes through L2 and HBM per byte on the wire, both ends together; copy_bytes: per byte of
+    a staging copy (0: zero copy). weight: its share of contended capacities against kernels, in bytes of its own (1:
     max-min fairness, as kernels have).
     rate_per_core: what one of its cores drives on the wire (left out: the curve alone decides). within: the level of
     the fabric that it does not leave (left out: it goes everywhere).
