@@ -162,9 +162,11 @@ def decode_ten_layers() -> Scenario:
 
 def ten_layers_48_cores() -> Scenario:
     """As decode_ten_layers, with fused kernels that need all 48 vector cores for their rate, not 24."""
-    cores = {f"collectives.{engine}.cores.vector": "48" for engine in ("fused_both", "fused_both_combine")}
+    numbers = {"cores.vector": "48", "rows.in_flight": "1", "rows.receive": "0.5 us"}
+    changes = {f"collectives.{engine}.{key}": value for engine in ("fused_both", "fused_both_combine")
+               for key, value in numbers.items()}  # fmt: skip
     return decode_ten_layers().variant(
-        title="CloudMatrix384 decode: 10 layers, rows keep 48 vector cores busy", machine_changes=cores, studies=()
+        title="CloudMatrix384 decode: 10 layers, rows keep 48 vector cores busy", machine_changes=changes, studies=()
     )
 
 

@@ -38,7 +38,6 @@ class Knobs(Part):
     split: Literal["all_reduce", "flashcomm", "convert", "micro_batch"] = Field(
         "convert", description="parallelism inside a layer, in the order in which it was published"
     )
-    attention: Literal["ntd"] = Field("ntd", description="layout of FlashAttention's operands")
     algorithm: Literal["hierarchical", "direct"] = Field("hierarchical", description="collectives over both nodes")
 
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from simulator.model import ops
 from simulator.model.drafts import check_drafts, passes
@@ -36,7 +36,7 @@ from simulator.program.rank import Rank
 from simulator.stack.cann import quantised
 from simulator.stack.cann_decode import CannDecode, DecodeKernels
 from simulator.study import scenario
-from simulator.study.readings import span_us
+from simulator.study.readings import least_span_us, span_us
 from simulator.study.scenario import Layout, MemoryItem, Workload, decode_measures
 from workloads.schedules import one_stream, side_by_side
 
@@ -51,7 +51,9 @@ class Dies(Layout):
     expert_parallel: PositiveInt = 288
     tensor_parallel: PositiveInt = 2
     head_parallel: PositiveInt = 8
-    shared_dies: PositiveInt | None = Field(None, description="dies of the shared expert (left out: one in nine)")
+    shared_dies: NonNegativeInt | None = Field(
+        None, description="dies of the shared expert (left out: one in nine; 0: no token is sent to one)"
+    )
     placement: Literal["in_order", "eplb"] = Field(
         "eplb", description="experts in order, or replicated and packed by their popularity"
     )
@@ -66,7 +68,7 @@ class Dies(Layout):
     @property
     def shared(self) -> int:
         """Dies of the shared expert in an expert-parallel group."""
-        return self.shared_dies or max(self.expert_parallel // 9, 1)
+        return max(self.expert_parallel // 9, 1) if self.shared_dies is None else self.shared_dies
 
     def mesh(self, ranks: int) -> Mesh:
         """Of so many dies."""
@@ -82,9 +84,10 @@ class Knobs(DecodeKernels):
     split: str = Field(
         "16/8", pattern=r"^(\d+/\d+|none)$", description="cube cores of the attention and the MoE stream, or none"
     )
-    dispatch: Literal["fused_push", "fused_pull", "fused_both"] = Field(
+    dispatch: Literal["fused_push", "fused_pull", "fused_both", "normal"] = Field(
         "fused_both",
-        description="token copies are written, read, or both at once: an engine for dispatch and one for combine",
+        description="token copies are written, read, or both at once, or written by kernels for many tokens: an engine"
+        " for dispatch and one for combine",
     )
     engine: str = Field("aiv_small", description="what drives the collectives of tensor parallelism")
     draft_graphs: Literal["pipelined", "separate"] = Field(
@@ -168,7 +171,7 @@ def exchanges(npu: Rank, case: Case) -> None:
     model, tokens = quantised(case.model), whole(case, case.batch.queries)
     step, experts = die(npu, case, range(len(model.layers)), model.layers), experts_of(case.model)
     if case.routing.skew is None:
-        experts = replace(experts, routed=step.mesh.ep, per_token=experts.per_token + 1)
+        experts = replace(experts, routed=step.mesh.ep, per_token=experts.per_token + bool(case.layout.shared))
         step.mesh = step.mesh.model_copy(update={"shared_places": 0})
     for layer in range(REPEATS):
         exchange = EXCHANGES["put_collect"](replace(step.task(tokens, experts, layer), number=0))
@@ -190,9 +193,24 @@ def attentions(npu: Rank, case: Case) -> None:
                 npu.launch(kernels["attention.core"], "attention.core")
 
 
-def exchange_readings(_: Case, columns: Mapping[str, Any]) -> Mapping[str, float]:
-    """Each of the two, from its start to the last arrival."""
-    return {f"{name}_us": span_us(columns, f"{name}.write", f"{name}.arrive") for name in ("dispatch", "combine")}
+def exchange_readings(case: Case, columns: Mapping[str, Any]) -> Mapping[str, float]:
+    """Each of the two, from its start to the last arrival, and the values of all copies over that time."""
+    copies = case.batch.queries * max(map(len, held_by(case)))
+    copies *= experts_of(case.model).per_token + bool(case.layout.shared)
+    found = {}
+    for name, width in (("dispatch", 1), ("combine", 2)):
+        found[f"{name}_us"] = length_us = span_us(columns, f"{name}.write", f"{name}.arrive")
+        found[f"{name}_gb_s"] = copies * width * case.model.hidden / length_us / 1e3
+    return found
+
+
+def iteration_readings(_: Case, columns: Mapping[str, Any]) -> Mapping[str, float]:
+    """Of dispatch and combine, on average and the shortest: that of a die which waits for no other."""
+    found = {}
+    for name in ("dispatch", "combine"):
+        found[f"{name}_us"] = span_us(columns, f"{name}.write", f"{name}.arrive")
+        found[f"least_{name}_us"] = least_span_us(columns, f"{name}.write", f"{name}.arrive")
+    return found
 
 
 def exchange_measures(_: Case, seconds: float) -> Mapping[str, float]:
@@ -239,6 +257,6 @@ def exchange_memory(case: Case) -> list[MemoryItem]:
     return [("dispatch and combine buffers, double", "communication", size)]
 
 
-ITERATION = Workload(iteration, groups, coordinates, memory, decode_measures)
+ITERATION = Workload(iteration, groups, coordinates, memory, decode_measures, readings=iteration_readings)
 EXCHANGE = Workload(exchanges, groups, coordinates, exchange_memory, exchange_measures, readings=exchange_readings)
 BOUND = Workload(attentions, groups, coordinates, memory, decode_measures)

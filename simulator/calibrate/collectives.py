@@ -165,17 +165,21 @@ def part_of(folder: Path, chip: str, found: list[tuple[Engine, str, list[Numbers
     """The fitted engines as a part of a machine, in TOML."""
     lines = [f"# Collectives of {chip} in one node: protocols fitted by `braid calibrate collectives`.\n"]
     for engine in dict.fromkeys(engine for engine, _, _ in found):
-        kinds = {kind: numbers for one, kind, numbers in found if one is engine}
         table = f"{chip} {engine.library} {version_of(folder, chip, engine.library)}"
-        kind = "all_gather" if "all_gather" in kinds else next(iter(kinds))
-        lines += [_base(engine, kind, kinds[kind], table)]
-        lines += [_protocol(engine.name, kind, own, table) for kind, numbers in kinds.items() for own in numbers]
+        source = f"ai-dynamo/aiconfigurator at 095f58a, {table}"
+        lines += engine_tables(engine, {kind: numbers for one, kind, numbers in found if one is engine}, source)
     return "\n".join(lines)
 
 
-def _fitted(value: float, unit: str, kind: str, table: str) -> str:
-    source, on = f"ai-dynamo/aiconfigurator at 095f58a, {table}", f"{kind} in one node, 256 B to 1 GiB"
-    said = f'kind = "fitted", confidence = "M", source = "{source}", fitted_on = "{on}"'
+def engine_tables(engine: Engine, kinds: dict[str, list[Numbers]], source: str) -> list[str]:
+    """One engine in TOML: what it has beside its protocols, and a table for each of them. kinds: what was found."""
+    kind = "all_gather" if "all_gather" in kinds else next(iter(kinds))
+    return [_base(engine, kind, kinds[kind], source),
+            *(_protocol(engine.name, kind, own, source) for kind, numbers in kinds.items() for own in numbers)]
+
+
+def _fitted(value: float, unit: str, kind: str, source: str) -> str:
+    said = f'kind = "fitted", confidence = "M", source = "{source}", fitted_on = "{kind} in one node, 256 B to 1 GiB"'
     return f'{{ value = {value:.4g}, unit = "{unit}", {said} }}'
 
 
@@ -183,28 +187,28 @@ def _assumed(value: float, unit: str, source: str, kind: str = "assumed") -> str
     return f'{{ value = {value:g}, unit = "{unit}", kind = "{kind}", confidence = "M", source = "{source}" }}'
 
 
-def _base(engine: Engine, kind: str, numbers: list[Numbers], table: str) -> str:
+def _base(engine: Engine, kind: str, numbers: list[Numbers], source: str) -> str:
     """What an engine has beside its protocols: the start of the quickest to start, the rate of the fastest."""
     first = min(numbers, key=lambda own: own.startup_s)
     rate = max(own.rate_bytes_per_s for own in numbers if own.way.algorithm == first.way.algorithm)
     name = f"collectives.{engine.name}"
     return "\n".join([
-        f"[{name}]", f"startup = {_fitted(first.startup_s * 1e6, 'us', kind, table)}",
-        f"startup_per_peer = {_fitted(first.startup_per_peer_s * 1e6, 'us', kind, table)}",
+        f"[{name}]", f"startup = {_fitted(first.startup_s * 1e6, 'us', kind, source)}",
+        f"startup_per_peer = {_fitted(first.startup_per_peer_s * 1e6, 'us', kind, source)}",
         f"transfer_bytes = {_assumed(2, '1', 'one read where a byte leaves and one write where it arrives')}",
         f"copy_bytes = {_assumed(0, '1', 'buffers are registered: peers read and write each other directly')}",
         f"weight = {_assumed(1, '1', 'max-min fairness between flows')}",
         f"cores.sm = {_assumed(engine.sms, '1', engine.source, engine.kind)}\n", f"[[{name}.ladder.default]]",
         f"bytes_per_peer = {_assumed(1, 'MiB', 'the only point: protocols have rates of their own')}",
-        f"rate = {_fitted(rate / 1e9, 'GB/s', kind, table)}"]) + "\n"  # fmt: skip
+        f"rate = {_fitted(rate / 1e9, 'GB/s', kind, source)}"]) + "\n"  # fmt: skip
 
 
-def _protocol(engine: str, kind: str, own: Numbers, table: str) -> str:
+def _protocol(engine: str, kind: str, own: Numbers, source: str) -> str:
     """One protocol as a table of TOML."""
     lines = [f"[collectives.{engine}.protocols.{kind}_{own.way.name}]", f'kind = "{kind}"',
-             f'algorithm = "{own.way.algorithm}"', f"startup = {_fitted(own.startup_s * 1e6, 'us', kind, table)}",
-             f"startup_per_peer = {_fitted(own.startup_per_peer_s * 1e6, 'us', kind, table)}",
-             f"rate = {_fitted(own.rate_bytes_per_s / 1e9, 'GB/s', kind, table)}"]
+             f'algorithm = "{own.way.algorithm}"', f"startup = {_fitted(own.startup_s * 1e6, 'us', kind, source)}",
+             f"startup_per_peer = {_fitted(own.startup_per_peer_s * 1e6, 'us', kind, source)}",
+             f"rate = {_fitted(own.rate_bytes_per_s / 1e9, 'GB/s', kind, source)}"]
     if own.way.side:
-        lines.append(f"{own.way.side} = {_fitted(own.limit_bytes / 2**20, 'MiB', kind, table)}")
+        lines.append(f"{own.way.side} = {_fitted(own.limit_bytes / 2**20, 'MiB', kind, source)}")
     return "\n".join(lines) + "\n"

@@ -78,6 +78,11 @@ def _gemm(library: Library, chip: ChipSpec, name: str, q: Quantisation) -> Famil
     columns = tables.products(library, name)
     if not len(columns["m"]) or q.arithmetic not in chip.peak[ENGINE]:
         return None
+    return product_family(columns, chip, q)
+
+
+def product_family(columns: Columns, chip: ChipSpec, q: Quantisation) -> Family:
+    """Products of `m`, `n`, `k` that took `seconds`."""
     start, free = dict(GEMM), ["floor", "serial_per_k", "split_k", "hbm_share", "compute_share", "tile_ramp",
                                "stream_k", "port_share", "unoverlapped"]
     if q.weight_bytes <= 1.0 and q.activation_bytes < BF16:
@@ -105,11 +110,14 @@ def _product_s(chip: dict[str, float], q: Quantisation, columns: Columns, v: Num
 
 def _attention(library: Library, chip: ChipSpec, phase: str, cache: str) -> Family | None:
     columns = tables.attention(library, phase, cache)
-    if not len(columns["seconds"]):
-        return None
-    element = ELEMENT_BYTES[CACHES[cache]]
+    return attention_family(columns, chip, CACHES[cache], phase == "context") if len(columns["seconds"]) else None
+
+
+def attention_family(columns: Columns, chip: ChipSpec, cache: str, prompt: bool) -> Family:
+    """Attention of `batch_size` sequences, causal over prompts of `isl` tokens or of one token each (`isl` = 1), after
+    `step` cached ones, with `num_heads`, `kv_heads`, `head_dim` and `window_size`, that took `seconds`."""
+    element = ELEMENT_BYTES[cache]
     head, batch = columns["head_dim"], columns["batch_size"]
-    prompt = phase == "context"
     queries = columns["isl"]
     keys = columns["step"] + queries
     columns = {**columns, "queries": queries, "keys": keys, "heads": columns["num_heads"], "width": 2.0 * head,
@@ -120,10 +128,10 @@ def _attention(library: Library, chip: ChipSpec, phase: str, cache: str) -> Fami
     kv = 2.0 * head * columns["kv_heads"]
     columns["moved"] = BF16 * 2.0 * batch * queries * columns["heads"] * head + new * kv * (BF16 + element)
     columns["streamed"] = batch * kv * element * (keys if prompt else seen)
-    return _attention_family(columns, _chip(chip, CACHES[cache]), element, prompt)
+    return _searched(columns, _chip(chip, cache), element, prompt)
 
 
-def _attention_family(columns: Columns, chip: dict[str, float], element: float, prompt: bool) -> Family:
+def _searched(columns: Columns, chip: dict[str, float], element: float, prompt: bool) -> Family:
     start = dict(PROMPTS if prompt else DECODING)
     tried: tuple[Numbers, ...]
     if prompt:
@@ -165,7 +173,7 @@ def _mla(library: Library, chip: ChipSpec, phase: str, cache: str) -> Family | N
                "stored": np.full(len(keys), float(qk + v_dim if prompt else qk)), "causal": np.full(len(keys), prompt),
                "moved": BF16 * batch * queries * heads * (qk + v_dim)}
     columns["streamed"] = batch * keys * element * columns["kv_heads"] * columns["stored"]
-    return _attention_family(where(columns, kept), _chip(chip, CACHES[cache]), element, prompt)
+    return _searched(where(columns, kept), _chip(chip, CACHES[cache]), element, prompt)
 
 
 def _absorbed(library: Library, chip: ChipSpec) -> Family:

@@ -7,7 +7,8 @@ A rank's *counterparts* are the ranks with its place in the other nodes. With n 
 * ReduceScatter: the same backwards: in step s the node sums the shards of one node, and sends on the sum of step s - 1.
 
 Per rank and step (k-1) M cross the links inside the node and M the link across. Steps are phases, so a step lasts as
-long as the slower of the two: which one hides the other follows from the links.
+long as the slower of the two: which one hides the other follows from the links. Every step after the first begins with
+`step_latencies` one-way latencies across, as in `pairwise`.
 
 Worked example: 4 nodes of 8, M = 1 MB, 28 GB/s per link inside and 25 GB/s across: each of the 4 steps takes 36 us
 inside and 40 us across, so links across decide: 3 x 40 + 36 = 156 us. With links inside at half their rate they are
@@ -47,6 +48,8 @@ def all_gather(call: CollectiveCall) -> tuple[Phase, ...]:
     nodes = nodes_of(fabric, call.members)
     k, n = len(nodes[0]), len(nodes)
     inside = [(a, b) for node in nodes for a in node for b in node if a != b]
+    hop_s = engine.messages_per_step * max(fabric.route(*pair).latency_s
+                                           for pair in (inside[:1] + _counterparts(nodes, 1)[:1]))
     steps = []
     for step in range(n):
         transfers = []
@@ -57,7 +60,6 @@ def all_gather(call: CollectiveCall) -> tuple[Phase, ...]:
         if step < n - 1:
             across = _counterparts(nodes, step + 1)
             transfers.append(together(fabric, engine, across, shard, engine.rate_bytes_per_s("send", shard), 0))
-        hop_s = max(fabric.route(*pair).latency_s for pair in (inside[:1] + _counterparts(nodes, 1)[:1]))
         steps.append(Phase(latency_s if step == 0 else hop_s, tuple(transfers)))
     return tuple(steps)
 

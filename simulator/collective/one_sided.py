@@ -9,8 +9,16 @@ Bytes spread evenly over the other members. A put loads the sender's memory and 
 receiver's. The switches between must be non-blocking, so they never bind; where they are not, such an exchange is
 refused. The engine moves at its rate times the share of its cores that the stream's partition leaves it.
 
+An engine that handles rows one by one (`RowsSpec`) deals them to its cores; the busiest one of n takes, for R rows of
+w = bytes / core_rate each,
+
+    ceil(R / n) max(w, (send + w + latencies x mean latency to a member) / in_flight)
+
+which bounds the put beside the rate of the wire, and what has come takes it ceil(R / n) receive.
+
 Worked example: 4 ranks put 3 MB each at 1 GB/s, start-up 4 us, 1 us across. Rank 3 starts 10 ms late: the puts take
-3.004 ms, and all four collect at 13.005 ms.
+3.004 ms, and all four collect at 13.005 ms. As 1000 rows of 3 kB by 8 cores, 5 us to send one, 1 GB/s per core, one
+latency (0.75 us on average, own rows have none) and one in flight: 125 x 8.75 us = 1.1 ms, so the wire still decides.
 """
 
 from __future__ import annotations
@@ -19,6 +27,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial, wraps
 from itertools import permutations
+from math import ceil, inf
 from typing import Concatenate, ParamSpec, TypeVar
 
 from simulator.collective.messages import CollectiveCall
@@ -27,6 +36,7 @@ from simulator.errors import InputError
 from simulator.fabric.graph import Fabric, Route
 from simulator.fabric.level import DIE, Edge, parts
 from simulator.fabric.switch import Switch
+from simulator.program.task import Collective
 from simulator.spec.machine import CollectiveSpec
 
 PUT, COLLECT = "put", "collect"
@@ -175,6 +185,36 @@ def latency_s(fabric: Fabric, members: tuple[int, ...]) -> float:
         if len({fabric.instance(rank, level.name) for rank in members}) == 1:
             return level.latency.si if len(members) > 1 else 0.0
     return fabric.spec.fabric[-1].latency.si
+
+
+@_once(4096)
+def mean_latency_s(fabric: Fabric, members: tuple[int, ...]) -> float:
+    """From a member to a member, on average over all, itself included, which is at no distance."""
+    pairs, total_s = len(members), 0.0
+    if not (fabric.arithmetic and fabric.as_described):
+        return sum(fabric.route(*pair).latency_s for pair in permutations(members, 2)) / pairs**2
+    for level in fabric.spec.fabric:
+        inside = sum(len(together) ** 2 for together in _together(fabric, members, level.name).values())
+        total_s += (inside - pairs) * level.latency.si
+        pairs = inside
+    return total_s / len(members) ** 2
+
+
+def rows_limit_bytes_per_s(engine: CollectiveSpec, collective: Collective, cores: int, mean_s: float) -> float:
+    """What so many cores of an engine write of a put whose rows they handle one by one; inf: not bound by rows."""
+    rows, count = engine.rows, collective.rows
+    if rows is None or not count:
+        return inf
+    wire_s = collective.sent_bytes / count / rows.core_rate.si
+    whole_s = rows.send.si + wire_s + rows.latencies.si * mean_s
+    return collective.sent_bytes / (ceil(count / cores) * max(wire_s, whole_s / rows.in_flight.count))
+
+
+def received_s(engine: CollectiveSpec, collective: Collective, cores: int) -> float:
+    """What so many cores of an engine take for the rows that a collect has got."""
+    if engine.rows is None or not collective.rows:
+        return 0.0
+    return ceil(collective.rows / cores) * engine.rows.receive.si
 
 
 def startup_s(engine: CollectiveSpec, members: int) -> float:

@@ -38,11 +38,10 @@ def all_to_all(call: CollectiveCall) -> tuple[Phase, ...]:
     fabric, engine = call.messages.fabric, call.engine
     inside, across = steps_of(fabric, call.members)
     first, *others = across or [[]]
-    hops = engine.step_latencies.count if engine.step_latencies else 1
     lowered = partial(_uneven if call.collective.sizes else _even, call)
 
     def step_s(pairs: Pairs) -> float:
-        return hops * max(fabric.route(*pair).latency_s for pair in pairs)
+        return engine.messages_per_step * max(fabric.route(*pair).latency_s for pair in pairs)
 
     start = lowered(inside, "all_to_all") + lowered(first, "send")
     return Phase(call.latency_s, start), *(Phase(step_s(pairs), lowered(pairs, "send")) for pairs in others)

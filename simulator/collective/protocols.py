@@ -64,4 +64,4 @@ def _with_numbers(engine: CollectiveSpec, protocol: ProtocolSpec) -> CollectiveS
     ladder = BandwidthCurves(default=[point])
     return engine.model_copy(update={
         "startup": protocol.startup, "startup_per_peer": protocol.startup_per_peer, "ladder": ladder,
-        "rate_per_core": None, "protocols": {}})  # fmt: skip
+        "rate_per_core": None, "step_latencies": None, "protocols": {}})  # fmt: skip

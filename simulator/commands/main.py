@@ -18,6 +18,7 @@ import rich_click as click
 from simulator.commands.calibrate import calibrate
 from simulator.commands.compare import compare
 from simulator.commands.library import list_scenarios, machines, models, show
+from simulator.commands.probe import probe
 from simulator.commands.results import bench, steps, validate
 from simulator.commands.run import run
 from simulator.commands.step import step
@@ -27,7 +28,7 @@ from simulator.errors import BraidError, Interrupted
 
 _COMMANDS = {"step": step, "list": list_scenarios, "models": models, "machines": machines, "show": show, "run": run,
              "compare": compare, "view": view, "sweep": sweep, "ladder": ladder, "steps": steps, "validate": validate,
-             "bench": bench, "calibrate": calibrate}
+             "bench": bench, "calibrate": calibrate, "probe": probe}
 
 READER_GONE = 128 + 13
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"
@@ -101,8 +102,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             stream.reconfigure(encoding="utf-8")
     try:
         code = braid.main(arguments, prog_name="braid", standalone_mode=False)
-    except (plain_click.Abort, Interrupted):
-        code = _complain("interrupted", Interrupted.exit_code, prefix="")
+    except (plain_click.Abort, Interrupted) as error:
+        code = _complain(str(error) or "interrupted", Interrupted.exit_code, prefix="")
     except (BrokenPipeError, SystemExit) as error:  # rich and rich-click make an exit of a pipe that is closed
         if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
             raise

@@ -34,7 +34,8 @@ class Collective:
     three): from each rank to the next; or pairwise (all_to_all): between nodes one peer after the other; or one_shot
     (all_reduce): each member sends the whole buffer to all and sums what comes; or nvls (all_reduce): the switch sums;
     or auto (all of these): the fastest of the protocols of its engine, direct where it has none.
-    sent_bytes, received_bytes: of this rank, over all peers (put); other members have their own.
+    sent_bytes, received_bytes: of this rank, over all peers (put); other members have their own. rows: how many the
+    engine handles one by one, those that stay at home too: what a put sends, what a collect has got.
     cores: what is held meanwhile, as ((pool, count), ...), instead of the engine's own.
     """
 
@@ -47,12 +48,13 @@ class Collective:
     algorithm: str = "direct"
     sent_bytes: int = 0
     received_bytes: int = 0
+    rows: int = 0
     cores: tuple[tuple[str, int], ...] = ()
 
     def __hash__(self) -> int:
         """Cheap, whatever the number of sizes; they decide when two are compared."""
         row = self.sizes[0][:8] if self.sizes else ()
-        put = self.sent_bytes, self.received_bytes
+        put = self.sent_bytes, self.received_bytes, self.rows
         return hash((self.kind, self.group, self.via, self.bytes_per_pair, self.peer, put, row))
 
     def signature(self) -> tuple[object, ...]:

@@ -8,7 +8,18 @@ from functools import cache
 from math import inf
 
 from simulator.collective.lowering import Lowering
-from simulator.collective.one_sided import IN, OUT, costs_of, keys_of, latency_s, own_transfer, startup_s
+from simulator.collective.one_sided import (
+    IN,
+    OUT,
+    costs_of,
+    keys_of,
+    latency_s,
+    mean_latency_s,
+    own_transfer,
+    received_s,
+    rows_limit_bytes_per_s,
+    startup_s,
+)
 from simulator.collective.transfer import CapacityKey, Transfer
 from simulator.die.npu import Npu
 from simulator.physics.clock import Clock, call_later
@@ -24,15 +35,17 @@ _WHOLE = 1 << 40  # bytes of the put that stands for those of all sizes: what th
 class Mailbox:
     """One exchange: whose puts are expected, whose have left, who still drains, who is there to collect.
 
-    key: what it is known by. collected: how many ranks have everything that is meant for them.
+    key: what it is known by. mean_s: the latency between two members on average. collected: how many ranks have
+    everything that is meant for them.
     """
 
     key: tuple
     expected: frozenset[int]
     latency_ps: int
+    mean_s: float
     landed: set[int] = field(default_factory=set)
     draining: set[int] = field(default_factory=set)
-    waiting: dict[int, tuple[Npu, int]] = field(default_factory=dict)
+    waiting: dict[int, tuple[Npu, int, int]] = field(default_factory=dict)
     collected: int = 0
 
     def absent(self) -> list[int]:
@@ -66,12 +79,15 @@ class Mailboxes:
     def box(self, key: tuple, expected: frozenset[int], members: tuple[int, ...]) -> Mailbox:
         """The mailbox of one exchange, made when it is first asked for and kept until all have collected."""
         if key not in self._boxes:
-            self._boxes[key] = Mailbox(key, expected, to_ps(latency_s(self.lowering.fabric, members)))
+            fabric = self.lowering.fabric
+            latency_ps, mean_s = to_ps(latency_s(fabric, members)), mean_latency_s(fabric, members)
+            self._boxes[key] = Mailbox(key, expected, latency_ps, mean_s)
         return self._boxes[key]
 
-    def collect(self, box: Mailbox, npu: Npu, index: int) -> None:
+    def collect(self, box: Mailbox, npu: Npu, index: int, collective: Collective) -> None:
         """A rank is there to collect, and holds its cores."""
-        box.waiting[npu.rank] = (npu, index)
+        own_s = received_s(self.lowering.engines[collective.via], collective, _held(npu.steps[index].need))
+        box.waiting[npu.rank] = (npu, index, box.latency_ps + to_ps(own_s))
         self._open(box, npu.rank)
 
     def put(self, box: Mailbox, npu: Npu, index: int, collective: Collective, members: int, alike: object,
@@ -93,7 +109,7 @@ class Mailboxes:
             arriving = self._flow(npu, (alike, collective.via, IN), own, inf, collective.received_bytes)
             self.network.start(arriving, lambda _: self._drained(box, npu.rank), startup_ps)
         if collective.sent_bytes and others:
-            limit = self._rate(collective.via, need, collective.sent_bytes / others)
+            limit = self._limit(collective, need, others, box.mean_s)
             leaving = self._flow(npu, (alike, collective.via, OUT), own, limit, collective.sent_bytes)
         else:
             leaving = Flow(0, (), 1.0)
@@ -109,12 +125,14 @@ class Mailboxes:
             whole = self._whole[npu.rank, *end] = Flow(_WHOLE, loads, weight=transfer.weight)
         return whole.again(size, limit)
 
-    def _rate(self, via: str, need: Need, per_peer: float) -> float:
-        """Bytes/s of an engine on the cores that it got."""
-        engine = self.lowering.engines[via]
+    def _limit(self, collective: Collective, need: Need, others: int, mean_s: float) -> float:
+        """Bytes/s of an engine on the cores that it got: of the wire, or of the rows that they handle."""
+        engine, held = self.lowering.engines[collective.via], _held(need)
+        rate = engine.rate_bytes_per_s("all_to_all", collective.sent_bytes / others)
+        if engine.rows is not None and collective.rows:
+            return min(rate, rows_limit_bytes_per_s(engine, collective, held, mean_s))
         cores = sum(count.count for count in engine.cores.values())
-        share = sum(count for _, count in need) / cores if cores else 1.0
-        return engine.rate_bytes_per_s("all_to_all", per_peer) * share
+        return rate * (held / cores if cores else 1.0)
 
     def _landed(self, box: Mailbox, rank: int) -> None:
         box.landed.add(rank)
@@ -130,14 +148,17 @@ class Mailboxes:
         """Once everything for a rank that collects is there, it goes on when the last message has crossed."""
         if not box.ready(rank):
             return
-        npu, index = box.waiting.pop(rank)
+        npu, index, latency_ps = box.waiting.pop(rank)
         box.collected += 1
         if box.collected == len(box.expected):
             del self._boxes[box.key]
         start_ps, need = self.env.now_ps, npu.tape.steps[index].need
-        call_later(self.env,
-                   box.latency_ps,
-                   lambda _: npu.finish(index, start_ps, box.latency_ps, "latency", need, 1))
+        call_later(self.env, latency_ps, lambda _: npu.finish(index, start_ps, latency_ps, "latency", need, 1))
+
+
+def _held(need: Need) -> int:
+    """Cores of all kinds."""
+    return sum(count for _, count in need)
 
 
 def _bound_by(flow: Flow, startup_ps: int) -> str:

@@ -103,7 +103,7 @@ class Meetings:
                 alike = id(members) if self.roles.folding is None else collective
                 self.mailboxes.put(box, npu, index, collective, len(members), alike, own)
             else:
-                self.mailboxes.collect(box, npu, index)
+                self.mailboxes.collect(box, npu, index, collective)
             return
         meeting = self.of(npu, index)
         meeting.arrived.setdefault(npu.rank, []).append((npu, index))

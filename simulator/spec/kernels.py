@@ -20,8 +20,8 @@ from simulator.units import Bytes, BytesPerSecond, PositiveCount, Quantity, Rati
 Kernel = TypeVar("Kernel", bound=TomlTable)
 _RANGES = r"[a-z_]+ [0-9]+\.\.[0-9]+(, [a-z_]+ [0-9]+\.\.[0-9]+)*"
 Covers: TypeAlias = Annotated[str, Field(pattern=rf"^{_RANGES}$")]
-LATENCIES = ("floor", "serial_per_k", "per_row", "per_group", "per_slot", "startup", "tile_latency", "combine",
-             "per_query")  # fmt: skip
+LATENCIES = ("floor", "serial_per_k", "per_row", "per_group", "per_slot", "startup", "startup_eager", "tile_latency",
+             "combine", "per_query")  # fmt: skip
 
 
 class _Kernel(TomlTable):

@@ -59,6 +59,10 @@ def disagreements(spec: MachineSpec) -> Iterator[tuple[str, Any, str]]:
         if collective.within is not None and collective.within not in levels:
             hint = did_you_mean(collective.within, levels)
             yield f"collectives.{name}.within", collective.within, f"the fabric has {', '.join(levels)}{hint}"
+        eager, graph = collective.startup_eager, collective.startup
+        if eager is not None and eager.si < graph.si:
+            right = f"a launch from the host takes at least as long as one in a graph, whose startup is {graph}"
+            yield f"collectives.{name}.startup_eager", eager, right
         for kind, points in collective.ladder:
             sizes = [point.bytes_per_peer for point in points or []]
             if any(lower.si >= upper.si for lower, upper in pairwise(sizes)):

@@ -86,22 +86,41 @@ class BandwidthCurves(TomlTable):
     send: list[BandwidthPoint] | None = Field(default=None, min_length=1)
 
 
+class RowsSpec(TomlTable):
+    """Rows that an engine's cores handle one by one, each core its share of them, as token copies are.
+
+    send: of a core for a row before it is on the wire (load, quantise, address). core_rate: what a core writes.
+    latencies: how many one-way latencies of the wire a row takes. in_flight: rows that a core has under way at once.
+    receive: of a core for a row that has come (copied out of its window, or added up).
+    """
+
+    send: Seconds
+    core_rate: BytesPerSecond
+    latencies: Ratio
+    in_flight: PositiveCount
+    receive: Seconds
+
+
 class CollectiveSpec(TomlTable):
     """Collectives by one driving engine and software.
 
     cores: what the engine holds meanwhile (empty: what the exchange itself says). startup + startup_per_peer x peers is
-    latency. transfer_bytes: bytes through L2 and HBM per byte on the wire, both ends together; copy_bytes: per byte of
-    a staging copy (0: zero copy). weight: its share of contended capacities against kernels, in bytes of its own (1:
-    max-min fairness, as kernels have).
+    latency. startup_eager: the start-up where the program is no captured graph, and the host puts together what the
+    engine does (left out: the same). transfer_bytes: bytes through L2 and HBM per byte on the wire, both ends together;
+    copy_bytes: per byte of a staging copy (0: zero copy). weight: its share of contended capacities against kernels, in
+    bytes of its own (1: max-min fairness, as kernels have).
     rate_per_core: what one of its cores drives on the wire (left out: the curve alone decides). within: the level of
     the fabric that it does not leave (left out: it goes everywhere).
-    step_latencies: how many one-way latencies a step of a pairwise All2All begins with (left out: 1).
+    step_latencies: how many one-way latencies a step begins with: over nodes, of a pairwise All2All and of what is
+    pipelined over nodes (left out: 1), and around a ring (left out: none beside the start-up).
     protocols: by name, the ways of its own that collectives of algorithm "auto" take the fastest of.
+    rows: what a row costs in one-sided exchanges of rows (left out: nothing beside its bytes).
     """
 
     cores: dict[str, PositiveCount]
     startup: Seconds
     startup_per_peer: Seconds
+    startup_eager: Seconds | None = None
     transfer_bytes: Ratio
     copy_bytes: Ratio
     weight: Ratio
@@ -110,6 +129,16 @@ class CollectiveSpec(TomlTable):
     within: str | None = None
     step_latencies: PositiveCount | None = None
     protocols: dict[str, ProtocolSpec] = Field(default_factory=dict)
+    rows: RowsSpec | None = None
+
+    @property
+    def messages_per_step(self) -> int:
+        """One-way latencies that a step over nodes begins with."""
+        return self.step_latencies.count if self.step_latencies else 1
+
+    def launched_eagerly(self) -> CollectiveSpec:
+        """The same engine in a program that is no captured graph."""
+        return self if self.startup_eager is None else self.model_copy(update={"startup": self.startup_eager})
 
     def rate_bytes_per_s(self, kind: str, bytes_per_peer: float) -> float:
         """Rate on the wire, one way per rank, of a kind in `ladder`: as its curve says, and its cores can drive."""
@@ -176,6 +205,13 @@ class MachineSpec(TomlTable):
         if older is None or not older.collectives:
             return self
         return self.model_copy(update={"collectives": engines_of(self.collectives, older)})
+
+    def launched_eagerly(self) -> MachineSpec:
+        """The same machine for programs that are no captured graphs."""
+        if all(engine.startup_eager is None for engine in self.collectives.values()):
+            return self
+        engines = {name: engine.launched_eagerly() for name, engine in self.collectives.items()}
+        return self.model_copy(update={"collectives": engines})
 
     def reach(self, engine: str) -> int:
         """How many neighbouring dies an engine of collectives goes between: those of its level, or all."""

@@ -48,7 +48,7 @@ class CannMixed(CannPrefill):
         return kernels
 
 
-DEPLOYED = CannPrefill("cann_2025")
+DEPLOYED = CannPrefill("cann_2025", operands="tnd")
 RECIPES = CannPrefill("cann_recipes_2025", latents_apart=True)
 
 

@@ -61,7 +61,7 @@ class CannDecode:
     shared_beside: int = 0
     engines: tuple[str, ...] = ("aiv_small", "sdma")
     reducing_engines: tuple[str, ...] = ()
-    algorithm: str = "direct"
+    algorithm: str = "auto"
 
     def embed(self, model: Model, tokens: int, shards: int) -> Kernels:
         """Rows of the embedding; a shard of it gives zeros for tokens that are not its own."""

@@ -31,8 +31,8 @@ Kernels = list[tuple[str, Work]]
 class CannPrefill:
     """What may differ between systems on this stack.
 
-    operands: layout of FlashAttention's ("ntd", or "tnd": tokens in order). latents_apart: latents of queries and of
-    keys and values are gathered one after the other, not together.
+    operands: layout of FlashAttention's ("tnd": tokens in order, or "ntd": head by head, of a later generation).
+    latents_apart: latents of queries and of keys and values are gathered one after the other, not together.
     """
 
     name: str = "cann"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+from simulator.collective.one_sided import ONE_SIDED
 from simulator.observe.critical import CriticalPath, Segment
 from simulator.program.task import Collective, Task
 from simulator.program.world import World
@@ -51,6 +52,9 @@ def _names(segment: Segment, machine: MachineSpec, generation: str, families: li
     by, _, which = segment.bound_by.partition(" ")
     if segment.what == "host":
         return ["host.launch_eager"]
+    if engine and segment.kind in ONE_SIDED and machine.collectives[engine].rows and by in ("engine", "latency"):
+        parts = ("send", "core_rate", "in_flight") if by == "engine" else ("receive",)
+        return [f"collectives.{engine}.rows.{part}" for part in parts]
     if by in ("wire", "engine") and engine:
         kind = getattr(machine.collectives[engine].ladder, segment.kind, None)
         curve = segment.kind if kind else "default"
@@ -69,5 +73,7 @@ def _names(segment: Segment, machine: MachineSpec, generation: str, families: li
              "compute": [f"chip.peak.{which}"],
              "latency": [f"kernels.{generation}.{which}.{part}" for part in _LATENCIES]}
     if by == "latency" and not which:
-        return [f"collectives.{engine}.startup", f"collectives.{engine}.startup_per_peer"]
+        spec = machine.collectives[engine]
+        startup = "startup_eager" if spec.startup is spec.startup_eager else "startup"
+        return [f"collectives.{engine}.{startup}", f"collectives.{engine}.startup_per_peer"]
     return names.get(by, [segment.bound_by])

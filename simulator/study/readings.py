@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from simulator import np
+
 PS_PER_US = 1e6
 _PLACES = {"proxy": "proxy", "engine": "engine", "compute": "gpu"}
 _GAPS = {("gpu", "proxy"): "flag_to_host", ("proxy", "engine"): "engine_queue", ("engine", "engine"): "posting",
@@ -14,10 +16,24 @@ _GAPS = {("gpu", "proxy"): "flag_to_host", ("proxy", "engine"): "engine_queue", 
 
 def span_us(columns: Mapping[str, Any], first: str, last: str) -> float:
     """From the start of task `first` to the end of task `last` of the same layer, mean over ranks and layers."""
-    start, end = columns["name"] == first, columns["name"] == last
-    if not start.any():
-        return 0.0
-    return float((columns["end_ps"][end] - columns["ready_ps"][start]).mean()) / PS_PER_US
+    spans = _spans_us(columns, first, last)
+    return float(spans.mean()) if len(spans) else 0.0
+
+
+def least_span_us(columns: Mapping[str, Any], first: str, last: str) -> float:
+    """The shortest of them."""
+    spans = _spans_us(columns, first, last)
+    return float(spans.min()) if len(spans) else 0.0
+
+
+def _spans_us(columns: Mapping[str, Any], first: str, last: str) -> Any:
+    """In us, rank by rank; each `last` belongs to the `first` before it."""
+
+    def in_order(name: str, times: str) -> Any:
+        rows = (columns["name"] == name).nonzero()[0]
+        return columns[times][rows[np.lexsort((columns["task"][rows], columns["rank"][rows]))]]
+
+    return (in_order(last, "end_ps") - in_order(first, "ready_ps")) / PS_PER_US
 
 
 def between_us(columns: Mapping[str, Any], first: str, *last: str) -> float:

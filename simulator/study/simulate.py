@@ -112,6 +112,8 @@ def prepare(scenario: Scenario, seed: int = 0, record: Callable[..., World] = re
         world = record(lambda npu: workload.program(npu, case), case.ranks, groups, partial(workload.coordinates, case))
     except (ProgramError, ValueError) as error:
         raise InputError(f"{scenario.name}: {located(error)}") from error
+    if not all(program.captured for program in world.programs):
+        machine = machine.launched_eagerly()
     return Prepared(scenario, machine, case, world, fabric, ledger, reads)
 
 

@@ -73,3 +73,15 @@ def test_nodes_with_different_numbers_of_members_are_refused() -> None:
     lowering = Lowering(Fabric(machine, 16), machine.collectives)
     with pytest.raises(InputError, match="as many members in every node"):
         lowering.lower(Collective("all_gather", "ep", "sdma", MB, algorithm="hierarchical"), tuple(range(12)))
+
+
+def test_every_step_but_the_first_begins_with_three_messages_between_nodes() -> None:
+    machine = load_machine("atlas_a2")
+    sdma, (node, roce) = machine.collectives["sdma"], machine.fabric
+    collective = Collective("all_gather", "ep", "sdma", MB, algorithm="hierarchical")
+    lower = Lowering(Fabric(machine, 32), machine.collectives).lower
+    first, *others = (phase.latency_s for phase in lower(collective, tuple(range(32))))
+    assert first == pytest.approx(sdma.startup.si + roce.latency.si)
+    assert others == pytest.approx([3 * roce.latency.si] * 3)
+    inside = [phase.latency_s for phase in lower(collective, tuple(range(8)))]
+    assert inside == pytest.approx([sdma.startup.si + node.latency.si])

@@ -17,7 +17,7 @@ from tests.conftest import ROOT, Outcome
 
 Braid = Callable[..., Outcome]
 COMMANDS = ("step", "list", "models", "machines", "show", "run", "compare", "view", "sweep", "ladder", "steps",
-            "validate", "bench", "calibrate")
+            "validate", "bench", "calibrate", "probe")
 DP, MICROBATCH = "a3_prefill:dp", "a3_prefill:microbatch"
 SMALL = ("--set", "model.shapes.layers=5", "--set", "batch.requests=32")
 EXPECTED = {"id", "metric", "value", "simulated", "error", "role"}

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.die.kernels import Work
+from simulator.die.kernels import Work, cost_of
 from simulator.errors import InputError
 from simulator.model.library import load_transformer
 from simulator.model.micro_batch import MicroBatch
 from simulator.model.transformer import Dense, Experts, Grouped, Latent, Model, weights, with_precision
 from simulator.spec.load import load_machine
 from simulator.stack.cann import DEPLOYED, RECIPES
+from simulator.stack.cann_prefill import CannPrefill
 from simulator.stack.stacks import Kernels, stack_of
 
 INT8 = {"all": "int8", "kv_b": "bf16", "router": "fp32"}
@@ -40,15 +41,15 @@ def dense_of(model: Model) -> Dense:
     return ffn
 
 
-def attend(model: Model, batch: MicroBatch = BATCH, tp: int = 1) -> Kernels:
+def attend(model: Model, batch: MicroBatch = BATCH, tp: int = 1, stack: CannPrefill = RECIPES) -> Kernels:
     """A whole block of attention: from hidden states to hidden states, of 1/tp of the heads."""
     attention = attention_of(model)
-    return [*RECIPES.inputs(model, attention, batch.tokens, tp, False), *RECIPES.attend(model, attention, batch, tp, 1),
-            *RECIPES.output(model, attention, batch.tokens, tp)]
+    return [*stack.inputs(model, attention, batch.tokens, tp, False), *stack.attend(model, attention, batch, tp, 1),
+            *stack.output(model, attention, batch.tokens, tp)]
 
 
-def every_kernel(model: Model, batch: MicroBatch) -> Kernels:
-    kernels = [*RECIPES.norm(model, batch.tokens, "attention"), *attend(model, batch)]
+def every_kernel(model: Model, batch: MicroBatch, stack: CannPrefill = RECIPES) -> Kernels:
+    kernels = [*RECIPES.norm(model, batch.tokens, "attention"), *attend(model, batch, stack=stack)]
     for ffn in {layer.feed_forward for layer in model.layers}:
         if isinstance(ffn, Dense):
             kernels += RECIPES.dense(model, ffn, batch.tokens, 1, False)
@@ -183,14 +184,22 @@ def test_vocabulary_shards_cover_the_vocabulary() -> None:
 # --- any model --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("machine", "generation"), [("atlas_a2", "cann_2025"), ("atlas_a3", "cann_recipes_2025")])
+@pytest.mark.parametrize(("machine", "stack"), [("atlas_a2", DEPLOYED), ("atlas_a3", RECIPES)])
 @pytest.mark.parametrize("model", [R1, QWEN, LLAMA, load_transformer("qwen3_30b_a3b")], ids=lambda model: model.name)
-def test_every_kernel_exists_and_has_something_to_do(model: Model, machine: str, generation: str) -> None:
-    families = load_machine(machine).kernels[generation]
-    kernels = every_kernel(model, BATCH)
+def test_every_kernel_exists_and_has_something_to_do(model: Model, machine: str, stack: CannPrefill) -> None:
+    families = load_machine(machine).kernels[stack.name]
+    kernels = every_kernel(model, BATCH, stack)
     assert {work.family for _, work in kernels} <= set(families)
     assert len({name for name, _ in kernels}) == len(kernels)
     assert all(work.hbm_bytes > 0 for _, work in kernels)
+
+
+def test_attention_of_the_earlier_generation_moves_more_on_chip() -> None:
+    a2, a3 = load_machine("atlas_a2"), load_machine("atlas_a3")  # of one die
+    earlier, later = (dict(attend(R1, stack=stack))["attention.flash"] for stack in (DEPLOYED, RECIPES))
+    before = cost_of(earlier, a2.chip, a2.kernels["cann_2025"]).onchip_bytes
+    after = cost_of(later, a3.chip, a3.kernels["cann_recipes_2025"]).onchip_bytes
+    assert before == pytest.approx(1.15 * after, rel=0.01)
 
 
 def test_a_rank_without_prompts_launches_what_needs_none() -> None:

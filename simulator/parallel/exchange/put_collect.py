@@ -52,15 +52,15 @@ class PutCollect(Exchange):
         routed = task.routed(own)
 
         @cache
-        def put(place: int) -> list[tuple[str, Collective]]:
+        def move(place: int) -> list[tuple[str, Collective]]:
             leaving, arriving = own[place] * task.copies, sum(routed.rows[place])
             ends = (arriving, leaving) if back else (leaving, arriving)
             sent, received = (int(count * row_bytes) * (size - 1) // size for count in ends)
-            work = Collective("put", self._group.name, via, sent_bytes=sent, received_bytes=received)
-            return [(f"{name}.write", work)]
+            group = self._group.name
+            work = Collective("put", group, via, sent_bytes=sent, received_bytes=received, rows=ends[0])
+            return [(f"{name}.write", work), (f"{name}.arrive", Collective("collect", group, via, rows=ends[1]))]
 
-        task.launch(not routed.even, put)
-        self._group.collect(f"{name}.arrive", via)
+        task.launch(not routed.even, move)
 
     def _move_apart(self, name: str, via: str, row_bytes: float, back: bool) -> None:
         """Those of one role write and go on; those of the other wait for all of them."""
@@ -71,12 +71,14 @@ class PutCollect(Exchange):
 
         @cache
         def put(member: int) -> Collective:
-            size = int(rows[member] * row_bytes)
-            return Collective("put", group.name, via, sent_bytes=size * sends, received_bytes=size * (not sends))
+            size, count = int(rows[member] * row_bytes), rows[member] * sends
+            return Collective("put", group.name, via, sent_bytes=size * sends, received_bytes=size * (not sends),
+                              rows=int(count))  # fmt: skip
 
         npu.launch_by_rank(lambda rank: put(rank % mesh.stage), f"{name}.write")
         if not sends:
-            group.collect(f"{name}.arrive", via)
+            npu.launch_by_rank(lambda rank: Collective("collect", group.name, via, rows=int(rows[rank % mesh.stage])),
+                               f"{name}.arrive")
 
 
 def check_ports(task: ExpertTask) -> None:
