@@ -1,134 +1,168 @@
-"""KV cache layer by layer from a prefill group to a decode group, while prefill goes on (arXiv 2510.27656).
+"""KV cache, layer by layer from an instance that prefills to one that decodes (arXiv 2510.27656).
 
-After every layer the GPU moves a progress counter in unified memory; a watcher on the host sees it, and the proxy
-writes that layer's pages to its partner's (`simulator.live.cache_pages`).
+A pass of `workloads.transformer` prefills, whole or in chunks. After the output projection of every layer the GPU moves
+a progress counter in unified memory; a watcher on the host sees it, and the proxy submits that layer's pages, which the
+engine posts one by one (`simulator.live.cache_pages`). Once all are counted, and the last token's hidden state has
+come, the decoding rank takes its first step.
+
+Ranks are those of the mesh twice: the first ones prefill, each for the one as far behind it as the mesh has ranks. A
+rank of a tensor-parallel group sends the heads that it has; latents, which all of them have, go from each to its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 from pydantic import Field
 
 from simulator.errors import InputError
-from simulator.live.cache_pages import CachePages
+from simulator.live.cache_pages import COMPLETE, PREFILLED, CachePages, CachePart
 from simulator.live.host import Host
 from simulator.live.thread import HostProcess
-from simulator.model.layout import blocks, split
-from simulator.model.micro_batch import MicroBatch
-from simulator.model.transformer import experts_of, kv_bytes_per_token, matrices
+from simulator.model.passes import decode_batches
+from simulator.model.transformer import Grouped, kv_bytes_per_token
+from simulator.parallel.mesh import Mesh, check, coordinates_of, groups_of
+from simulator.parallel.tokens import group_of, tokens_of
 from simulator.program.rank import Rank
-from simulator.stack import pplx
 from simulator.study import scenario
-from simulator.study.scenario import MemoryItem, Part, Workload
-
-STACK = replace(pplx.STACK, l2_bytes=-1.0)  # activations of prompts are larger than L2
-GROUP = 8  # GPUs of a node; nodes are pairs: rank r of the first one sends to rank r + 8
+from simulator.study.scenario import Workload
+from workloads import transformer
 
 
-class Prompt(Part):
-    """A prompt on every rank of the prefill group."""
+class Prompts(transformer.Step):
+    """Prompts of the prefilling instances, and the pages that their cache lies in."""
 
-    prompt_tokens: int = Field(4096, gt=0)
-    page_tokens: int = Field(64, gt=0)
+    phase: Any = Field("prefill", pattern="^prefill$", description="prompts are prefilled")
+    page_tokens: int = Field(64, gt=0, description="tokens of a page, which has one tensor of one layer")
 
 
-class Knobs(Part):
-    """How many layers are simulated."""
+class Knobs(transformer.Knobs):
+    """As those of a transformer; when pages leave, and how many layers there are."""
 
-    layers: int = Field(8, gt=1)
+    layers: int = Field(0, ge=0, description="the first layers, of which alone the run is (0: all)")
     layer_by_layer: bool = Field(True, description="pages leave after every layer; otherwise after prefill")
 
 
-Case = scenario.Case[Prompt, scenario.Layout, Knobs]
+Case = scenario.Case[Prompts, Mesh, Knobs]
 
 
-def prefill(npu: Rank, case: Case) -> None:
-    """Layers of a prefill; every one ends with its progress. The decode group does nothing yet."""
-    npu.program.captured = True
-    if not _prefills(npu.rank):
+class Progress:
+    """Tells the host behind each output projection (a technique of `parallel.pieces`)."""
+
+    def __init__(self, npu: Rank, flags: Iterator[str]) -> None:
+        self._npu, self._flags = npu, flags
+
+    def before(self, name: str) -> None:
+        """Nothing."""
+
+    def after(self, name: str) -> None:
+        """The cache of this layer is written."""
+        if name == "attention.o":
+            self._npu.set_flag("kv.progress", next(self._flags), watched=True)
+
+
+def program(npu: Rank, case: Case) -> None:
+    """Passes of a prefill, layer by layer; or, once the cache is there, one decode step of its prompts."""
+    if npu.coordinate("decodes"):
+        npu.program.captured = True
+        npu.wait_flag("kv.wait", COMPLETE)
+        step(npu, decoding(case), decode_batches([[case.batch.prefix + case.batch.context] * case.batch.requests], 1))
         return
-    model, tokens, node = case.model, case.batch.prompt_tokens, npu.group("node")
-    experts, attention, prompt = experts_of(model, GROUP), model.layers[0].attention, MicroBatch(prompts=((tokens, 0),))
-    rows, local = tokens * experts.per_token, experts.routed // GROUP
-    before = [*STACK.norm(model, tokens, "attention"), *STACK.inputs(model, attention, tokens, 1, packed=False),
-              *STACK.attend(model, attention, prompt, 1, 1), *STACK.output(model, attention, tokens, 1),
-              *STACK.norm(model, tokens, "gate"), *STACK.route(model, experts, tokens)]  # fmt: skip
-    computed = STACK.experts(model, experts, 0, split(rows, local), 1)
-    for layer in range(case.knobs.layers):
-        with npu.scope(layer=layer):
-            for name, work in before:
-                npu.launch(work, name)
-            npu.set_flag("kv.progress", pages_of(case).flag(layer), watched=True)
-            node.all_to_all("dispatch.tokens", rows * model.hidden // GROUP, "nvlink")
-            for name, work in computed:
-                npu.launch(work, name)
-            node.all_to_all("combine.tokens", rows * model.hidden * 2 // GROUP, "nvlink")
-    npu.set_flag("prefilled", "prefilled", watched=True)
+    progress = Progress(npu, (part.flag for part in pages_of(case).parts))
+    for groups in transformer.batches_of(case):
+        step(npu, case, groups, (progress,))
+    npu.set_flag("prefilled", PREFILLED, watched=True)
 
 
-def _prefills(rank: Any) -> Any:
-    """Whether this rank, or each of these, is of a node that prefills; the node after it decodes."""
-    return rank // GROUP % 2 == 0
+def step(npu: Rank, case: Any, groups: Sequence[Any], techniques: Sequence[Any] = ()) -> None:
+    """One pass through the layers, from embedding to sampling."""
+    (tokens,) = tokens_of(groups, 1, group_of(npu, groups))
+    numbers = layers_of(case)
+    forward = transformer.forward(npu, case, numbers, [case.model.layers[number] for number in numbers], techniques)
+    forward.embed(tokens)
+    transformer.order_of(case)(forward, tokens)
+    forward.head(tokens)
+
+
+def decoding(case: Case) -> Any:
+    """The same case, as the stack runs it in decode."""
+    return replace(case, batch=case.batch.model_copy(update={"phase": "decode"}))
+
+
+def layers_of(case: Case) -> range:
+    """Their numbers."""
+    return range(case.knobs.layers or len(case.model.layers))
 
 
 def pages_of(case: Case) -> CachePages:
-    """The latent cache of a rank's prompt, BF16."""
-    page_bytes = case.batch.page_tokens * case.model.layers[0].attention.cached_values * 2
-    return CachePages(case.knobs.layers, -(-case.batch.prompt_tokens // case.batch.page_tokens), page_bytes)
+    """What a rank's prompts add to the cache, pass by pass and layer by layer."""
+    attention = case.model.layers[0].attention
+    value_bytes = kv_bytes_per_token(case.knobs.model_of(case.model)) // sum(
+        layer.attention.cached_values for layer in case.model.layers)
+    if isinstance(attention, Grouped):
+        tensors, values = 2, max(attention.kv_heads // case.layout.tp, 1) * attention.head_dim
+    else:
+        tensors, values = 1, attention.cached_values
+    numbers = count()
+    parts = [CachePart(f"part {next(numbers)}", layer, sum(-(-new // case.batch.page_tokens) for new, _ in one.prompts))
+             for one, *_ in transformer.batches_of(case) for layer in layers_of(case)]
+    return CachePages(parts, tensors, case.batch.page_tokens * values * value_bytes, 2 * case.model.hidden)
 
 
 def proxy(host: Host, case: Case) -> HostProcess:
-    """Prefill ranks write pages, decode ranks count them."""
-    if not _prefills(host.rank):
+    """Prefilling ranks write pages, decoding ranks count them."""
+    peer = host.rank + case.layout.ranks
+    if peer >= case.ranks:
         yield from pages_of(case).receive(host)
         return
     if not case.knobs.layer_by_layer:
-        yield from host.until_flag("prefilled")
-    yield from pages_of(case).send(host, host.rank + GROUP)
+        yield from host.until_flag(PREFILLED)
+    yield from pages_of(case).send(host, peer)
 
 
 def readings(case: Case, columns: Mapping[str, Any]) -> Mapping[str, float]:
-    """Time of a layer's compute, of its transfer, and what is left of transfers once prefill has ended."""
-    prefilling = _prefills(columns["rank"])
-    gpu = prefilling & (columns["stream"] == "compute")
-    layer_ends = [columns["end_ps"][gpu & (columns["layer"] == layer)].max() for layer in range(case.knobs.layers)]
-    pages = columns["name"] == "kv.pages"
-    transfers = []
-    for layer in range(case.knobs.layers):
-        of_layer = columns["layer"] == layer
-        done = columns["end_ps"][pages & of_layer & (columns["kind"] == "poll") & ~prefilling].max()
-        transfers.append(done - columns["end_ps"][of_layer & (columns["name"] == "kv.progress")].min())
-    last = columns["end_ps"][pages & (columns["kind"] == "poll") & ~prefilling].max()
-    compute_us = float(layer_ends[-1] - layer_ends[0]) / (case.knobs.layers - 1) / 1e6
+    """Time of a layer's compute and of its transfer, in the last pass; what is left of transfers when prefill ends;
+    TTFT where the prefilling instance samples (colocated), and where the decoding one takes a step (split)."""
+    ends, prefills = columns["end_ps"] / 1e6, columns["rank"] < case.layout.ranks
+    counted = (columns["name"] == "kv.pages") & (columns["kind"] == "poll") & ~prefills
+    layers = layers_of(case)
+    told = {layer: ends[(columns["name"] == "kv.progress") & (columns["layer"] == layer)].max() for layer in layers}
+    transfers = [ends[counted & (columns["layer"] == layer)].max() - told[layer] for layer in layers]
+    layer_us = float(told[layers[-1]] - told[layers[-1] - 1])
+    sampled = {phase: float(ends[mask & (columns["name"] == "head.sample")].max())
+               for phase, mask in (("colocated", prefills), ("split", ~prefills))}
     return {
-        "layer_us": compute_us,
-        "kv_transfer_us": float(max(transfers)) / 1e6,
-        "kv_transfer_per_layer": float(max(transfers)) / 1e6 / compute_us,
-        "kv_exposed_us": max(0.0, float(last - layer_ends[-1]) / 1e6),
+        "layer_us": layer_us,
+        "kv_transfer_us": float(sum(transfers)) / len(transfers),
+        "kv_transfer_per_layer": float(max(transfers)) / layer_us,
+        "kv_exposed_us": max(0.0, float(ends[counted].max()) - sampled["colocated"]),
+        "ttft_colocated_ms": sampled["colocated"] / 1e3,
+        "ttft_split_ms": sampled["split"] / 1e3,
     }
 
 
 def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
-    """The GPUs of each node; nodes without a partner are refused."""
-    if case.ranks % (2 * GROUP):
-        raise InputError(f"cards is {case.cards}, which makes {case.ranks} ranks: nodes of {GROUP} prefill for another"
-                         f" node each, so ranks must be a multiple of {2 * GROUP}")
-    return {"node": blocks(case.ranks, GROUP)}
+    """Those of the mesh, once for either half of the ranks; InputError where they are not twice the mesh."""
+    mesh, dp = case.layout, case.layout.dp
+    check(mesh, case.knobs.model_of(case.model))
+    if case.ranks != 2 * mesh.ranks or mesh.pp > 1 or mesh.apart:
+        raise InputError(f"cards is {case.cards}, which makes {case.ranks} ranks; mesh {mesh.words()} prefills for as"
+                         f" many others: set cards so that there are {2 * mesh.ranks} ranks, without pp and apart")
+    if case.knobs.layers == 1 or case.knobs.layers > len(case.model.layers):
+        raise InputError(f"knobs.layers is {case.knobs.layers}: must be 0 (all), or 2 to {len(case.model.layers)}")
+    if case.batch.requests != dp:
+        raise InputError(f"batch.requests is {case.batch.requests}: every data-parallel group has a prompt, so {dp}")
+    halves = (0, mesh.ranks)
+    return {name: [tuple(first + rank for rank in members) for first in halves for members in found]
+            for name, found in groups_of(case.knobs.placed(mesh)).items()}
 
 
-def memory(case: Case) -> list[MemoryItem]:
-    """FP8 weights of attention and routed experts, the cache, and one layer's activations."""
-    model, tokens = case.model, case.batch.prompt_tokens
-    sizes, experts = matrices(model.layers, model.hidden), experts_of(model, GROUP)
-    return [
-        ("attention", "weights", sizes["attention"]),
-        ("latent cache, BF16", "KV", tokens * kv_bytes_per_token(model, "bf16")),
-        ("routed experts", "weights", sizes["experts"] / GROUP),
-        ("dispatched rows", "communication", 3.0 * tokens * experts.per_token * model.hidden),
-    ]
+def coordinates(case: Case, rank: int) -> Mapping[str, object]:
+    """Where it is in the mesh of its half, and which that is."""
+    return {**coordinates_of(case.layout, rank % case.layout.ranks), "decodes": rank >= case.layout.ranks}
 
 
-KV_TRANSFER = Workload(prefill, groups, memory=memory, live=proxy, readings=readings)
+KV_TRANSFER = Workload(program, groups, coordinates, transformer.memory, live=proxy, readings=readings)

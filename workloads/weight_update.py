@@ -1,9 +1,10 @@
 """RL weight update: training GPUs write a model's weights straight into inference GPUs (arXiv 2510.27656).
 
-Per parameter: host-to-device copy, unshard over the training group, fuse, quantise to FP8, submit writes. Copies, GPU
-work and writes are stages of a pipeline; a barrier of all training ranks ends every mesh group. The times of the stages
-are inputs (published per call); what they overlap to is not. All training ranks do the same, so a slice of them stands
-for all: as many inference ranks as keep the ratio.
+Per parameter: host-to-device copy, unshard over the training group, fuse, quantise to FP8, submit writes. One thread
+runs these stages and waits for each, copies and kernels too, so they add up; only the writes go on beside them. At the
+end of every mesh group the thread waits for its writes and then for the slowest rank, behind a barrier of all training
+ranks. What a call of a stage takes, and waiting for others, are inputs (published); what of the writes stays exposed is
+not. All training ranks do the same, so a slice of them stands for all: as many inference ranks as keep the ratio.
 """
 
 from __future__ import annotations
@@ -14,12 +15,11 @@ from typing import Any
 from pydantic import Field
 
 from simulator.live.host import Host
-from simulator.live.stages import Stages
-from simulator.live.thread import HostProcess, HostThread, Label
+from simulator.live.thread import HostProcess, Label
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Part, Workload
 
-STAGES = ("copy", "unshard", "fuse", "quantise", "submit")
+STAGES = ("copy", "unshard", "fuse", "quantise")  # before submission
 
 
 class Model(Part):
@@ -43,75 +43,43 @@ class Knobs(Part):
     fuse_us: float = Field(37.0, ge=0)
     quantise_us: float = Field(137.0, ge=0)
     submit_us: float = Field(23.0, ge=0)
-    wait_s: float = Field(0.36, ge=0, description="published time that a rank waits for others: an input")
+    wait_s: float = Field(0.357, ge=0, description="published time that a rank waits for others: an input")
     mesh_groups: int = Field(4, gt=0, description="groups of parameters, a barrier after each (number assumed)")
-    ahead: int = Field(4, gt=0, description="parameters that are copied before the GPU is done with them (assumed)")
-    overlap: bool = Field(True, description="stages as a pipeline; otherwise a parameter is finished before the next")
 
 
 Case = scenario.Case[Model, scenario.Layout, Knobs]
 
 
 def proxy(host: Host, case: Case) -> HostProcess:
-    """A training rank pushes its share; inference ranks take no part (writes are one-sided). GPU work is a stage of
-    the live pipeline, too: its times are inputs."""
-    trainers = _trainers(case)
+    """A training rank pushes its share; inference ranks take no part (writes are one-sided)."""
+    trainers, knobs = _trainers(case), case.knobs
     if host.rank >= trainers:
         return
     others = [rank for rank in range(trainers) if rank != host.rank]
-    copier = HostThread(host.env, host.rank, "copy engine", 0.0, host.journal)
-    gpu = HostThread(host.env, host.rank, "gpu", 0.0, host.journal)
-    knobs = case.knobs
     for group in range(knobs.mesh_groups):
-        mine = range(group, knobs.copy_calls, knobs.mesh_groups)
-        yield from _pipeline(host, case, copier, gpu, mine, group)
-        label = Label("mesh_group.wait", group)
-        yield from gpu.work("wait", knobs.wait_s / knobs.mesh_groups, label, "slowest rank")
+        transfers: list[Any] = []
+        for number in range(group, knobs.copy_calls, knobs.mesh_groups):
+            for stage in STAGES:
+                yield from host.proxy.work(stage, _us(knobs, stage, number), Label(f"weights.{stage}", group), stage)
+            yield from _submit(host, case, number, group, transfers)
+        for event in transfers:
+            yield from host.until(event, "the writes of a mesh group")
+        waits = Label("mesh_group.wait", group)
+        yield from host.proxy.work("wait", knobs.wait_s / knobs.mesh_groups, waits, "slowest rank")
         barrier = Label("mesh_group.barrier", group)
         passed = host.engine.count(barrier, f"group {group}", len(others))
         yield from host.engine.barrier(host.proxy, barrier, others, f"group {group}")
         yield from host.until(passed, f"the barrier of mesh group {group}")
 
 
-def _pipeline(host: Host, case: Case, copier: HostThread, gpu: HostThread, mine: range, group: int) -> HostProcess:
-    """Copy, GPU stages and submission of some parameters, each stage on a thread of its own."""
-    knobs = case.knobs
-
-    def copy(number: int, _: Any) -> HostProcess:
-        return (yield from copier.work("copy", _us(knobs, "copy", number), Label("weights.copy", group), "copy"))
-
-    def compute(number: int, row: Any) -> HostProcess:
-        for stage in ("unshard", "fuse", "quantise"):
-            label = Label(f"weights.{stage}", group)
-            row = yield from gpu.work(stage, _us(knobs, stage, number), label, stage, row)
-        if knobs.overlap:
-            line.leave()
-        return row
-
-    line, transfers = Stages(host.env, mine, (copy, compute), knobs.ahead if knobs.overlap else 1), []
-    for _ in mine:
-        number, row = yield line.through()
-        done = yield from _submit(host, case, number, group, row)
-        if not knobs.overlap:
-            for event in done:
-                yield from host.until(event, "weights")
-            line.leave()
-        transfers += done
-    for event in transfers:
-        yield from host.until(event, "the weights of a mesh group")
-
-
-def _submit(host: Host, case: Case, number: int, group: int, row: Any) -> HostProcess:
-    """The writes of one parameter, each to another inference rank."""
+def _submit(host: Host, case: Case, number: int, group: int, transfers: list[Any]) -> HostProcess:
+    """The writes of one parameter, each to another inference rank; adds the events of their ends."""
     trainers, label = _trainers(case), Label("weights.write", group)
-    writes = _calls(case.knobs, "submit", number)
     size = case.batch.parameters / case.batch.training_gpus / case.knobs.submit_calls
-    done = []
-    for part in range(writes):
-        row = yield from host.proxy.work("prepare", case.knobs.submit_us / 1e6, label, "submit", row)
+    for part in range(_calls(case.knobs, "submit", number)):
+        row = yield from host.proxy.work("prepare", case.knobs.submit_us / 1e6, label, "submit")
         peer = trainers + (host.rank + number + part) % (case.ranks - trainers)
-        done.append((yield from host.engine.write(host.proxy, label, peer, int(size), because=row)))
-    return done
+        transfers.append((yield from host.engine.write(host.proxy, label, peer, int(size), because=row)))
 
 
 def _calls(knobs: Any, stage: str, number: int) -> int:
@@ -146,4 +114,14 @@ def measures(case: Case, seconds: float) -> Mapping[str, float]:
     return {"latency_ms": seconds * 1e3, "update_s": seconds}
 
 
-WEIGHT_UPDATE = Workload(groups=groups, memory=memory, measures=measures, live=proxy)
+def readings(case: Case, columns: Mapping[str, Any]) -> Mapping[str, float]:
+    """How long the first rank waits for its writes when the stages of a mesh group have ended, in all."""
+    own, starts, ends, exposed = columns["rank"] == 0, columns["start_ps"] / 1e9, columns["end_ps"] / 1e9, 0.0
+    for group in range(case.knobs.mesh_groups):
+        of_group = own & (columns["layer"] == group)
+        submitted = ends[of_group & (columns["name"] == "weights.write") & (columns["kind"] == "submit")].max()
+        exposed += float(starts[of_group & (columns["name"] == "mesh_group.wait")].min() - submitted)
+    return {"exposed_writes_ms": exposed}
+
+
+WEIGHT_UPDATE = Workload(groups=groups, memory=memory, measures=measures, live=proxy, readings=readings)

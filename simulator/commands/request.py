@@ -37,7 +37,7 @@ def scenario_of(reference: str, settings: Mapping[str, str]) -> Scenario:
     for one in scenario.expected:
         try:
             with redirect_stdout(sys.stderr):
-                _ = one.against and library.load_scenario(one.against)
+                _ = [library.load_scenario(name) for name in (one.against, one.beyond) if name]
         except InputError as error:
             raise InputError(f"{reference}: expected value {one.id}: {error}") from error
     return scenario.replace(dict(settings)) if settings else scenario

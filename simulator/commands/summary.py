@@ -76,8 +76,8 @@ def report_of(result: Result) -> ReportInput:
     shown = ReportInput(title, facts(result), numbers, compared(result), meanings=meanings)
     if not result.recorded:
         return shown
-    notes = [Footnote(one["name"], f"{one['value']:g} {one['unit']}".removesuffix(" 1"), one["kind"], one["source"])
-             for one in result.parameters]
+    notes = [Footnote(one["name"], f"{one['saves']:.1%}", f"{one['value']:g} {one['unit']}".removesuffix(" 1"),
+                      one["kind"], one["source"]) for one in result.parameters]  # fmt: skip
     return replace(shown, metrics=result.measured, path=result.critical, columns=result.columns, footnotes=notes)
 
 

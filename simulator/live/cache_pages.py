@@ -1,41 +1,55 @@
-"""The cache of prompts from a rank that prefills to one that decodes, layer by layer, in pages that lie apart.
+"""The cache of prompts from a rank that prefills to one that decodes, part by part, in pages that lie apart.
 
-A layer's pages leave once the GPU has raised the layer's flag; who receives them counts immediates, one of each page,
-and never asks for order.
+A part is what a layer adds to the cache in one pass. It leaves once the GPU has raised its flag, a paged write for each
+tensor (keys, values, or latents); who receives it counts immediates, one of each page, and never asks for order. A
+last write, the tail, has what the first decode step needs beside the cache.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from simulator.live.host import Host
 from simulator.live.thread import HostProcess, JournalRow, Label
 
-COMPLETE = "complete"
+PREFILLED, COMPLETE = "prefilled", "complete"  # flags of the GPU that prefills, and for the one that decodes
+TAIL = Label("kv.tail")
+
+
+class CachePart(NamedTuple):
+    """Of a layer in a pass. flag: that it is computed, and the immediate of its pages. pages: of each tensor."""
+
+    flag: str
+    layer: int
+    pages: int
 
 
 @dataclass(frozen=True)
 class CachePages:
-    """Of one rank: so many pages of each layer."""
+    """Of one rank: parts in the order in which they are computed, each with so many tensors, and the tail."""
 
-    layers: int
-    pages: int
+    parts: Sequence[CachePart]
+    tensors: int
     page_bytes: int
-
-    def flag(self, layer: int) -> str:
-        """The flag that a layer's part is computed, and the immediate of each of its pages."""
-        return f"layer {layer}"
+    tail_bytes: int
 
     def send(self, host: Host, peer: int) -> HostProcess:
-        """To a peer, every layer as soon as its flag is seen."""
-        for layer in range(self.layers):
-            seen: JournalRow = yield from host.until_flag(self.flag(layer))
-            yield from host.engine.paged(host.proxy, Label("kv.pages", layer), peer, self.pages, self.page_bytes,
-                                         self.flag(layer), seen)
+        """To a peer, every part as soon as its flag is seen, and the tail at the end."""
+        for part in self.parts:
+            seen: JournalRow = yield from host.until_flag(part.flag)
+            for _ in range(self.tensors):
+                yield from host.engine.paged(host.proxy, Label("kv.pages", part.layer), peer, part.pages,
+                                             self.page_bytes, part.flag, seen)
+        seen = yield from host.until_flag(PREFILLED)
+        yield from host.engine.scatter(host.proxy, TAIL, [(peer, self.tail_bytes)], TAIL.name, seen)
 
     def receive(self, host: Host) -> HostProcess:
         """Until all are there; then the GPU gets a flag, COMPLETE."""
-        for layer in range(self.layers):
-            arrived = host.engine.count(Label("kv.pages", layer), self.flag(layer), self.pages)
-            yield from host.until(arrived, f"the pages of layer {layer}")
-        yield from host.set_flag(Label("kv.complete", self.layers - 1), COMPLETE)
+        for part in self.parts:
+            pages = part.pages * self.tensors
+            arrived = host.engine.count(Label("kv.pages", part.layer), part.flag, pages)
+            yield from host.until(arrived, f"the pages of {part.flag}")
+        row = yield from host.until(host.engine.count(TAIL, TAIL.name, 1), "the tail")
+        yield from host.set_flag(Label("kv.complete"), COMPLETE, row)

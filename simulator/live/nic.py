@@ -7,13 +7,14 @@ The bytes of a write load all that they cross, as one flow on either side:
 
 The send engine of a card serves one write at a time, in the order of posting, and is free when its bytes have left. A
 port that several senders reach at once is shared by them. The network's buffers lie between the two sides: writes that
-share a port arrive later, and hold back no card. A write has arrived when both sides have moved its bytes, the last of
-which takes its latency too.
+share a port arrive later, and hold back no card. What a card has on its way to other ranks stands in them, too, and
+delays a write by the time in which it drains (a standing queue: bytes over rate). A write has arrived when both sides
+have moved its bytes, the last of which takes its latency too.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,9 +34,10 @@ Loads = Sequence[tuple[Capacity, float]]
 class Write:
     """One write of `size_bytes` from a card of `source` to the same card of `target`.
 
-    immediate: the counter that it increments there ("": none). posted: the row that posted it. latency_ps: of each of
-    its bytes. sent_ps: when the last one left. first_ps: when they began to arrive; bound_by: what limited them then.
-    sides: how many have not moved them all. messages: of the card that it stands for.
+    immediate: the counter that it increments there ("": none). posted: the row that posted it. queued_ps: of its
+    latency, behind writes to other ranks. latency_ps: of each of its bytes, in all. sent_ps: when the last one left.
+    first_ps: when they began to arrive; bound_by: what limited them then. sides: how many have not moved them all.
+    messages: of the card that it stands for.
     """
 
     label: Label
@@ -45,6 +47,7 @@ class Write:
     immediate: str = ""
     done: Callable[[JournalRow], object] | None = None
     posted: JournalRow | None = None
+    queued_ps: int = 0
     latency_ps: int = 0
     sent_ps: int = 0
     first_ps: int = 0
@@ -58,6 +61,13 @@ class Write:
         return f"write '{self.label.name}' from rank {self.source} to rank {self.target} ({what})"
 
 
+@dataclass(slots=True)
+class Pace:
+    """When the cards of one die, which share it, may start their next write."""
+
+    next_ps: int = 0
+
+
 class Nic:
     """Card `number` of rank `rank`. received, completed: told of a write with the row in which it arrived.
 
@@ -68,7 +78,7 @@ class Nic:
     completed: Callable[[Write, JournalRow], object]
 
     def __init__(self, network: Network, spec: NicSpec, fabric: Fabric, capacities: Mapping[CapacityKey, Capacity],
-                 rank: int, number: int, journal: Journal) -> None:
+                 rank: int, number: int, journal: Journal, pace: Pace) -> None:
         self.env: Any = network.env
         self.network, self.spec, self.fabric, self.capacities = network, spec, fabric, capacities
         self.rank, self.number, self.journal = rank, number, journal
@@ -79,21 +89,24 @@ class Nic:
         self._queue: deque[Write] = deque()
         self._sending: Write | None = None
         self._due = False
-        self._bulk = 0
-        self._next_ps = self._received_ps = 0
+        self._outstanding_bytes: Counter[int] = Counter()  # by target
+        self._outstanding_total = 0
+        self._pace, self._received_ps = pace, 0
         self._arrives_ps: dict[int, int] = {}
         self._arriving: dict[int, deque[Write]] = {}  # by sender, in the order in which they began to arrive
         self._gap_ps = to_ps(1.0 / spec.message_rate.si)
-        self._latency_ps, self._loaded_ps = to_ps(spec.latency.si), to_ps(spec.loaded_latency.si)
-        self._acknowledge_ps, self._packet = to_ps(spec.acknowledge.si), spec.packet.si
+        self._latency_ps, self._acknowledge_ps = to_ps(spec.latency.si), to_ps(spec.acknowledge.si)
         self._crossing = spec.rail_crossing.si
         self._ordered = spec.delivery == "ordered"
         self._rows_out, self._rows_in = f"nic {number} out", f"nic {number} in"
 
     def post(self, write: Write) -> None:
         """A write has been posted and its doorbell rung."""
+        to_others = self._outstanding_total - self._outstanding_bytes[write.target]
+        write.queued_ps = to_ps(min(to_others, self.spec.standing_queue.si) / self.spec.goodput.si)
         self.outstanding[write] = None
-        self._bulk += write.size_bytes > self._packet
+        self._outstanding_bytes[write.target] += write.size_bytes
+        self._outstanding_total += write.size_bytes
         self._queue.append(write)
         self._serve()
 
@@ -113,7 +126,7 @@ class Nic:
     def _serve(self) -> None:
         if self._sending is not None or self._due or not self._queue or self.dead:
             return
-        wait_ps = self._next_ps - self.env.now
+        wait_ps = self._pace.next_ps - self.env.now
         if wait_ps > 0:
             self._due = True
             call_later(self.env, wait_ps, self._due_now)
@@ -128,10 +141,8 @@ class Nic:
         """Put the first write of the queue on the wire."""
         write, now_ps = self._queue.popleft(), self.env.now
         self._sending = write
-        self._next_ps = now_ps + self._gap_ps * write.messages
-        write.latency_ps = self._latency_ps
-        if write.size_bytes > self._packet and self._bulk > 1:
-            write.latency_ps += self._loaded_ps
+        self._pace.next_ps = now_ps + self._gap_ps * write.messages
+        write.latency_ps = self._latency_ps + write.queued_ps
         if self._ordered:  # the first byte never passes an earlier write to the same peer
             arrives_ps = max(now_ps + write.latency_ps, self._arrives_ps.get(write.target, 0))
             self._arrives_ps[write.target] = arrives_ps
@@ -175,7 +186,8 @@ class Nic:
         if self.dead:
             return
         del self.outstanding[write]
-        self._bulk -= write.size_bytes > self._packet
+        self._outstanding_bytes[write.target] -= write.size_bytes
+        self._outstanding_total -= write.size_bytes
         self.completed(write, row)
 
     # arriving -------------------------------------------------------------------------------------------------------
@@ -223,7 +235,7 @@ class Nic:
             return
         now_ps = self.env.now
         parts = {"nic.latency": self._latency_ps, write.bound_by: now_ps - write.sent_ps - write.latency_ps,
-                 "nic.loaded_latency": write.latency_ps - self._latency_ps}
+                 "nic.standing_queue": write.latency_ps - self._latency_ps}
         start_ps, self._received_ps = max(write.first_ps, self._received_ps), now_ps
         row = self.journal.write(self.rank, self._rows_in, "receive", write.label, start_ps, now_ps,
                                  max(parts, key=parts.__getitem__), 0.0, write.posted)
@@ -234,9 +246,11 @@ class Nic:
 def cards(network: Network, spec: NicSpec, fabric: Fabric, capacities: Mapping[CapacityKey, Capacity],
           ranks: Iterable[int], journal: Journal) -> dict[int, list[Nic]]:
     """The cards of each of these ranks, each with its peers."""
-    numbers = range(spec.per_die.count)
-    made = {rank: [Nic(network, spec, fabric, capacities, rank, number, journal) for number in numbers]
-            for rank in ranks}
+    made: dict[int, list[Nic]] = {}
+    for rank in ranks:
+        pace = Pace()
+        made[rank] = [Nic(network, spec, fabric, capacities, rank, number, journal, pace)
+                      for number in range(spec.per_die.count)]
     for nics in made.values():
         for number, nic in enumerate(nics):
             nic.peers = {rank: others[number] for rank, others in made.items()}

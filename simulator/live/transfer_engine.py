@@ -69,10 +69,21 @@ class TransferEngine:
     def scatter(self, on: HostThread, label: Label, parts: Sequence[tuple[int, int]], immediate: str,
                 because: JournalRow | None = None) -> HostProcess:
         """One write with an immediate to each (peer, bytes); peers are spread over the cards."""
-        writes = [(self.nics[place % len(self.nics)], Write(label, self.rank, peer, size, immediate))
+        writes = [[(self.nics[place % len(self.nics)], Write(label, self.rank, peer, size, immediate))]
                   for place, (peer, size) in enumerate(parts)]
-        groups = [writes] if self.templates else [[one] for one in writes]
-        for group in groups:
+        yield from self._scattered(on, label, writes, because)
+
+    def scatter_cut(self, on: HostThread, label: Label, parts: Sequence[tuple[int, int]], immediate: str,
+                    because: JournalRow | None = None) -> HostProcess:
+        """A write on every card to each (peer, bytes), with an equal part of the bytes and an immediate each."""
+        cards = len(self.nics)
+        writes = [[(nic, Write(label, self.rank, peer, size // cards + (place < size % cards), immediate))
+                   for place, nic in enumerate(self.nics)] for peer, size in parts]  # fmt: skip
+        yield from self._scattered(on, label, writes, because)
+
+    def _scattered(self, on: HostThread, label: Label, by_peer: list[list[tuple[Nic, Write]]],
+                   because: JournalRow | None) -> HostProcess:
+        for group in [[write for writes in by_peer for write in writes]] if self.templates else by_peer:
             yield from self._submit(on, label, group, self.spec.post.si, "nic.post", because)
 
     def barrier(self, on: HostThread, label: Label, peers: Sequence[int], immediate: str,

@@ -9,12 +9,13 @@ from simulator.units import Bytes, BytesPerSecond, Hertz, PositiveCount, Seconds
 
 
 class NicSpec(TomlTable):
-    """The network cards of one die. Rates and latencies are those of one card, one way.
+    """The network cards of one die. Rates and latencies are those of one card, one way, but for `message_rate`.
 
-    A write that is posted waits for the writes before it; the card starts `message_rate` of them a second at most and
-    moves their bytes at `goodput` at most, through HBM and `pcie`: the PCIe link of the die, which its cards share. Its
-    first byte arrives `latency` later, or `loaded_latency` after that if it is longer than one `packet` and not the
-    only such write in flight on its card. The sender's completion comes `acknowledge` after the last byte.
+    A write that is posted waits for the writes before it; the cards of the die together start `message_rate` of them a
+    second at most, and each moves their bytes at `goodput` at most, through HBM and `pcie`: the PCIe link of the die,
+    which its cards share. Its first byte arrives `latency` later, and later still where the card has writes to other
+    ranks outstanding: their bytes stand before it in the queues of the network, `standing_queue` of them at most, and
+    leave these at goodput. The sender's completion comes `acknowledge` after the last byte.
     delivery: writes of one card to one peer arrive in the order in which they were sent, or in any order.
     post: time of the posting thread per write of a scatter; post_page: per page of a paged write. chain: writes per
     doorbell. split: from this size on, a single write is cut over all cards of the die. rail_crossing: share of the
@@ -28,8 +29,7 @@ class NicSpec(TomlTable):
     message_rate: Hertz
     latency: Seconds
     acknowledge: Seconds
-    loaded_latency: Seconds
-    packet: Bytes
+    standing_queue: Bytes
     delivery: Literal["ordered", "unordered"]
     post: Seconds
     post_page: Seconds

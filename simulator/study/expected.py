@@ -54,24 +54,28 @@ def _beside(result: Result, one: Expected) -> ExpectedRow:
     simulated, missing = result.metrics.get(one.metric), ""
     if simulated is None:
         missing = f"no metric '{one.metric}'{did_you_mean(one.metric, result.metrics)}" * result.recorded
-    elif one.against:
-        simulated, missing = _ratio(result, simulated, one)
+    elif one.against or one.beyond:
+        simulated, missing = _beside_other(result, simulated, one)
     error = None if simulated is None else _error(simulated, one.value, one.band)
     return ExpectedRow(one.id, one.full_metric, one.value, simulated, error, one.role, band_text(one.band),
                        result.scenario.name, one.note, missing)
 
 
-def _ratio(result: Result, simulated: float, one: Expected) -> tuple[float | None, str]:
-    """To the metric of the scenario that it is against; or None, and why there is none."""
+def _beside_other(result: Result, simulated: float, one: Expected) -> tuple[float | None, str]:
+    """Ratio to the metric of the scenario that it is against, or difference from that of the one it is beyond; or None,
+    and why there is none."""
+    name = one.beyond or one.against
     try:
-        other = _metrics_of(one.against, result.header["seed"], tuple(result.scenario.changes.items()))
+        other = _metrics_of(name, result.header["seed"], tuple(result.scenario.changes.items()))
     except (InputError, RunError) as error:
-        why = str(error).partition("\n")[0].removeprefix(f"{one.against}: ")
-        return None, f"{one.against} cannot run so: {why}"
+        why = str(error).partition("\n")[0].removeprefix(f"{name}: ")
+        return None, f"{name} cannot run so: {why}"
+    if one.beyond and one.metric in other:
+        return simulated - other[one.metric], ""
     if other.get(one.metric):
         return simulated / other[one.metric], ""
     what = f"has no metric '{one.metric}'" if one.metric not in other else f"has 0 {one.metric}"
-    return None, f"{one.against} {what}"
+    return None, f"{name} {what}"
 
 
 @lru_cache(maxsize=64)

@@ -49,12 +49,15 @@ OF_WORKLOADS = {"latency_ms": "all that is simulated, until its last task has en
                 "*_hop_gpu_us": "slowest rank: kernels on the GPU",
                 "*_hop_nvlink_us": "slowest rank: writes inside the node",
                 "*_hop_*_us": "slowest rank: on the stream of this name",
-                "kv_transfer_us": "the longest transfer of a layer's cache, flag to arrival",
-                "kv_transfer_per_layer": "that transfer / layer_us: below 1 it hides under the next layer",
+                "kv_transfer_us": "the mean transfer of a layer's cache, flag to arrival",
+                "kv_transfer_per_layer": "the longest one / layer_us: below 1 it hides under a layer",
                 "kv_exposed_us": "what is left of transfers when prefill has ended",
+                "ttft_colocated_ms": "when the instance that prefills has sampled",
+                "ttft_split_ms": "when the other one has decoded: hand-over and a step later",
                 "single_*KiB_gbit_s": "rate of one write of this size, from posting to completion",
                 "paged_*KiB_gbit_s": "rate of many pages of this size in flight, while they leave",
-                "update_s": "the whole update of the weights"}
+                "update_s": "the whole update of the weights",
+                "exposed_writes_ms": "waiting for writes at the ends of mesh groups"}
 OF_EVERY_RUN = {"sent_LEVEL_mb": "10^6 bytes that a rank sends over links of this level of the fabric",
                 "sent_LEVEL_BLOCK_mb": "the same for one block of the program (attention, dispatch, ...)"}
 OF_THE_TIMELINE = {"communication_ms": "at least one collective or transfer is at work",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -14,6 +14,7 @@ from simulator.program.world import World
 from simulator.spec.kernels import base_of
 from simulator.spec.machine import MachineSpec
 from simulator.spec.typed_toml import quantities
+from simulator.study.promises import Alone, saved_ps
 
 LEAST_SHARE = 0.01
 _LATENCIES = "floor", "serial_per_k", "per_row", "per_group", "per_slot"  # of a kernel that is bound by latency
@@ -21,9 +22,10 @@ _LATENCIES = "floor", "serial_per_k", "per_row", "per_group", "per_slot"  # of a
 
 def parameters_of(critical: CriticalPath, machine: MachineSpec, generation: str, world: World) -> list[dict[str, Any]]:
     """Parameters that bounded more than 1% of the critical path, the most important first: name (dotted key in the
-    machine's file), value, unit, kind, source and share of the critical path."""
+    machine's file), value, unit, kind, source, share of the critical path, and `saves`: what of the run's length the
+    path promises if this number alone were twice as good (`promises`)."""
     known = dict(quantities(machine))
-    shares: Counter[str] = Counter()
+    bounded: defaultdict[str, list[Segment]] = defaultdict(list)
     tasks = cache(lambda rank: world.programs[rank].tasks)
     recordings = {id(program.items): program for program in world.programs}.values()
     families = sorted({family for program in recordings for family in program.families()})
@@ -31,13 +33,15 @@ def parameters_of(critical: CriticalPath, machine: MachineSpec, generation: str,
     for segment in critical.segments:
         for name in _names(segment, machine, generation, families, _engine(segment, tasks(segment.rank))):
             if name in known:
-                shares[name] += segment.to_ps - segment.from_ps
-    rows = []
-    for name, length in shares.most_common():
-        share = length / critical.makespan_ps
-        if share > LEAST_SHARE:
+                bounded[name].append(segment)
+    shares = {name: sum(one.to_ps - one.from_ps for one in some) / critical.makespan_ps
+              for name, some in bounded.items()}  # fmt: skip
+    rows, alone = [], Alone(machine, generation, world)
+    for name in sorted(shares, key=lambda name: -shares[name]):
+        if shares[name] > LEAST_SHARE:
             quantity = known[name].model_dump(include={"value", "unit", "kind", "source"})
-            rows.append({"name": name, **quantity, "share": share})
+            saves = saved_ps(alone, generation, name, bounded[name]) / critical.makespan_ps
+            rows.append({"name": name, **quantity, "share": shares[name], "saves": saves})
     return rows
 
 

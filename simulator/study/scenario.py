@@ -121,8 +121,8 @@ class Expected(Part):
     """A published value of a metric.
 
     role: fit (a parameter was fitted on it, so it proves nothing) or predict. against: the metric is the ratio to that
-    of this other scenario (a gain, or with a band like (1, None) a sign). band: the source gives a range, or a sign;
-    inside it there is no error. note: the source, and the reason of a miss.
+    of this other scenario (a gain, or with a band like (1, None) a sign). beyond: the difference from that of this one.
+    band: the source gives a range, or a sign; inside it there is no error. note: the source, and the reason of a miss.
     """
 
     id: str
@@ -130,12 +130,15 @@ class Expected(Part):
     value: float
     role: Literal["fit", "predict"]
     against: str = ""
+    beyond: str = ""
     band: tuple[float | None, float | None] | None = None
     note: str = ""
 
     @property
     def full_metric(self) -> str:
-        """The metric, and what it is a ratio to."""
+        """The metric, and what it is a ratio to or a difference from."""
+        if self.beyond:
+            return f"{self.metric} - {self.beyond}"
         return f"{self.metric} / {self.against}" if self.against else self.metric
 
 

@@ -88,7 +88,8 @@ class Result:
 
     @cached_property
     def parameters(self) -> list[dict[str, Any]]:
-        """Machine parameters that bounded more than 1% of the critical path: name, value, unit, kind, source, share."""
+        """Machine parameters that bounded more than 1% of the critical path: name, value, unit, kind, source, share;
+        saves: what of the run's length twice as good a number would save."""
         return parameters_of(self.critical, self.machine, self.scenario.kernels, self.world)
 
 

@@ -446,7 +446,7 @@ def test_a_request_per_die_is_one_micro_batch(braid: Braid) -> None:
         assert program.count("dispatch.write") == exchanges
 
 
-@pytest.mark.parametrize("name", ["point_to_point:efa", "pplx_rl:pipelined"])
+@pytest.mark.parametrize("name", ["point_to_point:efa", "pplx_rl:update"])
 def test_a_transfer_with_nobody_to_receive_it(braid: Braid, name: str) -> None:
     done = braid("run", name, "--set", "cards=1")
     assert done.is_one_clear_message(2), done

@@ -17,7 +17,7 @@ from simulator.spec.load import load_machine, override
 US = 10**6
 ROUND = {
     "nic.goodput": "1 GB/s", "nic.message_rate": "0.01 GHz", "nic.latency": "10 us", "nic.acknowledge": "5 us",
-    "nic.loaded_latency": "0 us", "nic.post": "1 us", "nic.post_page": "1 us", "nic.split": "64 kB",
+    "nic.standing_queue": "0 kB", "nic.post": "1 us", "nic.post_page": "1 us", "nic.split": "64 kB",
     "proxy.poll": "0 us", "proxy.submit": "0 us", "proxy.dequeue": "0 us", "proxy.completion": "0 us",
     "proxy.flag_write": "0 us", "proxy.flag_to_host": "1 us", "proxy.flag_to_gpu": "1 us",
 }  # fmt: skip

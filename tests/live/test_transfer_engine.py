@@ -97,6 +97,17 @@ def test_a_write_is_received_by_its_counter() -> None:
     assert ended == 1 + 10 + 20
 
 
+def test_a_cut_scatter_is_a_write_on_every_card_and_has_an_immediate_with_each() -> None:
+    wire = Wire(3)
+    host = wire.hosts[0]
+    wire.run(host.engine.scatter_cut(host.proxy, L, [(1, 11 * KB), (2, 0)], "x"))
+    wire.env.run()
+    assert sent(wire) == [2, 2]
+    assert [wire.hosts[rank].engine.counts["x"] for rank in (1, 2)] == [2, 2]
+    posted = [row[5] - row[4] for row in wire.rows.rows if row[2] == "post"]
+    assert sum(posted) == pytest.approx(4.0)  # each is posted
+
+
 def test_pages_are_posted_one_by_one_and_acknowledged_together() -> None:
     wire = Wire(2)
     host, peer = wire.hosts
@@ -114,7 +125,7 @@ def test_pages_are_posted_one_by_one_and_acknowledged_together() -> None:
 @settings(max_examples=25, deadline=None)
 @given(st.permutations(range(4)), st.sampled_from(["p5en_h200", "h200_cx7"]))
 def test_what_is_counted_does_not_depend_on_the_order_of_arrival(order: list[int], machine: str) -> None:
-    wire = Wire(5, machine, nic__loaded_latency="40 us")
+    wire = Wire(5, machine, nic__standing_queue="40 kB")
     wire.hosts[4].engine.count(L, "x", 8, gpu_flag="go")
     for place, rank in enumerate(order):
         host = wire.hosts[rank]

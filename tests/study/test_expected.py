@@ -24,3 +24,17 @@ def test_errors_are_relative_to_what_was_expected(value: float, band: Any, simul
     (row,) = compared(run)
     assert row.error == (None if error is None else pytest.approx(error))
     assert bool(row.missing) == (simulated is None)
+
+
+@pytest.mark.parametrize(("words", "simulated", "full"), [
+    ({"against": "other"}, 3.0, "latency_ms / other"), ({"beyond": "other"}, 20.0, "latency_ms - other"),
+])  # fmt: skip
+def test_a_value_is_a_ratio_to_another_scenario_s_or_a_difference_from_it(
+        monkeypatch: pytest.MonkeyPatch, words: dict[str, str], simulated: float, full: str) -> None:
+    monkeypatch.setattr("simulator.study.expected._metrics_of", lambda *_: {"latency_ms": 10.0})
+    expected = Expected(id="A1", metric="latency_ms", value=16.0, role="predict", **words)
+    run: Any = SimpleNamespace(scenario=SimpleNamespace(name="mine", expected=(expected,), changes={}),
+                               metrics={"latency_ms": 30.0}, recorded=True, header={"seed": 0})
+    (row,) = compared(run)
+    assert (row.simulated, row.metric) == (simulated, full)
+    assert row.error == pytest.approx(simulated / 16.0 - 1)

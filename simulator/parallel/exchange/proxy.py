@@ -2,7 +2,8 @@
 
 One proxy thread and one engine per GPU. Routes go to all peers first; meanwhile a part of the tokens is written into
 private buffers of their receivers, and the rest goes once the routes of all peers are known. Everything comes back in
-one write per peer, then a barrier frees the buffers. Perplexity, arXiv 2510.27656.
+one write per peer, then a barrier frees the buffers. Routes and private tokens go to a peer over one card; the rest,
+and what comes back, is cut over all of them. Perplexity, arXiv 2510.27656 and perplexityai/pplx-garden at 2446003.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def _expect(host: Host, asked: Asked) -> Any:
     x = asked.crossing
     if asked.block == "dispatch":
         return host.engine.count(x.label("dispatch.routes"), x.on("routes"), len(x.peers))
-    return host.engine.count(x.label("combine.tokens"), x.on("combine"), len(x.remote), gpu_flag=x.on("combined"))
+    writes = len(x.remote) * len(host.engine.nics)
+    return host.engine.count(x.label("combine.tokens"), x.on("combine"), writes, gpu_flag=x.on("combined"))
 
 
 def _dispatch(host: Host, x: Crossing, seen: Any, routed: Any, barrier: Any) -> HostProcess:
@@ -68,18 +70,18 @@ def _dispatch(host: Host, x: Crossing, seen: Any, routed: Any, barrier: Any) -> 
         yield from engine.scatter(host.proxy, tokens, first, x.on("tokens"), seen)
     known = yield from host.until(routed, "the routes of all peers")
     arrive = len(x.remote) if private else 0
-    arrive += sum(x.rows[peer][x.place] > private for peer in x.remote)
+    arrive += len(engine.nics) * sum(x.rows[peer][x.place] > private for peer in x.remote)
     engine.count(tokens, x.on("tokens"), arrive, gpu_flag=x.on("dispatched"))
     rest = [(x.rank(peer), (mine[peer] - private) * x.slot_bytes) for peer in x.remote if mine[peer] > private]
     if rest:
-        yield from engine.scatter(host.proxy, x.label("dispatch.overflow"), rest, x.on("tokens"), known)
+        yield from engine.scatter_cut(host.proxy, x.label("dispatch.overflow"), rest, x.on("tokens"), known)
 
 
 def _combine(host: Host, x: Crossing, seen: Any) -> HostProcess:
-    """Everything back in one write per peer (offsets are known), then a barrier; returns what it ends with."""
+    """Everything back, each peer's in one piece (offsets are known), then a barrier; returns what it ends with."""
     engine, barrier = host.engine, x.label("barrier")
     parts = [(x.rank(peer), x.rows[peer][x.place] * x.combine_bytes) for peer in x.remote]
-    yield from engine.scatter(host.proxy, x.label("combine.tokens"), parts, x.on("combine"), seen)
+    yield from engine.scatter_cut(host.proxy, x.label("combine.tokens"), parts, x.on("combine"), seen)
     done = yield from host.until_flag(x.on("combine_done"))
     passed = engine.count(barrier, x.on("barrier"), len(x.peers))
     yield from engine.barrier(host.proxy, barrier, [x.rank(peer) for peer in x.peers], x.on("barrier"), done)

@@ -1,0 +1,129 @@
+"""What a run would save if a number of its machine were twice as good: what its critical path promises.
+
+Every task on the path that the number bounds is costed again, alone, on the machine with that number doubled, or halved
+where it is a time; its stretch of the path shrinks as it does:
+
+    saved = sum over stretches of length (1 - alone on the better machine / alone)
+
+What bounds the task next is in that: a collective that leaves its engine's rate for the wire's gains no more. Waits and
+other stretches stay, so another path may decide sooner than promised.
+
+Worked example: a run of 100 us has 50 us of GEMMs on its path that read their weights in 50 us and compute in 40 us:
+memory twice as fast promises 10 us, not 25.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache, partial
+
+from simulator.collective.lowering import Lowering, busy_of, engine_of, solo_ps_by_rank
+from simulator.collective.one_sided import (
+    ONE_SIDED,
+    PUT,
+    latency_s,
+    mean_latency_s,
+    received_s,
+    rows_limit_bytes_per_s,
+    startup_s,
+)
+from simulator.die.kernels import Work
+from simulator.die.timing import KernelTimings
+from simulator.fabric.graph import Fabric
+from simulator.observe.critical import Segment
+from simulator.program.task import Collective, Task
+from simulator.program.world import World
+from simulator.replay.costs import Costs
+from simulator.replay.replay import rate_of
+from simulator.spec.load import override
+from simulator.spec.machine import MachineSpec
+from simulator.spec.nic import NicSpec
+from simulator.spec.typed_toml import quantities
+from simulator.units import PS_PER_S
+
+_TIMES = "us", "ms", "ns", "s"
+_BURDENS = "score_bytes", "transfer_bytes", "copy_bytes", "latencies"  # of which fewer are better
+_UNEVEN = 64  # members whose messages differ in size; of more it is taken that the number bounds them to the end
+
+
+class Alone:
+    """How long tasks take alone on a machine, by identity of their works."""
+
+    def __init__(self, machine: MachineSpec, generation: str, world: World) -> None:
+        self.machine, self.world, self.fabric = machine, world, Fabric(machine, world.ranks)
+        self._costs, self._lowering = Costs(machine, generation), Lowering(self.fabric, machine.collectives)
+        chip = machine.chip
+        self._timings = KernelTimings(chip.hbm.peak.si * chip.hbm.efficiency.si, chip.l2.rate.si)
+        self._rate_of = partial(rate_of, machine=machine, fabric=self.fabric)
+        self.exchange_s, self._tasks = cache(self._exchange_s), cache(lambda rank: world.programs[rank].tasks)
+
+    def seconds(self, segment: Segment) -> float | None:
+        """Of the task of a stretch; None if it is neither a kernel nor an exchange that can be told alone. Where a
+        network card writes, which is no task: of a byte."""
+        tasks, rank, nic = self._tasks(segment.rank), segment.rank, self.machine.nic
+        if segment.what == "host":
+            return None
+        if segment.task >= len(tasks):
+            return self._byte_s(nic) if nic and segment.bound_by.startswith("nic.") else None
+        task = tasks[segment.task]
+        if isinstance(task.work, Work):
+            return self._kernel_s(task, rank)
+        if not isinstance(task.work, Collective):
+            return None
+        return self.exchange_s(task.work, self.world.instance(task.work.group, rank), rank)
+
+    def _byte_s(self, nic: NicSpec) -> float:
+        """Of a write by one of a rank's cards, at the narrowest of card, bus and link."""
+        link = self.machine.fabric[-1].link_rate.si / nic.per_die.count
+        return 1.0 / min(nic.goodput.si, nic.pcie.si, link)
+
+    def _kernel_s(self, task: Task, rank: int) -> float:
+        """On the cores that its stream is confined to."""
+        assert isinstance(task.work, Work)
+        cost = self._costs.of(task.work)
+        own = self.world.programs[rank].partitions.get(task.partition, {})
+        cores = {pool: own.get(pool, count.count) for pool, count in self.machine.chip.cores.items()}
+        units = min([cores[pool] // per_unit for pool, per_unit in cost.need], default=cost.want)
+        return self._timings[cost, max(min(units, cost.want), 1), 0.0].solo_ps / PS_PER_S
+
+    def _exchange_s(self, work: Collective, members: tuple[int, ...], rank: int) -> float | None:
+        """One-sided ones: what this rank does for itself."""
+        if work.kind in ONE_SIDED:
+            return self._one_sided_s(work, members)
+        if work.sizes and len(members) > _UNEVEN:
+            return None
+        phases = self._lowering.lower(work, members)
+        transfers = [transfer for phase in phases for transfer in phase.transfers]
+        return solo_ps_by_rank(phases, (rank,), busy_of(transfers, self._rate_of))[rank] / PS_PER_S
+
+    def _one_sided_s(self, work: Collective, members: tuple[int, ...]) -> float:
+        engine = engine_of(work, self.machine.collectives)
+        cores = max(sum(count.count for count in engine.cores.values()), 1)
+        if work.kind != PUT:
+            return latency_s(self.fabric, members) + received_s(engine, work, cores)
+        rate = min(engine.rate_bytes_per_s("all_to_all", work.sent_bytes / max(len(members) - 1, 1)),
+                   rows_limit_bytes_per_s(engine, work, cores, mean_latency_s(self.fabric, members)))  # fmt: skip
+        return startup_s(engine, len(members)) + work.sent_bytes / rate
+
+
+def better(machine: MachineSpec, name: str) -> MachineSpec:
+    """With one number twice as good: half a time or burden, twice a rate, no more than all of what it is a share of."""
+    quantity = dict(quantities(machine))[name]
+    value = quantity.value * 2
+    if quantity.unit in _TIMES or name.rpartition(".")[2] in _BURDENS:
+        value = quantity.value / 2
+    elif quantity.unit == "1" and quantity.value <= 1:
+        value = min(value, 1.0)
+    both = (name, name.replace("startup_eager", "startup"))  # the one that eager launches have
+    return override(machine, dict.fromkeys(both, f"{value!r} {quantity.unit}".removesuffix(" 1")))
+
+
+def saved_ps(alone: Alone, generation: str, name: str, segments: Iterable[Segment]) -> float:
+    """Of the stretches of a path that a number bounds, if it were twice as good."""
+    twice = Alone(better(alone.machine, name), generation, alone.world)
+    saved = 0.0
+    for segment in segments:
+        before, after = alone.seconds(segment), twice.seconds(segment)
+        share = 0.5 if not before or after is None else max(1.0 - after / before, 0.0)
+        saved += (segment.to_ps - segment.from_ps) * share
+    return saved
