@@ -59,7 +59,8 @@ Case = scenario.Case[Tokens, scenario.Layout, Any]
 def task_of(npu: Rank, case: Case, name: str, step: int) -> ExpertTask:
     """One step of an exchange on one rank. Where all experts are as popular, copies per node go by expectation."""
     ranks, skew = case.ranks, case.routing.skew
-    settings = ExchangeSettings(name, "nvlink", (skew or None) if name == "deepep_normal" else skew, case.seed,
+    skew = (skew or None) if name == "deepep_normal" else skew
+    settings = ExchangeSettings(name, "" if name.startswith("deepep") else "nvlink", skew, case.seed,
                                 draw=drawn_by_step, own=case.knobs, node=case.node_ranks)
     return ExpertTask(npu, STACK, case.model, experts_of(case.model, ranks), Mesh(dp=ranks, ep=ranks),
                       Engines("nvlink"), settings, step, 0, (case.batch.per_rank,) * ranks)
@@ -142,8 +143,8 @@ def copy_memory(case: Case) -> list[MemoryItem]:
 
 def copy_readings(case: Case, columns: Mapping[str, Any]) -> Mapping[str, float]:
     """Both times on an average rank, and DeepEP's bandwidth: copies to nodes, their own too, with scales, over time."""
-    dispatch_us = between_us(columns, "dispatch.count", "dispatch.copy")
-    combine_us = between_us(columns, "combine.nvlink", "combine.sum")
+    dispatch_us = between_us(columns, "dispatch.count", "dispatch.copy", "dispatch.nvlink")
+    combine_us = between_us(columns, "combine.count", "combine.reduce", "combine.nvlink", "combine.sum")
     elements = copies(case).returning * case.model.hidden
     return {
         "dispatch_us": dispatch_us, "combine_us": combine_us, "dispatch_combine_us": dispatch_us + combine_us,

@@ -24,8 +24,9 @@ from simulator.model.micro_batch import MicroBatch
 from simulator.model.passes import decode_batches, prefill_passes
 from simulator.model.transformer import Experts, Layer, Model, in_precision
 from simulator.parallel.border import Engines, engines_for
+from simulator.parallel.exchange.rows import DISPATCH_DTYPE, DispatchDtype
 from simulator.parallel.exchange.task import ExchangeSettings
-from simulator.parallel.exchange.ways import HOSTS, buffers_of
+from simulator.parallel.exchange.ways import HOSTS, buffers_of, settings_of
 from simulator.parallel.forward import Forward
 from simulator.parallel.gathered_weights import GatheredWeights, Gathering
 from simulator.parallel.ledger import Load, fullest_rank, stages_of
@@ -101,6 +102,8 @@ class Knobs(BaseModel):
     reducing_engine: str = Field("", description="what drives AllReduce (empty: as the stack does; none: the same)")
     reducing_mb: float | None = Field(None, gt=0, description="largest buffer of `reducing_engine` (none: any)")
     exchange_engine: str = Field("", description="what drives dispatch and combine (empty: as the others)")
+    dispatch_dtype: DispatchDtype = Field("", description=DISPATCH_DTYPE)
+    exchange_sms: int | None = Field(None, description="SMs of the kernels of deepep_normal (none: 20)")
     graph: Literal["decode", "always", "never"] = Field("decode", description="phases that run as captured graphs")
     norm_in_all_reduce: bool | None = Field(
         None, description="a norm is part of the AllReduce before it (none: as the stack does)"
@@ -229,6 +232,7 @@ def forward(npu: Rank, case: Case, numbers: Sequence[int], layers: Sequence[Laye
     """A pass of this rank through some layers."""
     knobs = case.knobs
     exchanges = ExchangeSettings(knobs.exchange, knobs.exchange_engine, case.routing.skew, case.seed,
+                                 own=settings_of(knobs.exchange, knobs.dispatch_dtype, knobs.exchange_sms),
                                  node=case.node_ranks, ported=case.port_ranks)
     labels = ("layer", "micro_batch") if knobs.parts > 1 else ("layer",)
     step = pass_of(npu, case.layout)(

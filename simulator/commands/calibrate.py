@@ -124,6 +124,35 @@ def collectives(folder: Path, machine: str | None, only: str | None, out: Path |
         click.echo(to_json(found))
 
 
+@calibrate.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--machine", metavar="NAME", default="dgx_h100", show_default=True, help="The machine to compare.")
+@click.option("--fit", is_flag=True, help="Look for the numbers that are nearest to the tables, and compare with them.")
+@options.as_json
+def deepep(folder: Path, machine: str, fit: bool, as_json: bool) -> None:
+    """Say how far DeepEP's kernels in one node are from measured ones, by tokens and SMs; or fit their four numbers.
+
+    FOLDER is systems/data of ai-dynamo/aiconfigurator, with tables as
+    h100_sxm/comm/sglang/0.5.12/wideep_deepep_ll_perf.parquet.
+
+    \b
+    Examples:
+      braid calibrate deepep ~/systems/data
+      # the floors and rates of parts/deepep.toml
+      braid calibrate deepep ~/systems/data --fit
+    """
+    from simulator.calibrate.deepep import compare
+    from simulator.commands.output import to_json
+
+    found = []
+    for one in compare(folder, machine, fit):
+        found.append({"machine": machine, "what": one.what, "text": one.text, "numbers": one.numbers})
+        if not as_json:
+            click.echo(f"{one.what:24s} {one.text}")
+    if as_json:
+        click.echo(to_json(found))
+
+
 def _library(folder: Path, chip: str | None, framework: str | None, version: str | None, write: Path | None,
              as_json: bool) -> None:
     """Fits a library on a chip, prints a line for each family, and writes the part."""

@@ -31,6 +31,7 @@ from simulator.spec.kernels import (
     FusedKernel,
     GemmKernel,
     KernelSpec,
+    LoopKernel,
     SplitAttentionKernel,
     StreamGemmKernel,
     VectorKernel,
@@ -179,6 +180,8 @@ def cost_of(work: Work, chip: ChipSpec, kernels: dict[str, KernelSpec]) -> Cost:
         return _stream_gemm(work, chip, kernel)
     if kernel.law == "split_attention":
         return _split_attention(work, chip, kernel)
+    if kernel.law == "loop":
+        return _loop(work, chip, kernel)
     if kernel.law == "fused":
         return _fused(work, chip, kernel, [cost_of(part, chip, kernels) for part in work.parts])
     return _vector(work, chip, kernel)
@@ -289,6 +292,26 @@ def _vector(work: Work, chip: ChipSpec, kernel: VectorKernel) -> Cost:
     tiles = max(1, ceil(onchip_bytes / kernel.tile_bytes.si))
     latency_s = kernel.floor.si + _bookkeeping_s(work, kernel)
     return _cost(work, chip, kernel, latency_s, tiles, compute_s * units / tiles, onchip_bytes)
+
+
+def _loop(work: Work, chip: ChipSpec, kernel: LoopKernel) -> Cost:
+    """Groups of rows are dealt to as few units as need be for each to have as many; these stay, and share the rows.
+
+        turns = rows / units        turns' = turns + min(turns, chunk): the first chunk fills the way to the receiver
+        time of a unit = max(turns' (turn + bytes of a row / rate), turns / warps x serial_per_k x k)
+
+    and a row of k elements more, as the last one is worked on alone. All must be there at the same time: half the cores
+    will do, where two blocks share each.
+    """
+    pieces, rows = len(work.rows), sum(work.rows)
+    units = ceil(pieces / ceil(pieces / units_of(chip, kernel)))
+    turns = ceil(rows / units)
+    filled = turns + min(turns, kernel.chunk.count if kernel.chunk else 0)
+    each_s = max(work.read_bytes, work.write_bytes) / max(rows, 1) / kernel.rate.si if kernel.rate else 0.0
+    row_s = kernel.serial_per_k.si * work.k if kernel.serial_per_k else 0.0
+    unit_s = max(filled * (kernel.turn.si + each_s), turns * row_s / (kernel.warps.count if kernel.warps else 1))
+    cost = _cost(work, chip, kernel, kernel.floor.si + (row_s if rows else 0.0), units, unit_s, work.hbm_bytes)
+    return replace(cost, at_least=ceil(units / 2), compute_name=f"turns {work.family}")
 
 
 def _fused(work: Work, chip: ChipSpec, kernel: FusedKernel, parts: list[Cost]) -> Cost:

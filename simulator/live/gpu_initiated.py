@@ -16,11 +16,12 @@ from simulator.live.thread import HostProcess, JournalRow, Label
 
 
 class Posted(NamedTuple):
-    """A write to a rank, which raises a counter there."""
+    """A write to a rank, which raises a counter there; of so many messages of the card, posted in a row."""
 
     rank: int
     size_bytes: int
     counter: str
+    messages: int = 1
 
 
 class Arrival(NamedTuple):
@@ -51,8 +52,9 @@ def gpu_initiated(host: Host) -> HostProcess:
     for _ in host.asked:
         row, asked = yield host.next_request()
         cards = host.engine.nics
-        for turn, (rank, size, counter) in enumerate(asked.writes):
-            cards[turn % len(cards)].post(Write(asked.label, host.rank, rank, size, counter, posted=row))
+        for turn, (rank, size, counter, messages) in enumerate(asked.writes):
+            cards[turn % len(cards)].post(
+                Write(asked.label, host.rank, rank, size, counter, posted=row, messages=messages))
 
 
 class Counters:

@@ -37,6 +37,7 @@ class Write:
     immediate: the counter that it increments there ("": none). posted: the row that posted it. queued_ps: of its
     latency, behind writes to other ranks. latency_ps: of each of its bytes, in all. sent_ps: when the last one left.
     first_ps: when they began to arrive; bound_by: what limited them then. sides: how many have not moved them all.
+    messages: of the card that it stands for.
     """
 
     label: Label
@@ -53,6 +54,7 @@ class Write:
     bound_by: str = ""
     sides: int = 2
     lost: bool = False
+    messages: int = 1
 
     def __str__(self) -> str:
         what = f"{self.size_bytes} B" if self.size_bytes else "immediate only"
@@ -139,7 +141,7 @@ class Nic:
         """Put the first write of the queue on the wire."""
         write, now_ps = self._queue.popleft(), self.env.now
         self._sending = write
-        self._pace.next_ps = now_ps + self._gap_ps
+        self._pace.next_ps = now_ps + self._gap_ps * write.messages
         write.latency_ps = self._latency_ps + write.queued_ps
         if self._ordered:  # the first byte never passes an earlier write to the same peer
             arrives_ps = max(now_ps + write.latency_ps, self._arrives_ps.get(write.target, 0))

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from simulator.die.kernels import ELEMENT_BYTES, Work
 from simulator.errors import InputError
+from simulator.model.layout import split
 
 
 def gemm(tokens: int, n: int, k: int, dtype: str = "int8", out: str = "bf16", weights: str = "") -> Work:
@@ -90,6 +91,12 @@ def batched_gemm(tokens: int, heads: int, n: int, k: int, dtype: str = "bf16", w
 def passes(read_bytes: float, write_bytes: float) -> Work:
     """Element-wise work, a norm, a copy, a sort: one pass over memory on vector cores."""
     return Work("vector", kind="vector", dtype="fp32", read_bytes=read_bytes, write_bytes=write_bytes)
+
+
+def loop(family: str, pieces: int, rows: int, read_bytes: float, write_bytes: float, width: int = 0) -> Work:
+    """Thread blocks that stay for `pieces` of work, and take so many rows of `width` elements in turns."""
+    return Work(family, kind="vector", dtype="fp32", rows=tuple(split(rows, pieces)), k=width, read_bytes=read_bytes,
+                write_bytes=write_bytes)
 
 
 def sort_rows(tokens: int, rows: tuple[int, ...], width: int) -> Work:

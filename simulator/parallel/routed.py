@@ -105,11 +105,11 @@ class Routed:
         if self.routing.skew is None:
             return tuple((-(-own * self.experts.per_token // places) * round(row_bytes),) * places + more
                          for own, more in zip(self.tokens, behind, strict=True))  # fmt: skip
-        table = np.rint(self.counts @ self._shares * row_bytes).astype(int)
+        table = np.rint(self.counts @ self.shares * row_bytes).astype(int)
         return tuple((*row, *more) for row, more in zip(table.tolist(), behind, strict=True))
 
     @cached_property
-    def _shares(self) -> np.ndarray:
+    def shares(self) -> np.ndarray:
         """[expert, place]: how much of an expert's rows goes to a place."""
         shares = np.zeros((self.experts.routed, self.routing.places))
         if not self._in_order:

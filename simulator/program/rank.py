@@ -239,18 +239,21 @@ class Group:
     name: str
     size: int
 
-    def all_to_all(self, name: str, bytes_per_pair: int, via: str, algorithm: str = "direct") -> Event:
-        """Every rank sends `bytes_per_pair` to every other one."""
-        return self._launch(Collective("all_to_all", self.name, via, int(bytes_per_pair), algorithm=algorithm), name)
+    def all_to_all(self, name: str, bytes_per_pair: int, via: str, algorithm: str = "direct",
+                   cores: tuple[tuple[str, int], ...] = ()) -> Event:
+        """Every rank sends `bytes_per_pair` to every other one. cores: held instead of the engine's own."""
+        one = Collective("all_to_all", self.name, via, int(bytes_per_pair), algorithm=algorithm, cores=cores)
+        return self._launch(one, name)
 
     def all_to_all_uneven(self, name: str, sizes: tuple[tuple[int, ...], ...], via: str,
-                          algorithm: str = "direct") -> Event:
+                          algorithm: str = "direct", cores: tuple[tuple[str, int], ...] = ()) -> Event:
         """Rank i of the group sends `sizes[i][j]` bytes to rank j (the same n x n table on every rank)."""
         if len(sizes) != self.size or any(len(row) != self.size for row in sizes):
             what = f"all_to_all '{name}' in group '{self.name}' of {self.size}"
             raise ProgramError(f"{what}: sizes must be {self.size} x {self.size}")
         table = sizes if isinstance(sizes, tuple) else tuple(map(tuple, sizes))
-        return self._launch(Collective("all_to_all", self.name, via, sizes=table, algorithm=algorithm), name)
+        one = Collective("all_to_all", self.name, via, sizes=table, algorithm=algorithm, cores=cores)
+        return self._launch(one, name)
 
     def all_gather(self, name: str, shard_bytes: int, via: str, algorithm: str = "direct") -> Event:
         """Every rank ends with the shards of all."""

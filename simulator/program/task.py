@@ -36,6 +36,7 @@ class Collective:
     or auto (all of these): the fastest of the protocols of its engine, direct where it has none.
     sent_bytes, received_bytes: of this rank, over all peers (put); other members have their own. rows: how many the
     engine handles one by one, those that stay at home too: what a put sends, what a collect has got.
+    cores: what is held meanwhile, as ((pool, count), ...), instead of the engine's own.
     """
 
     kind: str
@@ -48,6 +49,7 @@ class Collective:
     sent_bytes: int = 0
     received_bytes: int = 0
     rows: int = 0
+    cores: tuple[tuple[str, int], ...] = ()
 
     def __hash__(self) -> int:
         """Cheap, whatever the number of sizes; they decide when two are compared."""

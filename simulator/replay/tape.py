@@ -89,7 +89,8 @@ class Compiler:
     def _driver(self, work: Launched) -> tuple[str, bool]:
         """Engine, and whether it is communication."""
         if isinstance(work, Collective):
-            return "+".join(engine_of(work, self.costs.machine.collectives).cores), True
+            held = [pool for pool, _ in work.cores] or engine_of(work, self.costs.machine.collectives).cores
+            return "+".join(held), True
         if isinstance(work, Flag):
             return "flag", True
         return "+".join(pool for pool, _ in self.costs.of(work).need), False
@@ -207,7 +208,8 @@ def _engine_cores(collective: Collective, machine: MachineSpec, own: dict[str, i
 
     A one-sided exchange makes do with those there are, and is slower for it.
     """
-    cores = {pool: count.count for pool, count in engine_of(collective, machine.collectives).cores.items()}
+    cores = dict(collective.cores) or {
+        pool: count.count for pool, count in engine_of(collective, machine.collectives).cores.items()}
     if collective.kind in ONE_SIDED:
         cores = {pool: min(count, own.get(pool, count)) for pool, count in cores.items()}
     return tuple(cores.items())

@@ -15,7 +15,7 @@ from typing import Annotated, Literal, TypeAlias, TypeVar
 from pydantic import Field
 
 from simulator.spec.typed_toml import TomlTable
-from simulator.units import Bytes, PositiveCount, Quantity, Ratio, Seconds, Share
+from simulator.units import Bytes, BytesPerSecond, PositiveCount, Quantity, Ratio, Seconds, Share
 
 Kernel = TypeVar("Kernel", bound=TomlTable)
 _RANGES = r"[a-z_]+ [0-9]+\.\.[0-9]+(, [a-z_]+ [0-9]+\.\.[0-9]+)*"
@@ -138,6 +138,22 @@ class VectorKernel(_Kernel):
     per_slot: Seconds | None = None
 
 
+class LoopKernel(_Kernel):
+    """Thread blocks that stay, and take rows in turns: the kernels that exchange tokens (see `die.kernels`).
+
+    turn: of a row, in which a unit does nothing else. rate: what a unit passes on (left out: as fast as memory).
+    chunk: rows of a unit that are passed on together, the first of which nothing overlaps (left out: none).
+    serial_per_k: of an element of a row, which one warp works on. warps: of a unit, with a row each.
+    """
+
+    law: Literal["loop"]
+    turn: Seconds
+    rate: BytesPerSecond | None = None
+    chunk: PositiveCount | None = None
+    serial_per_k: Seconds | None = None
+    warps: PositiveCount | None = None
+
+
 class FusedKernel(_Kernel):
     """Several kernels in one launch: what they compute and move adds up, but there is one floor."""
 
@@ -145,7 +161,7 @@ class FusedKernel(_Kernel):
 
 
 KernelSpec: TypeAlias = Annotated[
-    GemmKernel | AttentionKernel | StreamGemmKernel | SplitAttentionKernel | VectorKernel | FusedKernel,
+    GemmKernel | AttentionKernel | StreamGemmKernel | SplitAttentionKernel | VectorKernel | LoopKernel | FusedKernel,
     Field(discriminator="law")]  # fmt: skip
 
 

@@ -109,11 +109,11 @@ class RowsSpec(TomlTable):
 class CollectiveSpec(TomlTable):
     """Collectives by one driving engine and software.
 
-    cores: what the engine holds meanwhile. startup + startup_per_peer x peers is latency. startup_eager: the start-up
-    where the program is no captured graph, and the host puts together what the engine does (left out: the same).
-    transfer_bytes: bytes through L2 and HBM per byte on the wire, both ends together; copy_bytes: per byte of a staging
-    copy (0: zero copy). weight:
-    its share of contended capacities against kernels, in bytes of its own (1: max-min fairness, as kernels have).
+    cores: what the engine holds meanwhile (empty: what the exchange itself says). startup + startup_per_peer x peers is
+    latency. startup_eager: the start-up where the program is no captured graph, and the host puts together what the
+    engine does (left out: the same). transfer_bytes: bytes through L2 and HBM per byte on the wire, both ends together;
+    copy_bytes: per byte of a staging copy (0: zero copy). weight: its share of contended capacities against kernels, in
+    bytes of its own (1: max-min fairness, as kernels have).
     rate_per_core: what one of its cores drives on the wire (left out: the curve alone decides). within: the level of
     the fabric that it does not leave (left out: it goes everywhere).
     step_latencies: how many one-way latencies a step begins with: over nodes, of a pairwise All2All and of what is
@@ -171,6 +171,7 @@ class CollectiveSpec(TomlTable):
 
 class MachineSpec(TomlTable):
     """One machine; see the module's text. kernels: by software generation; without any it runs collectives alone.
+    exchange_kernels: of libraries that exchange tokens, the same beside every generation.
 
     cut, slow: links that are missing or slower, as `levels` has them.
     """
@@ -185,6 +186,7 @@ class MachineSpec(TomlTable):
     collectives: dict[str, CollectiveSpec]
     kernels: dict[str, dict[str, KernelSpec]] = Field(default_factory=dict)
     generations: dict[str, DerivedGeneration] = Field(default_factory=dict)
+    exchange_kernels: dict[str, KernelSpec] = Field(default_factory=dict)
     nic: NicSpec | None = None
     proxy: ProxySpec | None = None
     cut: str = ""
@@ -192,7 +194,8 @@ class MachineSpec(TomlTable):
 
     @cached_property
     def _families(self) -> dict[str, dict[str, KernelSpec]]:
-        return {name: families_of(name, self.kernels, self.generations) for name in (*self.kernels, *self.generations)}
+        return {name: {**self.exchange_kernels, **families_of(name, self.kernels, self.generations)}
+                for name in (*self.kernels, *self.generations)}
 
     def kernels_of(self, generation: str) -> dict[str, KernelSpec]:
         """Kernel families of a software generation, the machine's own or derived; NoSuchName says which there are."""

@@ -36,10 +36,11 @@ def _spans_us(columns: Mapping[str, Any], first: str, last: str) -> Any:
     return (in_order(last, "end_ps") - in_order(first, "ready_ps")) / PS_PER_US
 
 
-def between_us(columns: Mapping[str, Any], first: str, last: str) -> float:
-    """From the first start of `first` to the last end of `last` of the same layer, mean over ranks and layers."""
+def between_us(columns: Mapping[str, Any], first: str, *last: str) -> float:
+    """From the first start of `first` to the last end of any `last` of the same layer, mean over ranks and layers."""
     start, end = {}, {}  # type: dict[tuple[int, int], int], dict[tuple[int, int], int]
-    for name, found, times, choose in ((first, start, "ready_ps", min), (last, end, "end_ps", max)):
+    ends = [(name, end, "end_ps", max) for name in last]
+    for name, found, times, choose in ((first, start, "ready_ps", min), *ends):
         rows = columns["name"] == name
         fields = (columns[field][rows].tolist() for field in ("rank", "layer", times))
         for rank, layer, time in zip(*fields, strict=True):

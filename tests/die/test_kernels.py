@@ -240,3 +240,31 @@ def test_costs_know_no_infinite_numbers() -> None:
     for work in (ops.gemm(1, 1, 1), ops.passes(1, 0), ops.flash_attention(((1, 1, True),), 1, 1, 1)):
         cost = a3_cost(work)
         assert max(cost.latency_s, cost.tile_s, cost.onchip_bytes, cost.limit_bytes_per_s(1, 0.0)) < inf
+
+
+def loop_cost(family: str, pieces: int, rows: int, row_bytes: float = 0.0, width: int = 0) -> Cost:
+    machine = load_machine("dgx_h100")
+    moved = rows * row_bytes
+    return cost_of(ops.loop(family, pieces, rows, moved, moved, width), machine.chip, machine.exchange_kernels)
+
+
+@pytest.mark.parametrize(("experts", "blocks"), [(8, 8), (128, 128), (132, 132), (160, 80), (256, 128), (512, 128)])
+def test_thread_blocks_are_as_few_as_have_equally_many_pieces(experts: int, blocks: int) -> None:
+    cost = loop_cost("deepep_ll_send", experts, 3 * blocks)
+    assert cost.want == blocks
+    assert cost.compute_s(cost.want) == pytest.approx(3 * 2.57e-6)
+
+
+def test_a_channel_takes_turns_and_passes_a_chunk_on_before_anything_overlaps() -> None:
+    """8 channels, 80 tokens of 10 KB: 10 turns of 228 ns + 10 KB / 45.1 GB/s each, and the chunk of 6 once more."""
+    cost = loop_cost("deepep_normal_dispatch", 8, 80, 10e3)
+    assert cost.compute_s(8) == pytest.approx((10 + 6) * (228e-9 + 10e3 / 45.1e9))
+    assert loop_cost("deepep_normal_dispatch", 8, 8, 10e3).compute_s(8) == pytest.approx(cost.compute_s(8) / 8)
+
+
+def test_few_copies_wait_for_the_warps_that_sum_them() -> None:
+    """23 warps of a channel sum a token of 5120 elements each; the last one's time is latency."""
+    cost = loop_cost("deepep_normal_combine", 2, 460, 100.0, 5120)
+    assert cost.compute_s(2) == pytest.approx(230 / 23 * 5120 * 3.56e-9)
+    assert cost.latency_s == pytest.approx(5120 * 3.56e-9)
+    assert loop_cost("deepep_normal_combine", 2, 0, 0.0, 5120).latency_s == 0.0

@@ -11,7 +11,7 @@ from tests.published.runs import run
 from workloads.moe_exchange import copies
 
 EP16, EP32 = "deepep:normal_ep16", "deepep:normal_ep32"
-ENDLESS = {"machine__collectives__nvlink__ladder__default__0__rate": "1000 TB/s",
+ENDLESS = {"machine__collectives__deepep_normal__ladder__default__0__rate": "1000 TB/s",
            "machine__fabric__node__link_rate": "1000 TB/s"}  # fmt: skip
 
 
@@ -42,7 +42,7 @@ def test_tokens_that_keep_to_fewer_nodes_cross_less() -> None:
         rows = (columns["kind"] == "send") & (columns["name"] == "dispatch.tokens")
         sent[nodes] = float(columns["wire_bytes"][rows].sum())
     assert sent["2"] / sent["4"] == pytest.approx(2 * (1 - 0.5**8) / (4 * (1 - 0.75**8)), rel=0.01)
-    assert times(EP32, knobs__nodes_per_token="2")[0] < 0.7 * times(EP32)[0]
+    assert times(EP32, knobs__nodes_per_token="2")[0] < 0.75 * times(EP32)[0], "NVLink has as much to do"
 
 
 def test_few_tokens_cross_as_well() -> None:

@@ -36,6 +36,14 @@ def test_writes_leave_one_after_the_other_and_small_ones_at_the_message_rate() -
     assert [row[1] for row in wire.rows.of(0, "nic 0 out")] == pytest.approx([0.0, 20.0, 40.0, 40.1])
 
 
+def test_a_write_of_several_messages_takes_as_many_turns_of_the_card() -> None:
+    wire = Wire(2)
+    wire.hosts[0].engine.nics[0].post(Write(Label("three"), 0, 1, 6, immediate="three", messages=3))
+    post(wire, 0, 1, 6, "next")
+    wire.env.run()
+    assert [row[1] for row in wire.rows.of(0, "nic 0 out")] == pytest.approx([0.0, 0.3])
+
+
 def test_a_port_is_shared_by_those_who_send_to_it() -> None:
     """Both writes get half of it and are there at 50 us. Rows of a port follow each other: one has no length."""
     wire = Wire(3)

@@ -46,7 +46,13 @@ def test_wrong_names_in_a_generation_are_refused_with_the_right_ones() -> None:
 def test_the_factor_is_one_number_of_the_machine() -> None:
     same = override(B200, {"generations.trtllm_2025.latency_factor": "1"})
     assert {name: kernel.floor.si for name, kernel in same.kernels_of("trtllm_2025").items()} == {
-        name: kernel.floor.si for name, kernel in B200.kernels["trtllm_1_3"].items()}
+        name: kernel.floor.si for name, kernel in B200.kernels_of("trtllm_1_3").items()}
+
+
+def test_kernels_of_exchanges_stand_beside_every_generation_and_are_no_slower_in_an_older_one() -> None:
+    assert B200.exchange_kernels
+    for generation in ("trtllm_1_3", "trtllm_2025"):
+        assert B200.exchange_kernels.items() <= B200.kernels_of(generation).items()
 
 
 def test_wrong_generations_are_refused_with_the_right_ones() -> None:

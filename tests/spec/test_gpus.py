@@ -85,6 +85,7 @@ def test_a_protocol_of_an_algorithm_that_its_kind_lacks_is_refused() -> None:
 
 def test_nodes_of_h20_are_h20_nodes() -> None:
     node, cluster = load_machine("h20_node"), load_machine("hgx_h20")
-    assert (cluster.chip, cluster.collectives) == (node.chip, node.collectives)
+    assert cluster.chip == node.chip
+    assert node.collectives.items() <= cluster.collectives.items()
     assert node.kernels.items() <= cluster.kernels.items()
     assert cluster.fabric[0] == node.fabric[0]

@@ -93,10 +93,10 @@ def test_types_of_the_parts() -> None:
      "fabric[0].kind: got 'meshed': must be one of mesh, switch, rails, torus, dragonfly (did you mean 'mesh'?)"),
     (r'law = "gemm"', 'law = "gem"',
      f"{GENERATION}.gemm_int8.law: got 'gem': must be one of gemm, attention, stream_gemm, split_attention, vector, "
-     "fused (did you mean 'gemm'?)"),
+     "loop, fused (did you mean 'gemm'?)"),
     (r'law = "gemm"', "",
      f"{GENERATION}.gemm_int8.law: is missing: must be one of gemm, attention, stream_gemm, split_attention, vector, "
-     "fused"),
+     "loop, fused"),
     (r"^score_bytes = ", "score_byte = ",
      f"{GENERATION}.flash_attention_ntd.score_byte: got {SCORE}: no such key (did you mean 'score_bytes'?); keys are"),
     (r'law = "vector"', 'law = "vector"\ntile_m = 3', f"{GENERATION}.vector.tile_m: got 3: no such key"),

@@ -1,14 +1,15 @@
 """How many copies of a rank's tokens go to nodes and to GPUs where one copy serves all experts there, by expectation.
 
 Where load is even every set of experts is as likely: a token misses a place with the probability that none of its
-different experts is there. Where it is drawn, each of a token's choices falls on a place with the share of the source's
-rows that go there.
+different experts is there. Where it is drawn, that is the product over the experts there, of which each is taken by as
+many of the source's tokens as the draw says: a copy goes to nearly every token where one expert is hot.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, prod
+from functools import lru_cache
+from math import ceil, log, prod
 from typing import Any, NamedTuple
 
 from simulator import np
@@ -106,12 +107,27 @@ def _drawn(routed: Routed, tokens: tuple[int, ...], node: int, place: int, chunk
     )  # fmt: skip
 
 
+@lru_cache(maxsize=64)
 def _tables(routed: Routed, tokens: tuple[int, ...], node: int) -> tuple[np.ndarray, np.ndarray]:
-    """[source, GPU] and [source, node] copies."""
-    chosen = routed.experts.per_token
-    rows = np.array(routed.sizes(1.0), dtype=float)
-    per_node = rows.reshape(len(rows), -1, node).sum(axis=2)
-    whole = np.array(tokens, dtype=float)[:, None]
-    to_gpu, to_node = (whole * (1.0 - (1.0 - some / np.maximum(whole * chosen, 1.0)).clip(0.0) ** chosen)
-                       for some in (rows, per_node))
-    return to_gpu, to_node
+    """[source, GPU] and [source, node] copies, one computation for all who take part in one exchange."""
+    whole = np.maximum(np.array(tokens, dtype=float), 1.0)[:, None]
+    chosen, shares = routed.counts / whole, routed.shares
+    of_nodes = shares.reshape(len(shares), -1, node).sum(axis=2)
+    to_gpu, to_node = (whole * (1.0 - _missed(chosen, held, routed.experts)) for held in (shares, of_nodes))
+    nothing = np.array(tokens)[:, None] == 0
+    return np.where(nothing, 0.0, to_gpu), np.where(nothing, 0.0, to_node)
+
+
+def _missed(chosen: np.ndarray, held: np.ndarray, experts: Experts) -> np.ndarray:
+    """[source, place]: the probability that a token has none of its experts there.
+
+    chosen: [source, expert], that a token of a source takes an expert; held: [expert, place], the share of its rows
+    there. Tokens take experts by themselves, but for the number of those that they take: the power of the product is
+    what makes it exact where all experts are as popular.
+    """
+    places, count = held.shape[1], experts.per_token
+    missed = np.stack([np.prod(1.0 - np.minimum(chosen[:, mine] * held[mine, place], 1.0), axis=1)
+                       for place, mine in enumerate(held.T > 0)], axis=1)  # fmt: skip
+    even = 1.0 - _reached(places, experts.routed, count) / places
+    alone = (1.0 - count / experts.routed) ** (experts.routed / places)
+    return np.asarray(missed ** (log(even) / log(alone)) if 0.0 < even < 1.0 and places > 1 else missed)

@@ -2,12 +2,14 @@
 
 In dispatch a token crosses the network cards once for every node where an expert of it is, to the GPU with its sender's
 number, and goes on from there over NVLink, once for every GPU. Combine is the way back: results are summed in their
-node before they cross. Kernels hold SMs while they wait; tokens move in chunks, so that the wire, NVLink and the copy
-out of the buffers, or the sum, work on different chunks at the same time. GPUs post the writes themselves.
+node before they cross. Two SMs of a kernel are a channel: one sends, and is held while NVLink moves what it stores, one
+receives; both are held while they wait for a chunk. A channel takes tokens in turns and passes copies on at a rate of
+its own, so that the number of SMs sets the rate until a wire does. Tokens move in chunks, so that the wire, NVLink and
+the copy out of the buffers, or the sum, work on different chunks at the same time. GPUs post the writes themselves.
 
-    dispatch   count, pack | wire 0   | wire 1   | ...     combine   nvlink 0 | nvlink 1 | ...
-                own node's | nvlink 0 | ...                                   | sum 0    | sum 1  | ...
-                             copy     | copy 0   | ...                                   | wire 0 | ... | sum of nodes
+    dispatch   notify | wire 0   | wire 1   | ...         combine   notify | nvlink 0 | nvlink 1 | ...
+                  own node's     | nvlink 0 | nvlink 1                     | sum 0    | sum 1  | ...
+                  channels       | copy 0   | copy 1                                  | wire 0 | ... | sum of nodes
 
 How many copies there are (`copies`) is their expectation. Published by DeepSeek, deepseek-ai/DeepEP.
 """
@@ -19,6 +21,7 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from simulator.die.kernels import Work
 from simulator.live.gpu_initiated import Arrival, Posted
 from simulator.live.thread import Label
 from simulator.model import ops
@@ -26,7 +29,7 @@ from simulator.model.layout import split
 from simulator.parallel.border import Form
 from simulator.parallel.exchange.all_to_all import check_whole
 from simulator.parallel.exchange.copies import Copies, Passed, copies_of
-from simulator.parallel.exchange.rows import ROUTE_BYTES, SOURCE_BYTES, Block, phase
+from simulator.parallel.exchange.rows import DISPATCH_DTYPE, Block, DispatchDtype, phase, slot_bytes_of
 from simulator.parallel.exchange.task import Exchange, ExpertTask, check_no_shared_places
 from simulator.program.rank import Event
 
@@ -34,13 +37,14 @@ WRITE_TOKENS = 32  # of a write; those of a channel's chunk in DeepEP's configur
 
 
 class NormalSettings(BaseModel):
-    """How the exchange is done. held_sms and chunk_tokens are DeepEP's (deepseek-ai/DeepEP, `Buffer`'s configuration;
-    remembered): 20 SMs are 10 channels, and a channel sends 32 tokens at a time."""
+    """How the exchange is done. sms and chunk_tokens are DeepEP's (deepseek-ai/DeepEP at dd758ca, `Buffer.num_sms` and
+    `get_dispatch_config`): 20 SMs are 10 channels, and where nodes exchange one sends 32 tokens at a time."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    held_sms: int = Field(20, ge=0, description="SMs that a kernel holds while it waits")
+    sms: int = Field(20, ge=2, multiple_of=2, description="SMs of a kernel from start to end; two are a channel")
     chunk_tokens: int = Field(320, gt=0, description="tokens that move together: 32 on each of 10 channels")
+    dispatch_dtype: DispatchDtype = Field("", description=DISPATCH_DTYPE)
     nodes_per_token: int = Field(
         0, ge=0, description="a token's experts are on so many nodes at most; 0: on as many as its groups of experts"
     )
@@ -86,26 +90,28 @@ class Normal(Exchange):
         self._copies: Copies = copies_of(self._routed, task, self._place, self._settings)
         micro_batch = f".{task.label}" if task.label >= 0 else ""
         self._name = task.npu.new_name(f"step {task.layer}{micro_batch}")
-        self._held = (("sm", self._settings.held_sms),) if self._settings.held_sms else ()
-        self._sizes = {"dispatch": round(task.model.hidden * task.stack.wire_bytes) + SOURCE_BYTES,
+        self._channels = self._settings.sms // 2
+        self._held = (("sm", self._settings.sms),)
+        self._sizes = {"dispatch": slot_bytes_of(task, self._settings.dispatch_dtype),
                        "combine": 2 * task.model.hidden}  # fmt: skip
-        self._copied: Event | None = None
+        self._stored: Event | None = None
 
     def dispatch(self) -> None:
         """Own node's tokens at once, then what comes over the wire, chunk by chunk, over NVLink and out of buffers."""
-        npu, copies, size = self._task.npu, self._copies, self._sizes["dispatch"]
-        npu.launch(ops.passes(copies.tokens * self._task.experts.per_token * 8.0, ROUTE_BYTES), "dispatch.count")
-        npu.launch(phase(copies.tokens * size, copies.leaving * size), "dispatch.pack")
-        npu.set_flag("dispatch.send_done", self._flag("packed"), request=self._all_chunks())
-        self._copied = self._received(copies.own, 1)
+        npu, copies = self._task.npu, self._copies
+        begun = npu.launch(Work("deepep_notify", kind="vector", dtype="fp32"), "dispatch.count")
+        if copies.nodes > 1:
+            npu.set_flag("dispatch.send_done", self._flag("packed"), request=self._all_chunks())
+        self._stored = self._received(begun, copies.own, copies.tokens, 1)
+        come = sum(tokens for _, tokens in copies.from_nodes)
         for chunk in range(copies.chunks if copies.nodes > 1 else 0):
-            npu.wait_flag("dispatch.wait", self._flag("dispatched", chunk), self._held)
-            self._copied = self._received(copies.passed_on, copies.chunks)
+            begun = npu.wait_flag("dispatch.wait", self._flag("dispatched", chunk), self._held)
+            self._stored = self._received(begun, copies.passed_on, come, copies.chunks)
 
     def arrive(self) -> None:
-        """All of them are out of the buffers."""
-        assert self._copied is not None, "what was not sent cannot come"
-        self._task.npu.wait(self._copied)
+        """All of them are there."""
+        assert self._stored is not None, "what was not sent cannot come"
+        self._task.npu.wait(self._stored)
 
     def compute(self) -> None:
         """Local experts on the rows that came."""
@@ -114,17 +120,22 @@ class Normal(Exchange):
     def combine(self) -> None:
         """Over NVLink to the GPU with the sender's number, summed chunk by chunk, over the wire, and summed again."""
         npu, copies, size = self._task.npu, self._copies, self._sizes["combine"]
-        for chunk in range(copies.chunks):
-            arrived = self._spread("combine.nvlink", copies.inside, copies.chunks, "combine")
-            with npu.stream("sum"):
-                npu.wait(arrived)
-                npu.launch(phase(copies.inside.leaving * size / copies.chunks, copies.summed * size / copies.chunks),
-                           "combine.reduce")
-                summed = npu.set_flag("combine.send_done", self._flag("summed", chunk), request=self._one_chunk(chunk))
-        npu.wait(summed)
+        begun = npu.launch(Work("deepep_notify", kind="vector", dtype="fp32"), "combine.count")
+        chunks = copies.chunks if copies.nodes > 1 else 1
+        for chunk in range(chunks):
+            stored = self._spread(begun, "combine.nvlink", copies.inside, chunks, "combine")
+            rows, moved = round(copies.summed / chunks), size / chunks
+            begun = npu.launch(ops.loop("deepep_normal_combine", self._channels, rows, copies.inside.leaving * moved,
+                                        copies.summed * moved, self._task.model.hidden), "combine.reduce")
+            if copies.nodes > 1:
+                with npu.stream("sum"):
+                    npu.wait(begun)
+                    npu.wait(stored)
+                    npu.set_flag("combine.send_done", self._flag("summed", chunk), request=self._one_chunk(chunk))
+        npu.wait(stored)
         if copies.nodes > 1:
             npu.wait_flag("combine.wait", self._flag("combined"), self._held)
-        npu.launch(ops.passes(copies.returning * size, copies.tokens * size), "combine.sum")
+            npu.launch(phase(copies.returning * size, copies.tokens * size), "combine.sum")
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
@@ -132,22 +143,25 @@ class Normal(Exchange):
         """The name of a flag, and of the counter that sets it."""
         return f"{self._name} {what} {chunk}"
 
-    def _received(self, passed: Passed, parts: int) -> Event:
-        """One of so many parts over NVLink, then out of the buffers, beside what arrives next."""
-        npu, size = self._task.npu, passed.arriving / parts * self._sizes["dispatch"]
-        arrived = self._spread("dispatch.nvlink", passed, parts, "dispatch")
-        with npu.stream("receive"):
-            npu.wait(arrived)
-            return npu.launch(ops.passes(size, size), "dispatch.copy")
+    def _received(self, begun: Event, passed: Passed, tokens: int, parts: int) -> Event:
+        """One of so many parts over NVLink, and through the channels that send it and take it out of the buffers."""
+        stored = self._spread(begun, "dispatch.nvlink", passed, parts, "dispatch")
+        size = self._sizes["dispatch"] / parts
+        self._task.npu.launch(ops.loop("deepep_normal_dispatch", self._channels, round(tokens / parts),
+                                       passed.leaving * size, passed.arriving * size), "dispatch.copy")
+        return stored
 
-    def _spread(self, name: str, passed: Passed, parts: int, block: Block) -> Event:
-        """One of so many parts to, or from, all of the node."""
-        node, row_bytes, via = self._task.npu.group("node"), self._sizes[block], self._task.via
-        if not passed.table:
-            return node.all_to_all(name, round(passed.leaving / parts * row_bytes / node.size), via)
-        table = passed.table if block == "dispatch" else tuple(zip(*passed.table, strict=True))
-        sizes = tuple(tuple(round(copies / parts * row_bytes) for copies in row) for row in table)
-        return node.all_to_all_uneven(name, sizes, via)
+    def _spread(self, begun: Event, name: str, passed: Passed, parts: int, block: Block) -> Event:
+        """One of so many parts to, or from, all of the node, beside the kernel whose blocks store it."""
+        npu, row_bytes, via = self._task.npu, self._sizes[block], self._task.settings.engine or "deepep_normal"
+        with npu.stream("nvlink"):
+            npu.wait(begun)
+            node, senders = npu.group("node"), (("sm", self._channels),)
+            if not passed.table:
+                return node.all_to_all(name, round(passed.leaving / parts * row_bytes / node.size), via, cores=senders)
+            table = passed.table if block == "dispatch" else tuple(zip(*passed.table, strict=True))
+            sizes = tuple(tuple(round(copies / parts * row_bytes) for copies in row) for row in table)
+            return node.all_to_all_uneven(name, sizes, via, cores=senders)
 
     def _label(self, block: Block) -> Label:
         return Label(f"{block}.tokens", self._task.layer, self._task.label)

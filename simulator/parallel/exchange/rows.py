@@ -1,8 +1,9 @@
 """Rows between ranks as writes of network cards, and the kernels before and behind them, a send and a receive part.
 
-They are the same, whether the writes are posted by a proxy with its transfer engine (`proxy`), by generic proxies
-(`generic_proxy`), or by the GPU itself (`deepep_ll`). Peers in the node get their rows by stores over NVLink. The GPU
-side is a recorded program, the host side a live one; they meet in flags, whose names carry layer and micro-batch.
+The crossing is the same, whether the writes are posted by a proxy with its transfer engine (`proxy`), by generic
+proxies (`generic_proxy`), or by the GPU itself (`deepep_ll`, whose kernels are its own). Peers in the node get their
+rows by stores over NVLink. The GPU side is a recorded program, the host side a live one; they meet in flags, whose
+names carry layer and micro-batch.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ from simulator.program.task import SizeTable
 ROUTE_BYTES = 1024  # of a rank's counts per expert
 SOURCE_BYTES = 16   # of a dispatched row: where it came from  # fmt: skip
 Block = Literal["dispatch", "combine"]
+DispatchDtype = Literal["", "fp8", "bf16"]
+DISPATCH_DTYPE = "of dispatched values: fp8 with a scale for 128 of them, bf16, or (empty) as the software stack has it"
+WIRE_BYTES = {"fp8": 1.0 + 4.0 / 128, "bf16": 2.0}  # of a value
 
 
 class RowSettings(BaseModel):
@@ -37,6 +41,7 @@ class RowSettings(BaseModel):
 
     nvlink: bool = Field(True, description="peers in the node by stores over NVLink instead of the cards")
     rotated: bool = Field(True, description="senders begin with the node after their own; otherwise all with rank 0")
+    dispatch_dtype: DispatchDtype = Field("", description=DISPATCH_DTYPE)
 
 
 class Leg(NamedTuple):
@@ -129,8 +134,12 @@ class Crossing:
     def in_turn(self, leg: Leg) -> list[int]:
         """The place of every row of a leg, in the order of the tokens, whose experts are anywhere."""
         peers = [peer for peer, rows in leg.parts for _ in range(rows)]
-        Random(f"{self.rank(self.place)} {self.on(leg.label.name)}").shuffle(peers)
+        self.shuffle(leg, peers)
         return peers
+
+    def shuffle(self, leg: Leg, pieces: list[Any]) -> None:
+        """Put what is sent on a leg in an order by chance, the same in every run."""
+        Random(f"{self.rank(self.place)} {self.on(leg.label.name)}").shuffle(pieces)
 
 
 @dataclass(frozen=True)
@@ -211,8 +220,13 @@ class RowKernels(Exchange):
         with npu.stream("nvlink"):
             npu.wait(after)
             if self._crossing.settings.nvlink and len(sizes) > 1:
-                return npu.group("node").all_to_all_uneven(name, sizes, self._task.via)
+                return npu.group("node").all_to_all_uneven(name, sizes, self._via)
             return npu.record()
+
+    @property
+    def _via(self) -> str:
+        """What drives the stores."""
+        return self._task.via
 
     def _wait_stored(self) -> None:
         assert self._stored is not None, "what was not sent cannot come"
@@ -226,15 +240,25 @@ def crossing_of(task: ExpertTask, settings: Any) -> Crossing:
     tokens = own[rank % places] if rank % places < len(own) else 0
     micro_batch = f".{task.label}" if task.label >= 0 else ""
     name = task.npu.new_name(f"step {task.layer}{micro_batch}")
-    slot_bytes = round(task.model.hidden * task.stack.wire_bytes) + SOURCE_BYTES
+    slot_bytes = slot_bytes_of(task, settings.dispatch_dtype)
     return Crossing(name, task.layer, task.label, rank % places, rank // places * places,
                     task.table(routed.sizes(1.0)), tokens, slot_bytes, 2 * task.model.hidden,
                     min(task.settings.node, places), settings)
 
 
+def slot_bytes_of(task: ExpertTask, dtype: DispatchDtype) -> int:
+    """Bytes of a dispatched row: its values, and where it came from."""
+    return round(task.model.hidden * WIRE_BYTES.get(dtype, task.stack.wire_bytes)) + SOURCE_BYTES
+
+
 def phase(read_bytes: float, write_bytes: float) -> Work:
     """A further phase of a kernel that is running already."""
     return replace(ops.passes(read_bytes, write_bytes), family="phase")
+
+
+def copy_out(arrived_bytes: float) -> Work:
+    """Rows that peers have just written, and that lie in L2, to where the grouped GEMM reads them."""
+    return replace(phase(0.0, arrived_bytes), cached_bytes=arrived_bytes)
 
 
 def buffers(experts: Experts, hidden: int, ranks: int, tokens: int,

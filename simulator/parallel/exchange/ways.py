@@ -14,24 +14,23 @@ from simulator.parallel.exchange.all_reduce import AllReduce
 from simulator.parallel.exchange.all_to_all import AllToAll
 from simulator.parallel.exchange.copies import even_copies
 from simulator.parallel.exchange.deepep_ll import LowLatency
-from simulator.parallel.exchange.deepep_normal import Normal
+from simulator.parallel.exchange.deepep_normal import Normal, NormalSettings
 from simulator.parallel.exchange.generic_proxy import GenericProxy, generic_proxies
 from simulator.parallel.exchange.proxy import Proxy, ProxySettings, proxy
 from simulator.parallel.exchange.put_collect import PutCollect
-from simulator.parallel.exchange.rows import buffers
+from simulator.parallel.exchange.rows import DispatchDtype, RowKernels, RowSettings, buffers
 from simulator.parallel.exchange.sorted_rows import SortedRows
 from simulator.parallel.exchange.task import Exchange, ExpertTask
 from simulator.parallel.ledger import Item
 
+ROWS: dict[str, type[RowKernels]] = {"proxy": Proxy, "generic_proxy": GenericProxy, "deepep_ll": LowLatency}
 EXCHANGES: dict[str, Callable[[ExpertTask], Exchange]] = {
     "all_reduce": AllReduce,
     "all_gather": AllGather,
     "all_to_all": AllToAll,
     "sorted_rows": SortedRows,
     "put_collect": PutCollect,
-    "proxy": Proxy,
-    "generic_proxy": GenericProxy,
-    "deepep_ll": LowLatency,
+    **ROWS,
     "deepep_normal": Normal,
 }
 
@@ -44,6 +43,21 @@ def exchange_of(task: ExpertTask) -> Exchange:
         raise InputError(f"exchange {name}: apart={apart}: ranks of experts have no tokens of their own, and the "
                          f"others no experts; {there} bring rows from one to the other and back")
     return EXCHANGES[name](task)
+
+
+def settings_of(name: str, dispatch_dtype: DispatchDtype, sms: int | None) -> RowSettings | NormalSettings | None:
+    """A way's own settings, of which these differ from its defaults; InputError where it has no such setting."""
+    if sms is not None and name != "deepep_normal":
+        raise InputError(f"exchange_sms={sms}: exchange {name} takes no number of SMs; deepep_normal does")
+    if name not in HOSTS:
+        if dispatch_dtype:
+            ways = ", ".join(HOSTS)
+            raise InputError(f"dispatch_dtype={dispatch_dtype}: exchange {name} has none of its own; {ways} have")
+        return None
+    if name == "deepep_normal":
+        given = {} if sms is None else {"sms": sms}
+        return NormalSettings.model_validate({"dispatch_dtype": dispatch_dtype, **given})
+    return ROWS[name].settings(dispatch_dtype=dispatch_dtype)
 
 
 def buffers_of(name: str, experts: Experts, hidden: int, places: int, node: int, tokens: int) -> list[Item]:

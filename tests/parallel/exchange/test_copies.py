@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from simulator import np
 from simulator.model.transformer import Experts
 from simulator.parallel.border import Engines
-from simulator.parallel.exchange.copies import Copies, copies_of, even_copies, nodes_reached
+from simulator.parallel.exchange.copies import Copies, _tables, copies_of, even_copies, nodes_reached
 from simulator.parallel.exchange.deepep_normal import NormalSettings
 from simulator.parallel.exchange.task import ExchangeSettings, ExpertTask
 from simulator.parallel.mesh import Mesh
+from simulator.parallel.routed import Routing, routed
 from simulator.program.rank import Rank
 from simulator.stack.pplx import STACK
 
@@ -43,6 +45,20 @@ def test_many_drawn_tokens_of_even_popularity_need_as_many_copies_as_even_load()
     for name in ("leaving", "summed", "returning"):
         assert getattr(drawn, name) == pytest.approx(getattr(even, name), rel=0.02)
     assert drawn.inside.arriving == pytest.approx(even.inside.arriving, rel=0.05)
+
+
+def test_copies_of_hot_experts_are_those_of_drawn_tokens() -> None:
+    """Tokens of one source draw 8 different experts of a power law; a copy serves all of a GPU, or node."""
+    tokens, skew = 4000, 0.6
+    weights = np.arange(1, 257, dtype=float) ** -skew
+    keys = np.random.default_rng(5).gumbel(size=(tokens, 256)) + np.log(weights)
+    taken = np.argsort(-keys, axis=1)[:, :8]
+    counts = np.bincount(taken.ravel(), minlength=256)
+    routing = Routing(skew, 0, PLACES, draw=lambda routed: np.stack([counts] * PLACES))
+    found = _tables(routed(EXPERTS, (tokens,) * PLACES, routing, 0, 0), (tokens,) * PLACES, NODE)
+    for each, table in zip((8, 64), found, strict=True):
+        drawn = [np.any(taken // each == place, axis=1).sum() for place in range(256 // each)]
+        assert table[0].tolist() == pytest.approx(drawn, rel=0.04)
 
 
 def test_a_token_never_needs_more_copies_than_experts_nodes_or_gpus() -> None:

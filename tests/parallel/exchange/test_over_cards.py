@@ -137,3 +137,26 @@ def test_models_of_another_kind_cross_cards_with_any_library(exchange: str, mach
     result = run(exchange, **{key.replace(".", "__"): text for key, text in base.items()})
     assert crossed(result, "dispatch.tokens") > 0
     assert result.metrics["tpot_ms"] > 0
+
+
+def test_deepep_runs_with_its_settings_and_redundant_experts() -> None:
+    """256 experts and 32 more on 32 ranks, drawn; BF16 crosses with both bytes, fewer SMs take longer."""
+    base = {"machine": "dgx_h200", "kernels": "sglang", "cards": "32", "layout.dp": "32", "layout.ep": "32",
+            "layout.redundant": "1", "batch.requests": "64", "routing.skew": "0.3",
+            "knobs.schedule": "two_batches"}  # fmt: skip
+    settings = {key.replace(".", "__"): text for key, text in base.items()}
+    for exchange in ("deepep_ll", "deepep_normal"):
+        single, both = (crossed(run(exchange, knobs__dispatch_dtype=dtype, **settings), "dispatch.tokens")
+                        for dtype in ("fp8", "bf16"))  # fmt: skip
+        assert both / single == pytest.approx((2 * 7168 + 16) / DISPATCHED, rel=1e-9)
+    many = {**settings, "batch__requests": "2048", "knobs__schedule": "one_stream"}
+    times = [run("deepep_normal", knobs__exchange_sms=sms, **many).makespan_ps for sms in ("4", "24")]
+    assert times[0] > 1.02 * times[1]
+
+
+@pytest.mark.parametrize("exchange", ["deepep_ll", "deepep_normal"])
+def test_ranks_without_tokens_take_part(exchange: str) -> None:
+    """9 requests on 16 ranks, with a draft each."""
+    result = run(exchange, batch__requests="9", batch__drafts="1", routing__skew="0.3")
+    check_timeline(result.columns)
+    assert crossed(result, "combine.tokens") > 0
