@@ -6,7 +6,7 @@ Published by Huawei's cann-recipes-infer, "DeepSeek-R1 prefill optimisation on A
 from __future__ import annotations
 
 from simulator.study.scenario import Layout, Prompts, Scenario, Source, Study
-from workloads.a3_prefill import DATA_PARALLEL, MICRO_BATCH, SP_TP_SP, Knobs
+from workloads.a3_prefill import DATA_PARALLEL, MICRO_BATCH, SP_TP_SP, SP_TP_SP_PIPELINED, Knobs
 
 _expect = Source("cann-recipes-infer, DeepSeek-R1 prefill optimisation on Atlas A3").expects
 LONGER = (1.0, None)  # a sign: the ratio is above one
@@ -130,6 +130,13 @@ def sp_tp_sp() -> Scenario:
                     against="a3_prefill:microbatch", band=LONGER),
         ),
     )  # fmt: skip
+
+
+def sp_tp_sp_pipelined() -> Scenario:
+    """The same with every exchange of one micro-batch under a kernel of the other."""
+    return sp_tp_sp().variant(
+        title="Atlas A3 prefill: SP-TP-SP, two micro-batches in a pipeline", workload=SP_TP_SP_PIPELINED, expected=()
+    )
 
 
 def sp_tp_sp_one_stream() -> Scenario:

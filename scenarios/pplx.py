@@ -114,8 +114,8 @@ def efa_ep16_few() -> Scenario:
         beside=("pplx:cx7_ep16_few", "pplx:efa_ep64", "pplx:cx7_ep64"),
     )  # fmt: skip
     gap = _expect("efa.step", "combine_us", 21, beyond="pplx:cx7_ep16_few",
-                  note="; EP and tokens are not known: 17 to 21 us at EP16 with 1 to 8 tokens, 33 at EP32 and 65 at"
-                       " EP64, where two posts a peer, 0.5 us each, are most of it")
+                  note="; EP and tokens are not known, EP16 was taken with these in view: 17 to 21 us at EP16 with 1 to"
+                       " 8 tokens, 33 at EP32 and 65 at EP64, where two posts a peer, 0.5 us each, are most of it")
     return _few("efa_ep16").variant(expected=(gap,), studies=(few,))
 
 

@@ -143,6 +143,51 @@ def sp_tp_sp(npu: Rank, case: Case) -> None:
     head_of_prompts(step, case.batch.lengths)
 
 
+def sp_tp_sp_pipelined(npu: Rank, case: Case) -> None:
+    """The same as a pipeline of two streams: what attention exchanges is hidden, too."""
+    step = _forward(npu, case, _own_tokens(case))
+    a, b = _checked(case, tokens_of_prompts(case.batch.lengths, 2, "own"))
+    embed_prompts(step, case.batch.lengths)
+    for layer in step.layers():
+        if not step.is_dense(layer):
+            pipelined(step, a, b)
+            continue
+        for one in (a, b):
+            step.attend(one)
+            step.dense(one)
+    step.finalize(b)
+    npu.wait(_end_of(npu, COMM))
+    head_of_prompts(step, case.batch.lengths)
+
+
+def pipelined(step: Forward, a: Tokens, b: Tokens) -> None:
+    """Every exchange of one micro-batch under a kernel of the other.
+
+    compute  project a | finalize b', project b | heads a  | heads b   | back, route a | back, route b | shared a, b ...
+    comm               | latents a              | latents b| results a | results b     | dispatch a    | dispatch b
+    """
+    step.project_in(a)
+    step.beside(step.gather_latents, a)
+    step.finalize(b)
+    step.project_in(b)
+    step.beside(step.gather_latents, b)
+    step.attend_heads(a)
+    step.beside(step.heads_to_tokens, a)
+    step.attend_heads(b)
+    step.beside(step.heads_to_tokens, b)
+    for one in (a, b):
+        step.project_back(one)
+        step.route(one)
+        step.beside(step.dispatch, one)
+    step.shared(a)
+    step.shared(b)
+    step.experts(a)
+    step.beside(step.combine, a)
+    step.experts(b)
+    step.beside(step.combine, b)
+    step.finalize(a)
+
+
 def _stream(one: Tokens) -> str:
     return f"micro_batch_{one.batch.number}"
 
@@ -199,3 +244,4 @@ def _memory(case: Case, mesh: Mesh, tokens: int) -> list[MemoryItem]:
 DATA_PARALLEL = shared.workload(data_parallel, _own_prompts, _memory)
 MICRO_BATCH = shared.workload(micro_batch, _own_prompts, _memory)
 SP_TP_SP = shared.workload(sp_tp_sp, _own_tokens, _memory)
+SP_TP_SP_PIPELINED = shared.workload(sp_tp_sp_pipelined, _own_tokens, _memory)

@@ -240,7 +240,7 @@ def memory(case: Case) -> list[MemoryItem]:
     model, batch, held, experts = quantised(case.model), case.batch, held_by(case), experts_of(case.model)
     mesh, requests = case.layout.mesh(case.ranks), max(map(len, held))
     tokens = max(map(sum, held)) + requests * (batch.output_tokens - batch.output_tokens // 2)
-    away = requests * batch.queries * (experts.per_token + 1)
+    away = requests * batch.queries * (experts.per_token + bool(case.layout.shared))
     return [
         *weights_of(model, mesh, 0, drafts=True, absorbed=False),
         ("latent cache, BF16, full outputs", "KV", cache_bytes(model, mesh, [tokens], drafts=True)),
@@ -252,7 +252,8 @@ def memory(case: Case) -> list[MemoryItem]:
 
 def exchange_memory(case: Case) -> list[MemoryItem]:
     """The buffers of dispatch and combine."""
-    copies = max(map(len, held_by(case))) * case.batch.queries * (experts_of(case.model).per_token + 1)
+    copies = max(map(len, held_by(case))) * case.batch.queries
+    copies *= experts_of(case.model).per_token + bool(case.layout.shared)
     size = 2 * copies * (3 * case.model.hidden + SLOT_BYTES)
     return [("dispatch and combine buffers, double", "communication", size)]
 

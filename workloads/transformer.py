@@ -103,7 +103,9 @@ class Knobs(BaseModel):
     reducing_mb: float | None = Field(None, gt=0, description="largest buffer of `reducing_engine` (none: any)")
     exchange_engine: str = Field("", description="what drives dispatch and combine (empty: as the others)")
     dispatch_dtype: DispatchDtype = Field("", description=DISPATCH_DTYPE)
-    exchange_sms: int | None = Field(None, description="SMs of the kernels of deepep_normal (none: 20)")
+    exchange_sms: int | None = Field(
+        None, ge=2, multiple_of=2, description="SMs of the kernels of deepep_normal, two a channel (none: 20)"
+    )
     graph: Literal["decode", "always", "never"] = Field("decode", description="phases that run as captured graphs")
     norm_in_all_reduce: bool | None = Field(
         None, description="a norm is part of the AllReduce before it (none: as the stack does)"

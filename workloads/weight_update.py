@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import Field
 
+from simulator.errors import InputError
 from simulator.live.host import Host
 from simulator.live.thread import HostProcess, Label
 from simulator.study import scenario
@@ -55,31 +56,37 @@ def proxy(host: Host, case: Case) -> HostProcess:
     trainers, knobs = _trainers(case), case.knobs
     if host.rank >= trainers:
         return
-    others = [rank for rank in range(trainers) if rank != host.rank]
+    if knobs.mesh_groups > knobs.copy_calls:
+        raise InputError(f"knobs.mesh_groups={knobs.mesh_groups}: there are {knobs.copy_calls} parameters "
+                         "(knobs.copy_calls) to put into groups")
+    others, row = [rank for rank in range(trainers) if rank != host.rank], None
     for group in range(knobs.mesh_groups):
         transfers: list[Any] = []
         for number in range(group, knobs.copy_calls, knobs.mesh_groups):
             for stage in STAGES:
-                yield from host.proxy.work(stage, _us(knobs, stage, number), Label(f"weights.{stage}", group), stage)
-            yield from _submit(host, case, number, group, transfers)
+                label, seconds = Label(f"weights.{stage}", group), _us(knobs, stage, number)
+                row = yield from host.proxy.work(stage, seconds, label, stage, row)
+            row = yield from _submit(host, case, number, group, transfers, row)
         for event in transfers:
             yield from host.until(event, "the writes of a mesh group")
         waits = Label("mesh_group.wait", group)
-        yield from host.proxy.work("wait", knobs.wait_s / knobs.mesh_groups, waits, "slowest rank")
+        row = yield from host.proxy.work("wait", knobs.wait_s / knobs.mesh_groups, waits, "slowest rank", row)
         barrier = Label("mesh_group.barrier", group)
         passed = host.engine.count(barrier, f"group {group}", len(others))
         yield from host.engine.barrier(host.proxy, barrier, others, f"group {group}")
         yield from host.until(passed, f"the barrier of mesh group {group}")
 
 
-def _submit(host: Host, case: Case, number: int, group: int, transfers: list[Any]) -> HostProcess:
-    """The writes of one parameter, each to another inference rank; adds the events of their ends."""
+def _submit(host: Host, case: Case, number: int, group: int, transfers: list[Any], row: Any) -> HostProcess:
+    """The writes of one parameter, each to another inference rank; adds the events of their ends, and returns the row
+    of the last one."""
     trainers, label = _trainers(case), Label("weights.write", group)
     size = case.batch.parameters / case.batch.training_gpus / case.knobs.submit_calls
     for part in range(_calls(case.knobs, "submit", number)):
-        row = yield from host.proxy.work("prepare", case.knobs.submit_us / 1e6, label, "submit")
+        row = yield from host.proxy.work("prepare", case.knobs.submit_us / 1e6, label, "submit", row)
         peer = trainers + (host.rank + number + part) % (case.ranks - trainers)
         transfers.append((yield from host.engine.write(host.proxy, label, peer, int(size), because=row)))
+    return row
 
 
 def _calls(knobs: Any, stage: str, number: int) -> int:

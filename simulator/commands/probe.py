@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def probe(out: Path | None, source: Path | None, quick: bool, only: str, as_json: bool) -> None:
     """Measure what a machine file assumes on this computer's GPU, and check how Braid shares it between two streams.
 
-    Needs a GPU and PyTorch: pip install 'braid[probe]'. It measures matrix products, attention and copies at a grid of
+    Needs a GPU and PyTorch: pip install '.[probe]'. It measures matrix products, attention and copies at a grid of
     sizes; launches, eager and in a graph; two streams side by side, with start and end of every kernel; where there are
     several GPUs, NCCL and copies between them. It leaves in FOLDER
 
@@ -103,7 +103,7 @@ def open_device() -> Device:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "torch":
             raise
-        raise InputError("braid probe measures with PyTorch, which is not installed: pip install 'braid[probe]'. "
+        raise InputError("braid probe measures with PyTorch, which is not installed: pip install '.[probe]'. "
                          "Measurements of another computer: braid probe --from probe.json") from None  # fmt: skip
     return TorchDevice()
 

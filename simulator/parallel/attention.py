@@ -14,36 +14,72 @@ from simulator.stack.stacks import labelled
 
 
 class AttentionPieces(Pieces):
-    """Those of a layer's attention, which `attend` puts in order."""
+    """Those of a layer's attention, which `attend` puts in order; a figure may put them in streams one by one."""
 
     def attend(self, tokens: Tokens) -> None:
         """Norm, projections, attention of this rank's heads, output projection."""
+        self.project_in(tokens)
+        self.gather_latents(tokens)
+        self.attend_heads(tokens)
+        self.project_back(tokens)
+
+    def project_in(self, tokens: Tokens) -> None:
+        """Norm, and hidden states to queries, keys and values, or to latents; of a share of the tokens hidden states
+        are gathered first, where latents are not (`gathers_latents`)."""
         with self._of(tokens):
-            attention, mesh = self._layer.attention, self.mesh
+            attention = self._layer.attention
             tokens.block = "attention"
             for technique in self._techniques:
                 technique.before("attention")
             self._norm(tokens, "attention")
-            self._project_in(attention, tokens)
-            self._attend(attention, tokens)
-            if mesh.cp > 1:
-                self._merge(attention, tokens)
-            self._project_back(attention, tokens)
-
-    def _project_in(self, attention: Attention, tokens: Tokens) -> None:
-        """Hidden states to queries, keys and values, or to latents. Of a share of the tokens hidden states are gathered
-        before, or latents behind (`gathers_latents`)."""
-        latent = isinstance(attention, Latent) and attention.q_lora > 0
-        if not (latent and self._gathers_latents and tokens.form == "own"):
+            if self._has_latents(tokens):
+                self.launch(self.stack.inputs(self.model, attention, self._held(tokens), self.mesh.tp, False))
+                return
             packed = self._gather(tokens, "attention")
-            inputs = self.stack.inputs(self.model, attention, tokens.batch.tokens, self.mesh.tp, packed)
-            self.launch(inputs)
+            self.launch(self.stack.inputs(self.model, attention, tokens.batch.tokens, self.mesh.tp, packed))
+
+    def gather_latents(self, tokens: Tokens) -> None:
+        """Latents of own tokens to all ranks of the group; nothing where hidden states were gathered."""
+        if not self._has_latents(tokens):
             return
-        assert isinstance(attention, Latent)
-        self.launch(self.stack.inputs(self.model, attention, self._held(tokens), self.mesh.tp, False))
-        for name, values in self.stack.latents(attention):
-            cross(self.npu.group("tensor"), name, "own", "all", tokens.batch.tokens, 2.0 * values, self.engines)
-        tokens.form = "all"
+        with self._of(tokens):
+            attention = self._layer.attention
+            assert isinstance(attention, Latent)
+            for name, values in self.stack.latents(attention):
+                cross(self.npu.group("tensor"), name, "own", "all", tokens.batch.tokens, 2.0 * values, self.engines)
+            tokens.form = "all"
+
+    def attend_heads(self, tokens: Tokens) -> None:
+        """Attention of this rank's heads."""
+        with self._of(tokens):
+            attention = self._layer.attention
+            self._attend(attention, tokens)
+            if self.mesh.cp > 1:
+                self._merge(attention, tokens)
+
+    def project_back(self, tokens: Tokens) -> None:
+        """The output projection, by the ranks that split it."""
+        self.heads_to_tokens(tokens)
+        with self._of(tokens):
+            self._project_back(self._layer.attention, tokens)
+
+    def heads_to_tokens(self, tokens: Tokens) -> None:
+        """Where fewer ranks split the output projection than heads: each gets heads of its neighbours for fewer tokens;
+        nothing where it has them."""
+        split, tensor, attention = self.mesh.split("o_proj"), self.mesh.tensor, self._layer.attention
+        if split >= tensor or tokens.form == "own":
+            return
+        with self._of(tokens):
+            tokens.form = "own"
+            whole, width = self._held(tokens) * tensor, 2.0 * attention.heads * value_dim(attention)
+            cross(self.npu.group("heads"), "attention.heads_to_tokens", "heads", "own", whole, width / split,
+                  self.engines)  # fmt: skip
+
+    def _has_latents(self, tokens: Tokens) -> bool:
+        """Whether own tokens are projected to latents before they are gathered."""
+        attention = self._layer.attention
+        latent = isinstance(attention, Latent) and attention.q_lora > 0
+        return latent and self._gathers_latents and tokens.form == "own"
 
     def _attend(self, attention: Attention, tokens: Tokens) -> None:
         """Kernels of the own heads, by rank where one recording serves groups of uneven contexts."""
@@ -70,24 +106,20 @@ class AttentionPieces(Pieces):
         self.launch(self.stack.merge(decoding, heads // cp * width, cp))
 
     def _project_back(self, attention: Attention, tokens: Tokens) -> None:
-        """The output projection, by the ranks that split it: those with the same heads; with fewer, each takes heads of
-        its neighbours for fewer tokens; with more, tokens of its neighbours for fewer heads."""
+        """By those with the same heads; by fewer, each for fewer tokens, of which it has all heads; by more, each takes
+        tokens of its neighbours for fewer heads."""
         split, tensor, count = self.mesh.split("o_proj"), self.mesh.tensor, tokens.batch.tokens
-        width = 2.0 * attention.heads * value_dim(attention)
         group = self.npu.group("o_proj")
         if split == tensor:
             self.launch(self.stack.output(self.model, attention, count, tensor))
             tokens.form = "partial" if tensor > 1 else "all"
             return
         if split < tensor:
-            tokens.form = "own"
             together = self._held(tokens) * split
-            whole = together * (tensor // split)
-            cross(self.npu.group("heads"), "attention.heads_to_tokens", "heads", "own", whole, width / split,
-                  self.engines)  # fmt: skip
             engines = replace(self.engines, algorithm="direct")  # counterparts: one of every block of neighbours
         else:
             together, engines = count * split, self.engines
+            width = 2.0 * attention.heads * value_dim(attention)
             cross(group, "attention.tokens_to_heads", "own", "heads", together, width, engines)
         self.launch(self.stack.output(self.model, attention, together, split))
         cross(group, "attention.reduce_scatter", "partial", "own", together, self._row_bytes, engines)

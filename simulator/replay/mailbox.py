@@ -97,11 +97,11 @@ class Mailboxes:
         own: the transfer of each side for _WHOLE bytes; the same for all puts of this rank that are `alike`.
         """
         need, start_ps, others = npu.steps[index].need, npu.env.now_ps, members - 1
-        startup_ps = self._startup_ps(collective.via, members) if others else 0
+        startup_ps, by = self._startup_ps(collective.via, members) if others else 0, "engine"
 
         def left(flow: Flow) -> None:
             solo_ps = startup_ps + to_ps(flow.solo_s())
-            npu.finish(index, start_ps, solo_ps, _bound_by(flow, startup_ps), need, 1)
+            npu.finish(index, start_ps, solo_ps, _bound_by(flow, startup_ps, by), need, 1)
             self._landed(box, npu.rank)
 
         if collective.received_bytes and others:
@@ -109,7 +109,7 @@ class Mailboxes:
             arriving = self._flow(npu, (alike, collective.via, IN), own, inf, collective.received_bytes)
             self.network.start(arriving, lambda _: self._drained(box, npu.rank), startup_ps)
         if collective.sent_bytes and others:
-            limit = self._limit(collective, need, others, box.mean_s)
+            limit, by = self._limit(collective, need, others, box.mean_s)
             leaving = self._flow(npu, (alike, collective.via, OUT), own, limit, collective.sent_bytes)
         else:
             leaving = Flow(0, (), 1.0)
@@ -125,14 +125,14 @@ class Mailboxes:
             whole = self._whole[npu.rank, *end] = Flow(_WHOLE, loads, weight=transfer.weight)
         return whole.again(size, limit)
 
-    def _limit(self, collective: Collective, need: Need, others: int, mean_s: float) -> float:
-        """Bytes/s of an engine on the cores that it got: of the wire, or of the rows that they handle."""
+    def _limit(self, collective: Collective, need: Need, others: int, mean_s: float) -> tuple[float, str]:
+        """Bytes/s of an engine on the cores that it got, and what they are those of: engine, or rows."""
         engine, held = self.lowering.engines[collective.via], _held(need)
         rate = engine.rate_bytes_per_s("all_to_all", collective.sent_bytes / others)
         if engine.rows is not None and collective.rows:
-            return min(rate, rows_limit_bytes_per_s(engine, collective, held, mean_s))
+            return min((rate, "engine"), (rows_limit_bytes_per_s(engine, collective, held, mean_s), "rows"))
         cores = sum(count.count for count in engine.cores.values())
-        return rate * (held / cores if cores else 1.0)
+        return rate * (held / cores if cores else 1.0), "engine"
 
     def _landed(self, box: Mailbox, rank: int) -> None:
         box.landed.add(rank)
@@ -161,9 +161,9 @@ def _held(need: Need) -> int:
     return sum(count for _, count in need)
 
 
-def _bound_by(flow: Flow, startup_ps: int) -> str:
-    """What limited a put longest, in words: a capacity, its engine's rate, or its start-up."""
+def _bound_by(flow: Flow, startup_ps: int, by: str) -> str:
+    """What limited a put longest, in words: a capacity, its engine's rate or its rows (`by`), or its start-up."""
     bound, longest_ps = flow.longest_bound()
     if startup_ps > longest_ps:
         return "latency"
-    return bound.name.partition(":")[0] if isinstance(bound, Capacity) else "engine"
+    return bound.name.partition(":")[0] if isinstance(bound, Capacity) else by

@@ -80,20 +80,25 @@ def _of_number(scenario: Scenario, machine: MachineSpec, name: str, share: float
     quantity = dict(quantities(machine))[name]
     moved: list[dict[str, float]] = []
     for factor in (1.0 - spread, 1.0 + spread):
-        value = quantity.value * factor
-        if quantity.unit == "1" and quantity.value == int(quantity.value):
-            value = float(max(round(value), 1))
-        changes = {f"machine.{name}": f"{value!r} {quantity.unit}".removesuffix(" 1")}
-        try:
-            after = {row.metric: row.simulated for row in compared(simulate(scenario.replace(changes)))}
-            moved.append({metric: (after.get(metric) or value) / value - 1.0 for metric, value in before.items()})
-        except BraidError:  # what cannot be: a share above 1, say
-            moved.append(dict.fromkeys(before, 0.0))
+        after = _at(scenario, name, quantity.value * factor, quantity.unit)
+        moved.append({metric: (after.get(metric) or value) / value - 1.0 for metric, value in before.items()})
     low, high = moved
     metric = max(before, key=lambda one: max(abs(low[one]), abs(high[one])), default="-")
     text = f"{quantity.value:g} {quantity.unit}".removesuffix(" 1")
     return Influence(name, machine.name, text, spread, scenario.name, share, metric, low.get(metric, 0.0),
                      high.get(metric, 0.0))  # fmt: skip
+
+
+def _at(scenario: Scenario, name: str, value: float, unit: str) -> dict[str, float | None]:
+    """The expected values of a scenario with one number changed, to a whole one where it is a count; nothing where the
+    number cannot be so, as a share above 1."""
+    for one in (value, float(max(round(value), 1))):
+        changes = {f"machine.{name}": f"{one!r} {unit}".removesuffix(" 1")}
+        try:
+            return {row.metric: row.simulated for row in compared(simulate(scenario.replace(changes)))}
+        except BraidError:
+            continue
+    return {}
 
 
 _HEAD = ("<assumed number", "<machine", "<value", ">off by", "<scenario", ">of the path", "<value that moves most",
@@ -107,7 +112,9 @@ def _cells(one: Influence) -> list[str]:
 
 def print_influences(found: Sequence[Influence]) -> None:
     """As a table in the terminal."""
-    show(console(), Titled("", _HEAD, [_cells(one) for one in found]))
+    show(console(), Titled("assumed numbers at their two ends", _HEAD, [_cells(one) for one in found],
+                           "off by: what they may be wrong by; of the path: what they bound; low, high: what becomes of"
+                           " the value"))  # fmt: skip
 
 
 def markdown(found: Sequence[Influence]) -> str:

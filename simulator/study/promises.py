@@ -40,10 +40,9 @@ from simulator.spec.load import override
 from simulator.spec.machine import MachineSpec
 from simulator.spec.nic import NicSpec
 from simulator.spec.typed_toml import quantities
-from simulator.units import PS_PER_S
+from simulator.units import PS_PER_S, dimension_of
 
-_TIMES = "us", "ms", "ns", "s"
-_BURDENS = "score_bytes", "transfer_bytes", "copy_bytes", "latencies"  # of which fewer are better
+_BURDENS = ("standing_queue", "score_bytes", "transfer_bytes", "copy_bytes", "latencies", "step_latencies")
 _UNEVEN = 64  # members whose messages differ in size; of more it is taken that the number bounds them to the end
 
 
@@ -56,6 +55,7 @@ class Alone:
         chip = machine.chip
         self._timings = KernelTimings(chip.hbm.peak.si * chip.hbm.efficiency.si, chip.l2.rate.si)
         self._rate_of = partial(rate_of, machine=machine, fabric=self.fabric)
+        self._quantities = dict(quantities(machine))
         self.exchange_s, self._tasks = cache(self._exchange_s), cache(lambda rank: world.programs[rank].tasks)
 
     def seconds(self, segment: Segment) -> float | None:
@@ -63,20 +63,30 @@ class Alone:
         network card writes, which is no task: of a byte."""
         tasks, rank, nic = self._tasks(segment.rank), segment.rank, self.machine.nic
         if segment.what == "host":
-            return launch_s(self.world.programs[rank], self.machine)
+            program, host = self.world.programs[rank], self.machine.host
+            return host.launch_graph.si if program.captured else launch_s(program, self.machine)
         if segment.task >= len(tasks):
-            return self._byte_s(nic) if nic and segment.bound_by.startswith("nic.") else None
+            return self._own_s(segment.bound_by, nic) if nic else None
         task = tasks[segment.task]
         if isinstance(task.work, Work):
             return self._kernel_s(task, rank)
         if not isinstance(task.work, Collective):
             return None
-        return self.exchange_s(task.work, self.world.instance(task.work.group, rank), rank)
+        own = self.world.programs[rank].partitions.get(task.partition, {})
+        return self.exchange_s(task.work, self.world.instance(task.work.group, rank), rank, tuple(own.items()))
 
-    def _byte_s(self, nic: NicSpec) -> float:
-        """Of a write by one of a rank's cards, at the narrowest of card, bus and link."""
-        link = self.machine.fabric[-1].link_rate.si / nic.per_die.count
-        return 1.0 / min(nic.goodput.si, nic.pcie.si, link)
+    def _own_s(self, bound_by: str, nic: NicSpec) -> float | None:
+        """What a thread or card takes that says itself by which number it is bound; for a byte of a write at the
+        narrowest of card, bus and link."""
+        if bound_by == "nic.goodput":
+            link = self.machine.fabric[-1].link_rate.si / nic.per_die.count
+            return 1.0 / min(nic.goodput.si, nic.pcie.si, link)
+        if bound_by == "nic.standing_queue":
+            return nic.standing_queue.si / nic.goodput.si
+        known = self._quantities.get(bound_by)
+        if known is None or not known.si:
+            return None
+        return known.si if dimension_of(known.unit) == "s" else 1.0 / known.si
 
     def _kernel_s(self, task: Task, rank: int) -> float:
         """On the cores that its stream is confined to."""
@@ -87,19 +97,20 @@ class Alone:
         units = min([cores[pool] // per_unit for pool, per_unit in cost.need], default=cost.want)
         return self._timings[cost, max(min(units, cost.want), 1), 0.0].solo_ps / PS_PER_S
 
-    def _exchange_s(self, work: Collective, members: tuple[int, ...], rank: int) -> float | None:
-        """One-sided ones: what this rank does for itself."""
+    def _exchange_s(self, work: Collective, members: tuple[int, ...], rank: int,
+                    own: tuple[tuple[str, int], ...]) -> float | None:
+        """One-sided ones: what this rank does for itself, on the cores that its stream is confined to."""
         if work.kind in ONE_SIDED:
-            return self._one_sided_s(work, members)
+            return self._one_sided_s(work, members, dict(own))
         if work.sizes and len(members) > _UNEVEN:
             return None
         phases = self._lowering.lower(work, members)
         transfers = [transfer for phase in phases for transfer in phase.transfers]
         return solo_ps_by_rank(phases, (rank,), busy_of(transfers, self._rate_of))[rank] / PS_PER_S
 
-    def _one_sided_s(self, work: Collective, members: tuple[int, ...]) -> float:
+    def _one_sided_s(self, work: Collective, members: tuple[int, ...], own: dict[str, int]) -> float:
         engine = engine_of(work, self.machine.collectives)
-        cores = max(sum(count.count for count in engine.cores.values()), 1)
+        cores = max(sum(min(count.count, own.get(pool, count.count)) for pool, count in engine.cores.items()), 1)
         if work.kind != PUT:
             return latency_s(self.fabric, members) + received_s(engine, work, cores)
         rate = min(engine.rate_bytes_per_s("all_to_all", work.sent_bytes / max(len(members) - 1, 1)),
@@ -108,11 +119,12 @@ class Alone:
 
 
 def better(machine: MachineSpec, name: str) -> MachineSpec:
-    """With one number twice as good: half a time or burden, twice a rate, no more than all of what it is a share of."""
+    """With one number twice as good: half a time or burden, twice a rate, no more than all of what it is a share of,
+    and whole steps."""
     quantity = dict(quantities(machine))[name]
     value = quantity.value * 2
-    if quantity.unit in _TIMES or name.rpartition(".")[2] in _BURDENS:
-        value = quantity.value / 2
+    if dimension_of(quantity.unit) == "s" or name.rpartition(".")[2] in _BURDENS:
+        value = quantity.value / 2 if name.rpartition(".")[2] != "step_latencies" else -(-quantity.value // 2)
     elif quantity.unit == "1" and quantity.value <= 1:
         value = min(value, 1.0)
     both = (name, name.replace("startup_eager", "startup"))  # the one that eager launches have

@@ -21,7 +21,7 @@ _LATENCIES = "floor", "serial_per_k", "per_row", "per_group", "per_slot"  # of a
 
 
 def parameters_of(critical: CriticalPath, machine: MachineSpec, generation: str, world: World) -> list[dict[str, Any]]:
-    """Parameters that bounded more than 1% of the critical path, the most important first: name (dotted key in the
+    """Parameters that bounded more than 1% of the critical path, those that promise most first: name (dotted key in the
     machine's file), value, unit, kind, source, share of the critical path, and `saves`: what of the run's length the
     path promises if this number alone were twice as good (`promises`)."""
     known = dict(quantities(machine))
@@ -31,18 +31,21 @@ def parameters_of(critical: CriticalPath, machine: MachineSpec, generation: str,
     families = sorted({family for program in recordings for family in program.families()})
     generation = base_of(generation, machine.generations)
     for segment in critical.segments:
-        for name in _names(segment, machine, generation, families, _engine(segment, tasks(segment.rank))):
-            if name in known:
+        live = segment.task >= len(tasks(segment.rank))
+        names = _host_names(segment, world, live) if segment.what == "host" else None
+        engine = _engine(segment, tasks(segment.rank))
+        for name in _names(segment, machine, generation, families, engine) if names is None else names:
+            if name in known and known[name].value:
                 bounded[name].append(segment)
     shares = {name: sum(one.to_ps - one.from_ps for one in some) / critical.makespan_ps
               for name, some in bounded.items()}  # fmt: skip
     rows, alone = [], Alone(machine, generation, world)
-    for name in sorted(shares, key=lambda name: -shares[name]):
-        if shares[name] > LEAST_SHARE:
+    for name, share in shares.items():
+        if share > LEAST_SHARE:
             quantity = known[name].model_dump(include={"value", "unit", "kind", "source"})
             saves = saved_ps(alone, generation, name, bounded[name]) / critical.makespan_ps
-            rows.append({"name": name, **quantity, "share": shares[name], "saves": saves})
-    return rows
+            rows.append({"name": name, **quantity, "share": share, "saves": saves})
+    return sorted(rows, key=lambda row: (-row["saves"], -row["share"], row["name"]))
 
 
 def _engine(segment: Segment, tasks: Sequence[Task]) -> str:
@@ -51,14 +54,28 @@ def _engine(segment: Segment, tasks: Sequence[Task]) -> str:
     return work.via if isinstance(work, Collective) else ""
 
 
+def _host_names(segment: Segment, world: World, live: bool) -> list[str]:
+    """What a host takes for a launch; a thread of a live host says itself what bounds it."""
+    program = world.programs[segment.rank]
+    if live:
+        return []
+    if program.captured:
+        return ["host.launch_graph"]
+    return ["host.launch_eager", "host.operator"] if program.operators else ["host.launch_eager"]
+
+
 def _names(segment: Segment, machine: MachineSpec, generation: str, families: list[str], engine: str) -> list[str]:
     """The parameters behind what bounded a segment."""
     by, _, which = segment.bound_by.partition(" ")
-    if segment.what == "host":
-        return ["host.launch_eager", "host.operator"]
-    if engine and segment.kind in ONE_SIDED and machine.collectives[engine].rows and by in ("engine", "latency"):
-        parts = ("send", "core_rate", "in_flight") if by == "engine" else ("receive",)
-        return [f"collectives.{engine}.rows.{part}" for part in parts]
+    if by == "nic.standing_queue":
+        return [by, "nic.goodput"]
+    if by == "turns":
+        return [f"exchange_kernels.{which}.{part}" for part in ("turn", "rate", "serial_per_k")]
+    rows = segment.kind in ONE_SIDED and engine and machine.collectives[engine].rows is not None
+    if rows and by in ("rows", "latency"):
+        parts = ("send", "core_rate", "in_flight", "latencies") if by == "rows" else ("receive",)
+        levels = (f"fabric.{level.name}.latency" for level in machine.fabric)
+        return [*(f"collectives.{engine}.rows.{part}" for part in parts), *levels]
     if by in ("wire", "engine") and engine:
         kind = getattr(machine.collectives[engine].ladder, segment.kind, None)
         curve = segment.kind if kind else "default"
@@ -75,9 +92,15 @@ def _names(segment: Segment, machine: MachineSpec, generation: str, families: li
              "L2": ["chip.l2.rate"],
              "link": [f"fabric.{which}.link_rate"],
              "compute": [f"chip.peak.{which}"],
-             "latency": [f"kernels.{generation}.{which}.{part}" for part in _LATENCIES]}
+             "latency": [f"{_place(machine, generation, which)}.{part}" for part in _LATENCIES]}
     if by == "latency" and not which:
         spec = machine.collectives[engine]
         startup = "startup_eager" if spec.startup is spec.startup_eager else "startup"
-        return [f"collectives.{engine}.{startup}", f"collectives.{engine}.startup_per_peer"]
+        own = (f"collectives.{engine}.{part}" for part in (startup, "startup_per_peer", "step_latencies"))
+        return [*own, *(f"fabric.{level.name}.latency" for level in machine.fabric)]
     return names.get(by, [segment.bound_by])
+
+
+def _place(machine: MachineSpec, generation: str, family: str) -> str:
+    """Where a machine's file has a family of kernels: beside all generations, or in this one."""
+    return f"exchange_kernels.{family}" if family in machine.exchange_kernels else f"kernels.{generation}.{family}"

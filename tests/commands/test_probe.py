@@ -67,7 +67,7 @@ def test_without_pytorch_the_extra_is_named(braid: Braid, monkeypatch: pytest.Mo
         monkeypatch.delitem(sys.modules, name)
     done = braid("probe")
     assert done.is_one_clear_message(2)
-    assert "pip install 'braid[probe]'" in done.err
+    assert "pip install '.[probe]'" in done.err
     assert not list(tmp_path.iterdir())
 
 

@@ -34,6 +34,7 @@ REPORTED = {
     ("cm384.paper.15ms", "throughput_tok_s_per_card"): 0.014,
     ("cm384.paper.15ms", "tpot_ms"): 0.016,
     ("cm384.paper.prefill", "throughput_tok_s_per_card"): 0.025,
+    ("cm384.paper.prefill.sp", "throughput_tok_s_per_card"): 0.205,
     ("cm384.exchange.min", "least_dispatch_us"): 0.225,
     ("cm384.exchange.min", "least_combine_us"): 0.225,
     ("cm384.exchange.ep16", "dispatch_us"): 0.24,

@@ -35,7 +35,8 @@ def test_the_published_sizes() -> None:
     ("collectives.sdma.startup_per_peer", 90e-6 / 31, 2e-3),
     ("collectives.sdma.ladder.default.0.rate", 3e9 / (1 / 102 + 2 / 95) / 1.09, 1e-3),
     ("collectives.sdma.ladder.all_gather.0.rate", 150e9 / 1.09, 1e-3),
-    ("collectives.aiv.ladder.default.0.rate", 3e9 / (1 / 102 + 2 / 95), 1e-3),
+    ("collectives.aiv.ladder.default.0.rate", 1e9 / ((1 / 102 + 2 / 95) / 3 + 2 * 1.95 / (0.765 * 1600)), 1e-3),
+    ("collectives.aiv_zero_copy.ladder.default.0.rate", 3e9 / (1 / 102 + 2 / 95), 1e-3),
     ("chip.l2.rate", (0.774 + 0.827) / 2 * 752e12 * (1 / 128 + 1 / 256 + 2 / 7168) / 2, 2e-3),
     ("kernels.cann_recipes_2025.flash_attention_tnd.score_bytes", 1.15 * (8.84 + 320 * 2 / 128) - 320 * 2 / 128, 2e-3),
 ])
