@@ -83,8 +83,8 @@ def _errors(rows: Sequence[ExpectedRow], *roles: str) -> tuple[list[float], list
 
 SYSTEMS = {
     "a3": "Atlas A3 prefill", "a2": "Atlas 800I A2", "cm384": "CloudMatrix384", "pplx": "TransferEngine on EFA, CX-7",
-    "uccl": "UCCL-EP on EFA", "deepep": "DeepEP on H800, CX-7", "trt": "TensorRT-LLM on B200",
-    "flow": "FlowMLA on H20, H800",
+    "efa": "EFA against CX-7", "uccl": "UCCL-EP on EFA", "deepep": "DeepEP on H800, H100",
+    "trt": "TensorRT-LLM on B200", "flow": "FlowMLA on H20, H800", "h20": "SGLang on H20",
 }  # fmt: skip
 
 
