@@ -87,10 +87,10 @@ def exchange_us(dies: int, **changes: str) -> dict[str, float]:
 
 def test_more_dies_send_more_of_their_rows_away_and_wait_longer_for_the_hottest() -> None:
     few, many = exchange_us(18), exchange_us(288)
-    assert 130 < few["dispatch"] < many["dispatch"] < 160
+    assert 120 < few["dispatch"] < many["dispatch"] < 160
     assert few["combine"] < many["combine"] < 200
     drawn_few, drawn_many = (exchange_us(dies, routing__skew="0")["combine"] for dies in (18, 288))
-    assert 5 < drawn_few - few["combine"] < drawn_many - many["combine"] < 20
+    assert 3 < drawn_few - few["combine"] < drawn_many - many["combine"] < 20
 
 
 @pytest.mark.slow
@@ -103,7 +103,7 @@ def test_two_micro_batches_pay_where_there_is_something_to_wait_for() -> None:
         return long - short
 
     even = {"routing__skew": "none", "batch__length_spread": "0"}
-    assert 1.03 < layer_ms("1") / layer_ms("2") < 1.12
+    assert 1.03 < layer_ms("1") / layer_ms("2") < 1.15
     assert layer_ms("1", **even) < layer_ms("2", **even)
     assert layer_ms("1", batch__per_card="8", **even) < layer_ms("2", batch__per_card="8", **even)
 
