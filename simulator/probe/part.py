@@ -3,6 +3,7 @@ sections were measured."""
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Iterator
 from math import isfinite
@@ -48,7 +49,7 @@ def chip_text(record: Record, most: Reached) -> str:
     flops = [f"{dtype} = {number(rate / 1e12, 'TFLOPS', 'fitted', source, on='the fastest product of the grid')}"
              for dtype, rate in most.flops_per_s.items()]  # fmt: skip
     return "\n".join([
-        "[chip]", f'name = "{about.name}"', f"clock = {clock}", "",
+        "[chip]", f"name = {quoted(about.name)}", f"clock = {clock}", "",
         "[chip.cores]", f"sm = {number(about.sms, '1', 'published', device)}",
         f"copy_engine = {number(4, '1', 'assumed', 'published nowhere')}",
         f"sdma = {number(8, '1', 'assumed', 'published nowhere')}", "",
@@ -77,8 +78,9 @@ def chip_of(text: str) -> ChipSpec:
 def text(record: Record, chip: str, families: list[FamilyFit]) -> str:
     """The whole part. chip: of `chip_text`, or "" where too little was measured."""
     about = record.about
-    title = f'title = "{about.name}{f" x {about.gpus}" if about.gpus > 1 else ""}, as braid probe measured it"'
-    doc = f'doc = "{record.source}"'
+    many = f" x {about.gpus}" if about.gpus > 1 else ""
+    title = f"title = {quoted(f'{about.name}{many}, as braid probe measured it')}"
+    doc = f"doc = {quoted(record.source)}"
     head = [*(f"# {line}" for line in _HEAD.splitlines()), 'name = "probe"', title, doc,
             f"dies_per_card = {number(1, '1', 'derived', record.source, expression='a GPU is a rank')}", ""]
     tables = [family.table for family in families if family.table is not None]
@@ -89,13 +91,18 @@ def text(record: Record, chip: str, families: list[FamilyFit]) -> str:
     return "\n".join(part for part in ("\n".join(head), chip, *between, kernels) if part)
 
 
+def quoted(words: str) -> str:
+    """As TOML has them between quotation marks."""
+    return json.dumps(words, ensure_ascii=False)
+
+
 def number(value: float, unit: str, kind: str, source: str, *, on: str = "", expression: str = "",
            digits: int = 4) -> str:
     """A quantity of TOML; on: what a fitted one was fitted on."""
     shown = f"{value:.0f}" if isfinite(value) and value == round(value) else f"{value:.{digits}g}"
     more = f', fitted_on = "{on}"' if on else f', expression = "{expression}"' if expression else ""
     confidence = "L" if kind == "assumed" else "M"
-    said = f'kind = "{kind}", confidence = "{confidence}", source = "{source}"{more}'
+    said = f'kind = "{kind}", confidence = "{confidence}", source = {quoted(source)}{more}'
     return f'{{ value = {shown}, unit = "{unit}", {said} }}'
 
 

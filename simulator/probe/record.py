@@ -39,6 +39,10 @@ NEEDED = {"gemm": ("kernel", "seconds"), "attention": ("kernel", "seconds"), "co
           "streams": ("title", "streams", "alone", "together"), "launches": ("what", "seconds"),
           "collectives": ("ranks", "results"), "peers": ("size_bytes", "seconds")}  # fmt: skip
 """What the rows of a section have, unless they have `left_out`."""
+_KINDS: dict[str, tuple[type, ...]] = {
+    "section": (str,), "key": (str,), "left_out": (str,), "title": (str,), "what": (str,), "kernel": (dict,),
+    "streams": (list,), "results": (list,), "ranks": (int,), "size_bytes": (int, float)}  # fmt: skip
+_TIMES = "seconds", "alone", "together"
 Row = dict[str, Any]
 
 
@@ -112,7 +116,17 @@ def read(path: Path) -> Record:
         needed = ("left_out",) if "left_out" in row else NEEDED.get(str(row.get("section")), ("section",))
         if missing := [name for name in ("section", "key", *needed) if not row.get(name)]:
             raise InputError(f"{path}: rows[{number}]: {', '.join(missing)}: missing or empty")
+        for name, value in row.items():
+            if not isinstance(value, _KINDS.get(name, (object,))) or (name in _TIMES and not _are_times(value)):
+                wanted = "times" if name in _TIMES else " or ".join(kind.__name__ for kind in _KINDS[name])
+                raise InputError(f"{path}: rows[{number}]: {name}: got {value!r:.60}: must be {wanted}")
     return record
+
+
+def _are_times(value: Any) -> bool:
+    """Whether these are lists, of lists, of seconds."""
+    return isinstance(value, list) and bool(value) and all(
+        _are_times(one) if isinstance(one, list) else type(one) in (int, float) and one >= 0 for one in value)
 
 
 def version() -> str:

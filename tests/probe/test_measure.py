@@ -71,6 +71,10 @@ def test_measurements_of_another_device_are_not_mixed(tmp_path: Path) -> None:
     ('{"format": "braid probe 1", "date": "today"}', "about: Field required"),
     ('{"format": "braid probe 1", "date": "today", "about": {"name": "x", "sms": 1, "memory_bytes": 1, "l2_bytes": 1}, '
      '"rows": [{"section": "gemm", "key": "a", "seconds": []}]}', r"rows\[0\]: kernel, seconds: missing or empty"),
+    ('{"format": "braid probe 1", "date": "today", "about": {"name": "x", "sms": 1, "memory_bytes": 1, "l2_bytes": 1}, '
+     '"rows": [{"section": "gemm", "key": "a", "kernel": 3, "seconds": [1]}]}', r"kernel: got 3: must be dict"),
+    ('{"format": "braid probe 1", "date": "today", "about": {"name": "x", "sms": 1, "memory_bytes": 1, "l2_bytes": 1}, '
+     '"rows": [{"section": "gemm", "key": "a", "kernel": {"a": 1}, "seconds": ["x"]}]}', r"got .'x'.: must be times"),
 ])  # fmt: skip
 def test_files_that_are_no_measurements_are_refused(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "probe.json"
