@@ -73,7 +73,7 @@ def proxy(host: Host, case: Case) -> HostProcess:
         row = yield from host.proxy.work("wait", knobs.wait_s / knobs.mesh_groups, waits, "slowest rank", row)
         barrier = Label("mesh_group.barrier", group)
         passed = host.engine.count(barrier, f"group {group}", len(others))
-        yield from host.engine.barrier(host.proxy, barrier, others, f"group {group}")
+        yield from host.engine.barrier(host.proxy, barrier, others, f"group {group}", because=row)
         yield from host.until(passed, f"the barrier of mesh group {group}")
 
 

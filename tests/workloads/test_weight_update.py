@@ -38,3 +38,11 @@ def test_writes_hide_under_stages_until_the_wire_takes_longer() -> None:
     assert slow["exposed_writes_ms"] > 0.9e3 * (slow["update_s"] - STAGES_S)
     assert update()["exposed_writes_ms"] < 5
     assert update(batch__parameters="2e12")["exposed_writes_ms"] > update()["exposed_writes_ms"]
+
+
+def test_the_critical_path_is_the_stages_and_the_waiting() -> None:
+    shares = simulate(load_scenario("pplx_rl:update")).critical.by_kind_and_bound()
+    length_s = STAGES_S + 0.357
+    assert shares["unshard", "unshard"] == pytest.approx(974 * 532e-6 / length_s, rel=0.01)
+    assert shares["wait", "slowest rank"] == pytest.approx(0.357 / length_s, rel=0.02)
+    assert sum(shares.values()) == pytest.approx(1.0)
