@@ -15,6 +15,43 @@ from workloads.a2_decode import ITERATION, Knobs
 _expect = Source("Huawei, DeepSeek V3/R1 inference deployment best practice on Ascend servers, 2025").expects
 BASE = "a2_decode:decode_2k2k"
 
+STUDIES = (
+    Study(
+        title="Atlas A2 decode: the source does not name the die",
+        key="machine",
+        values=("atlas_a2", "atlas_a2_313t", "atlas_a2_280t"),
+        metrics=("tpot_ms", "throughput_tok_s_per_card", "attention_ms"),
+    ),
+    Study(
+        title="Atlas A2 decode: start-up of collectives in a graph, in Ascend's own model 10 us, which is not"
+        " confirmed",
+        key="machine.collectives.sdma.startup",
+        values=("5 us", "10 us", "20 us"),
+        metrics=("tpot_ms", "exposed_comm_ms"),
+        beside=("a2_decode:low",),
+    ),
+    Study(
+        title="Atlas A2 decode: a message between nodes, of which each step has three: the wire's latency alone"
+        " (3.6 us), or an RDMA task as HCCL counts it (7 us)",
+        key="machine.fabric.roce.latency",
+        values=("3.6 us", "7 us", "10 us"),
+        metrics=("tpot_ms", "exposed_comm_ms"),
+        beside=("a2_decode:low",),
+    ),
+    Study(
+        title="Atlas A2 decode: generation of the attention kernel",
+        key="knobs.attention",
+        values=("mla_attention", "mla_attention_mtp", "mla_attention_amla"),
+        metrics=("tpot_ms", "attention_ms"),
+    ),
+    Study(
+        title="Atlas A2 decode: skew of expert load",
+        key="routing.skew",
+        values=("none", "0", "0.2", "0.4"),
+        metrics=("tpot_ms", "waiting_comm_ms"),
+    ),
+)
+
 
 def decode_2k2k() -> Scenario:
     """72 requests per card, 2K in and 2K out."""
@@ -42,42 +79,7 @@ def decode_2k2k() -> Scenario:
             _expect("a2.decode.hierarchy", "iteration_ms", 1.0, against="a2_decode:free_roce", band=(0.98, 1.02),
                     note=": the part between nodes is hidden under the part inside"),
         ),
-        studies=(
-            Study(
-                title="Atlas A2 decode: the source does not name the die",
-                key="machine",
-                values=("atlas_a2", "atlas_a2_313t", "atlas_a2_280t"),
-                metrics=("tpot_ms", "throughput_tok_s_per_card", "attention_ms"),
-            ),
-            Study(
-                title="Atlas A2 decode: start-up of collectives in a graph, in Ascend's own model 10 us, which is not"
-                " confirmed",
-                key="machine.collectives.sdma.startup",
-                values=("5 us", "10 us", "20 us"),
-                metrics=("tpot_ms", "exposed_comm_ms"),
-                beside=("a2_decode:low",),
-            ),
-            Study(
-                title="Atlas A2 decode: a message between nodes, of which each step has three: the wire's latency alone"
-                " (3.6 us), or an RDMA task as HCCL counts it (7 us)",
-                key="machine.fabric.roce.latency",
-                values=("3.6 us", "7 us", "10 us"),
-                metrics=("tpot_ms", "exposed_comm_ms"),
-                beside=("a2_decode:low",),
-            ),
-            Study(
-                title="Atlas A2 decode: generation of the attention kernel",
-                key="knobs.attention",
-                values=("mla_attention", "mla_attention_mtp", "mla_attention_amla"),
-                metrics=("tpot_ms", "attention_ms"),
-            ),
-            Study(
-                title="Atlas A2 decode: skew of expert load",
-                key="routing.skew",
-                values=("none", "0", "0.2", "0.4"),
-                metrics=("tpot_ms", "waiting_comm_ms"),
-            ),
-        ),
+        studies=STUDIES,
     )  # fmt: skip
 
 

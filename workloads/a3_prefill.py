@@ -10,6 +10,7 @@ Host launches are eager, and the host blocks on the split sizes of every dispatc
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Literal
@@ -61,18 +62,25 @@ def data_parallel(npu: Rank, case: Case) -> None:
 
 
 def micro_batch(npu: Rank, case: Case) -> None:
-    """Two micro-batches on two streams; dense layers one after the other on the first."""
-    step, (a, b) = _forward(npu, case, _own_prompts(case)), _checked(case, shared.whole_prompts(npu, case, 2))
+    """Two micro-batches on two streams."""
+    step, batches = _forward(npu, case, _own_prompts(case)), shared.whole_prompts(npu, case, 2)
+    _in_two_streams(step, case, batches, interleaved if case.knobs.enqueue == "interleaved" else in_order)
+
+
+def _in_two_streams(step: Forward, case: Case, batches: list[Tokens],
+                    figure: Callable[[Forward, Tokens, Tokens], None]) -> None:
+    """Layers with experts as a figure has them; dense ones one micro-batch after the other on the first stream."""
+    a, b = _checked(case, batches)
     embed_prompts(step, case.batch.lengths)
     for layer in step.layers():
         if not step.is_dense(layer):
-            (interleaved if case.knobs.enqueue == "interleaved" else in_order)(step, a, b)
+            figure(step, a, b)
             continue
         for one in (a, b):
             step.attend(one)
             step.dense(one)
     step.finalize(b)
-    npu.wait(_end_of(npu, COMM))
+    step.npu.wait(_end_of(step.npu, COMM))
     head_of_prompts(step, case.batch.lengths)
 
 
@@ -145,19 +153,8 @@ def sp_tp_sp(npu: Rank, case: Case) -> None:
 
 def sp_tp_sp_pipelined(npu: Rank, case: Case) -> None:
     """The same as a pipeline of two streams: what attention exchanges is hidden, too."""
-    step = _forward(npu, case, _own_tokens(case))
-    a, b = _checked(case, tokens_of_prompts(case.batch.lengths, 2, "own"))
-    embed_prompts(step, case.batch.lengths)
-    for layer in step.layers():
-        if not step.is_dense(layer):
-            pipelined(step, a, b)
-            continue
-        for one in (a, b):
-            step.attend(one)
-            step.dense(one)
-    step.finalize(b)
-    npu.wait(_end_of(npu, COMM))
-    head_of_prompts(step, case.batch.lengths)
+    batches = tokens_of_prompts(case.batch.lengths, 2, "own")
+    _in_two_streams(_forward(npu, case, _own_tokens(case)), case, batches, pipelined)
 
 
 def pipelined(step: Forward, a: Tokens, b: Tokens) -> None:
