@@ -36,3 +36,9 @@ class Interrupted(BraidError):  # noqa: N818
     """The user stopped the run with Ctrl-C (exit code 130, as shells have it)."""
 
     exit_code: ClassVar[int] = 130
+
+
+def reason_of(error: Exception) -> str:
+    """What an error says; of one that is not Braid's, its type too."""
+    text = str(error).strip() or type(error).__name__
+    return text if isinstance(error, BraidError) else f"{type(error).__name__}: {text}"

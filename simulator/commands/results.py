@@ -89,14 +89,10 @@ def validate(ctx: click.Context, pattern: str | None, jobs: int, points: Path | 
     target = _target("validation.md", pattern, as_json)
     with progress_bar("expected values") as tell:
         rows = validation.validate(pattern, jobs, tell)
-    studies = []
-    if target is not None:
-        with progress_bar("studies") as tell:
-            studies = validation.studies(jobs, tell)
-    _write(target, lambda: validation.markdown(rows, studies))
+    _write(target, lambda: validation.markdown(rows))
     objects = [as_object(row, "scenario") | ({"reason": row.missing} if row.missing else {}) for row in rows]
     _show(rows, objects if as_json else None, validation.print_rows, target)
-    if any(row.missing for row in rows) or any(study.reasons or not study.columns for study in studies):
+    if any(row.missing for row in rows):
         ctx.exit(1)
 
 
@@ -168,13 +164,15 @@ def steps(patterns: tuple[str, ...], jobs: int, as_json: bool) -> None:
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
               help="Simulate N scenarios at a time, each in a process of its own.")
 @options.as_json
-def influence(pattern: str | None, jobs: int, as_json: bool) -> None:
+@click.pass_context
+def influence(ctx: click.Context, pattern: str | None, jobs: int, as_json: bool) -> None:
     """List what is assumed by its influence on published values; write results/influence.md.
 
     PATTERN chooses scenarios by name or part of it, with * for any text.
 
     Every assumed number that bounds a scenario is put to its two plausible ends, 3%, 10% or 30% off by its confidence,
-    and the scenario run again: the largest move of an expected value is its influence. All of it takes half an hour.
+    and the scenario run again: the largest move of an expected value is its influence. The studies that scenarios name
+    stand below: settings that no source gives, with plausible values. All of it takes half an hour.
 
     \b
     Examples:
@@ -187,12 +185,19 @@ def influence(pattern: str | None, jobs: int, as_json: bool) -> None:
 
     from simulator.commands.request import progress_bar
     from simulator.study import influence as study
+    from simulator.study.studies import studies
 
     target = _target("influence.md", pattern, as_json)
     with progress_bar("scenarios") as tell:
         found = study.influences(pattern, jobs, tell)
-    _write(target, lambda: study.markdown(found))
+    tables = []
+    if target is not None:
+        with progress_bar("studies") as tell:
+            tables = studies(jobs, tell)
+    _write(target, lambda: study.markdown(found, tables))
     _show(found, [asdict(one) for one in found] if as_json else None, study.print_influences, target)
+    if any(one.reasons or not one.columns for one in tables):
+        ctx.exit(1)
 
 
 def _target(name: str, pattern: str | None, as_json: bool) -> Path | None:

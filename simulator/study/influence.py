@@ -15,13 +15,15 @@ from simulator.observe.tables import Titled, console, markdown_table, show
 from simulator.paths import matches
 from simulator.spec.machine import MachineSpec
 from simulator.spec.typed_toml import quantities
-from simulator.study import library
+from simulator.study import library, studies
 from simulator.study.expected import compared
 from simulator.study.processes import Tell, in_processes
 from simulator.study.scenario import Scenario
 from simulator.study.simulate import simulate
+from simulator.study.sweep import StudyTable
 
 RANGES = {"H": 0.03, "M": 0.10, "L": 0.30}
+LEAST_MOVE = 0.005  # of a run: a number that bounds a smaller share times its range cannot move it further
 
 
 @dataclass(frozen=True)
@@ -68,8 +70,8 @@ def _of_scenario(name: str) -> list[Influence]:
         return []
     found = []
     for row in result.parameters:
-        if row["kind"] == "assumed" and row["value"]:
-            spread = RANGES[known[row["name"]].confidence or "L"]
+        spread = RANGES[known[row["name"]].confidence or "L"]
+        if row["kind"] == "assumed" and row["value"] and row["share"] * spread > LEAST_MOVE:
             found.append(_of_number(scenario, result.machine, row["name"], row["share"], spread, before))
     return found
 
@@ -117,15 +119,18 @@ def print_influences(found: Sequence[Influence]) -> None:
                            " the value"))  # fmt: skip
 
 
-def markdown(found: Sequence[Influence]) -> str:
-    """results/influence.md: each number where it moves most."""
+def markdown(found: Sequence[Influence], tables: Sequence[StudyTable] = ()) -> str:
+    """results/influence.md: each number where it moves most, and the studies that scenarios name."""
     first: dict[str, Influence] = {}
     for one in found:
         first.setdefault(f"{one.machine} {one.parameter}", one)
     return "\n".join([
         "# What is assumed, by influence", "",
-        "Written by `braid influence`. Assumed numbers that bound more than 1% of the critical path of a scenario with"
-        " expected values, each where it moves one of these most: at its two plausible ends (3%, 10% or 30% off, by its"
-        " confidence), everything else as it is. What bounds no path is not in the list; nothing was fitted again.", "",
+        "Written by `braid influence`. Assumed numbers that can move the critical path of a scenario with expected"
+        " values by more than half a percent, each where it moves one of them most: at its two plausible ends (3%, 10%"
+        " or 30% off, by its confidence), everything else as it is. Nothing was fitted again.", "",
         markdown_table(tuple(head[1:] for head in _HEAD), [_cells(one) for one in first.values()]), "",
+        "## One number at a time", "",
+        "Studies that scenarios name: settings that no source gives, with values that are plausible.", "",
+        *studies.markdown(tables),
     ])  # fmt: skip

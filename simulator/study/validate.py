@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from statistics import median
 
-from simulator.errors import BraidError, InputError
+from simulator.errors import InputError, reason_of
 from simulator.observe.report import ExpectedRow
 from simulator.observe.tables import Titled, console, markdown_table, plain_number, show
 from simulator.paths import matches
@@ -14,7 +14,6 @@ from simulator.study import library
 from simulator.study.expected import band_text, compared
 from simulator.study.processes import Tell, in_processes
 from simulator.study.simulate import simulate
-from simulator.study.sweep import StudyTable, run_study
 
 
 def validate(pattern: str | None = None, jobs: int = 1, tell: Tell | None = None) -> list[ExpectedRow]:
@@ -36,7 +35,7 @@ def _rows_of(name: str, pattern: str | None) -> list[ExpectedRow]:
     try:
         scenario = library.load_scenario(name)
     except Exception as error:
-        rows = [ExpectedRow("-", "-", None, None, None, "-", scenario=name, missing=_reason(error))]
+        rows = [ExpectedRow("-", "-", None, None, None, "-", scenario=name, missing=reason_of(error))]
         return rows if matches(pattern, name) else []
     chosen = tuple(one for one in scenario.expected if matches(pattern, name) or matches(pattern, one.id))
     if not chosen:
@@ -45,12 +44,7 @@ def _rows_of(name: str, pattern: str | None) -> list[ExpectedRow]:
         return compared(simulate(scenario.variant(expected=chosen)))
     except Exception as error:
         return [ExpectedRow(one.id, one.metric, one.value, None, None, one.role, band_text(one.band), name, one.note,
-                            _reason(error)) for one in chosen]
-
-
-def _reason(error: Exception) -> str:
-    text = str(error).strip() or type(error).__name__
-    return text if isinstance(error, BraidError) else f"{type(error).__name__}: {text}"
+                            reason_of(error)) for one in chosen]
 
 
 _HEAD = ("<id", "<scenario", "<metric", ">expected", "<role", ">simulated", ">error")
@@ -117,35 +111,8 @@ def print_rows(rows: Sequence[ExpectedRow]) -> None:
     show(terminal, summary(rows))
 
 
-def studies(jobs: int = 1, tell: Tell | None = None) -> list[StudyTable]:
-    """The studies of the whole library, in its order; one that cannot run has no columns and its reason as a row."""
-    names = [name for name, _ in library.scenario_names()]
-    return [study for found in in_processes(_studies_of, names, jobs, tell) for study in found]
-
-
-def _studies_of(name: str) -> list[StudyTable]:
-    try:
-        scenario = library.load_scenario(name)
-    except Exception:  # said already by its row in the list of expected values
-        return []
-    tables = []
-    for study in scenario.studies:
-        try:
-            tables.append(run_study(scenario, study))
-        except Exception as error:
-            tables.append(StudyTable(study.title, study.key, (), ((f"did not run: {_reason(error)}", ()),)))
-    return tables
-
-
-def _study_lines(study: StudyTable) -> list[str]:
-    head = (study.key, *(f"{scenario}: {metric}" for scenario, metric in study.columns))
-    shown = markdown_table(head, [[value, *map(plain_number, row)] for value, row in study.rows])
-    reasons = [f"{value} did not run: {reason.splitlines()[0]}" for value, reason in study.reasons]
-    return [f"### {study.title}", "", shown, *reasons, ""]
-
-
-def markdown(rows: Sequence[ExpectedRow], tables: Sequence[StudyTable] = ()) -> str:
-    """results/validation.md; the same rows and studies give the same bytes."""
+def markdown(rows: Sequence[ExpectedRow]) -> str:
+    """results/validation.md; the same rows give the same bytes."""
     lines = [
         "# Validation", "",
         "Written by `braid validate`. **fit**: a parameter was fitted on this value, or could have been, so it proves"
@@ -156,8 +123,4 @@ def markdown(rows: Sequence[ExpectedRow], tables: Sequence[StudyTable] = ()) -> 
                        [[*_cells(row), row.missing or row.note] for row in rows]),
         "",
     ]
-    if tables:
-        lines += ["## How results depend on what is uncertain", "",
-                  "One number at a time, everything else as it is (parameters are not fitted again).", ""]
-        lines += [line for study in tables for line in _study_lines(study)]
-    return "\n".join(lines).rstrip("\n") + "\n"
+    return "\n".join(lines)

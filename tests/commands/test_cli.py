@@ -199,7 +199,7 @@ def test_validate_reports_a_ratio_to_what_cannot_run(
     assert "a3.contention.staging" in report
 
 
-def test_validate_reports_a_study_that_cannot_run(
+def test_influence_reports_a_study_that_cannot_run(
     braid: Braid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from simulator.study import library
@@ -211,11 +211,11 @@ def test_validate_reports_a_study_that_cannot_run(
         f"    return load_scenario('{DP}').variant(expected=(), studies=(study,))\n")
     monkeypatch.setattr(library, "scenario_names", lambda: [(f"{wrong}:scenario", ""), (DP, "")])
     monkeypatch.chdir(tmp_path)
-    assert braid("validate").code == 1
-    report = (tmp_path / "results" / "validation.md").read_text(encoding="utf-8")
+    assert braid("influence").code == 1
+    report = (tmp_path / "results" / "influence.md").read_text(encoding="utf-8")
     assert "Which one?" in report
     assert "did not run: --set batch.colour: no such setting" in report
-    assert "a3.prefill.dp" in report
+    assert "# What is assumed, by influence" in report
 
 
 def test_bench_json_is_a_list_of_objects(braid: Braid) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from simulator.study import studies
 from simulator.study.library import load_scenario
 from simulator.study.sweep import StudyTable
-from simulator.study.validate import _study_lines
 from tests.commands.processes import environment
 from tests.conftest import ROOT, Outcome
 
@@ -481,7 +481,7 @@ def test_a_sweep_goes_on_after_a_value_that_cannot_run(braid: Braid) -> None:
 def test_a_study_of_the_library_that_cannot_run_everywhere_says_so() -> None:
     rows = ("1", (2.0,)), ("2", (None,))
     table = StudyTable("t", "k", (("s", "m"),), rows, reasons=(("2", "does not fit\n  ledger"),))
-    lines = "\n".join(_study_lines(table))
+    lines = "\n".join(studies.markdown([table]))
     assert "2 did not run: does not fit" in lines
     assert "ledger" not in lines
 
