@@ -1,1 +1,1 @@
-"""Floor 14, fits of kernel families on public tables."""
+"""Floor 15, fits of kernel families on public tables."""
