@@ -62,6 +62,18 @@ class Step(Part):
     drafts: int = Field(0, ge=0, le=16, description="draft tokens of a request in one iteration (MTP, EAGLE)")
     acceptance: float = Field(0.7, ge=0, le=1, description="probability of a draft token after those before it")
     spread: float = Field(0.0, ge=0, le=2, description="coefficient of variation of the context between requests")
+    groups: tuple[MicroBatch, ...] = Field(
+        (), exclude=True, description="what every data-parallel group works on in the pass, instead of what stands above"
+    )
+
+    def working_on(self, groups: Sequence[MicroBatch]) -> Step:
+        """One pass over what each data-parallel group has; drafts stay as they are."""
+        phase = "mixed" if any(one.decodes for one in groups) else "prefill"
+        if not any(one.prompts for one in groups):
+            phase = "decode"
+        requests = sum(len(one.decodes) or len(one.prompts) for one in groups)
+        return Step(phase=phase, requests=requests, groups=tuple(groups), drafts=self.drafts,
+                    acceptance=self.acceptance)  # type: ignore[arg-type]
 
     @property
     def queries(self) -> int:
@@ -183,6 +195,8 @@ def engines_of(case: Case) -> Engines:
 def batches_of(case: Case) -> list[list[MicroBatch]]:
     """[pass][data-parallel group]: what each group works on; all of them take part in every pass."""
     batch, dp = case.batch, case.layout.dp
+    if batch.groups:
+        return [list(batch.groups)]
     if batch.phase == "prefill":
         return prefill_passes(on_ranks([batch.context] * batch.requests, dp, False), batch.prefix, batch.chunk)
     lengths = lengths_on_ranks(1, batch.requests, batch.context, batch.spread, case.seed, dp)
@@ -277,6 +291,8 @@ def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     if case.layout.ranks != case.ranks:
         raise InputError(f"mesh {case.layout.words()} has {case.layout.ranks} ranks, but cards={case.cards} are "
                          f"{case.ranks}: set cards, or an axis, so that they are as many")
+    if case.batch.groups and len(case.batch.groups) != case.layout.dp:
+        raise InputError(f"batch.groups has {len(case.batch.groups)}, layout.dp is {case.layout.dp}: one for each")
     if not case.batch.requests and not (case.batch.phase == "mixed" and case.batch.prompt):
         raise InputError("batch.requests is 0: there is nothing to do; it must be at least 1")
     if case.knobs.layers and (case.layout.pp > 1 or len(batches_of(case)) > 1):
@@ -310,8 +326,9 @@ def memory(case: Case) -> list[MemoryItem]:
     """Of the fullest rank."""
     mesh, model, gathered = case.knobs.placed(case.layout), case.knobs.model_of(case.model), case.knobs.gathered
     batch, groups = case.batch, [one for groups in batches_of(case) for one in groups]
-    prompts = [batch.prefix + batch.context] * split(batch.requests, case.layout.dp)[0]
-    held = prompts if batch.phase == "prefill" else max((one.held for one in groups), key=sum)
+    held = max((one.held for one in groups), key=sum)
+    if batch.phase == "prefill" and not batch.groups:  # of all passes together
+        held = [batch.prefix + batch.context] * split(batch.requests, case.layout.dp)[0]
     load = Load(held, max(one.tokens for one in groups), max(one.sampled for one in groups), bool(batch.drafts))
 
     def buffers(experts: Experts, tokens: int) -> list[MemoryItem]:

@@ -20,6 +20,7 @@ from simulator import np
 
 LEAST, MOST = 1.0, 10.0  # popularities of power_law_rows, before scaling
 AT_ONCE = 256  # tokens whose draws are held side by side
+AT_LEAST = 64  # tokens that are drawn for, where fewer are asked for
 
 
 @lru_cache(maxsize=512)
@@ -47,7 +48,8 @@ def _chosen(tokens: int, experts: int, per_token: int, skew: float, seed: tuple[
         random = np.random.default_rng(seed)
         times = np.arange(1, experts + 1, dtype=float) ** skew
         random.shuffle(times)
-        drawn[:] = [np.packbits(_choices(random, tokens, times, per_token, groups, kept), axis=1)]
+        most = 1 << max(tokens - 1, AT_LEAST - 1).bit_length()  # a little more is asked for soon
+        drawn[:] = [np.packbits(_choices(random, most, times, per_token, groups, kept), axis=1)]
     return np.unpackbits(drawn[0][:tokens], axis=1, count=experts)
 
 

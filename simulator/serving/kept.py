@@ -1,0 +1,89 @@
+"""Steps that were simulated before, in a file of the user's cache folder: the same batch is not simulated twice.
+
+A file belongs to a scenario with its machine and model, and to the version of Braid down to its source: what may have
+another result has another name. Nothing is removed; BRAID_CACHE names another folder, or "off".
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+from simulator import paths
+from simulator.observe.trace import whole_file
+from simulator.study.scenario import Scenario
+
+FOLDERS = ("topologies", "workloads")
+
+
+class Kept:
+    """Seconds by what was simulated, of one scenario. folder: None keeps nothing on disk. found: how many were there."""
+
+    def __init__(self, scenario: Scenario, folder: Path | None) -> None:
+        self._path = folder / f"{_name(scenario)}.json" if folder else None
+        self._seconds = _read(self._path) if self._path else {}
+        self.found, self._new = len(self._seconds), 0
+
+    def get(self, key: str) -> float | None:
+        """The seconds of a step, if they are known."""
+        return self._seconds.get(key)
+
+    def put(self, key: str, seconds: float) -> None:
+        """Remember the seconds of a step."""
+        self._seconds[key] = seconds
+        self._new += 1
+
+    def write(self) -> None:
+        """Keep what is new beside what is there now, whole or not at all; a folder that cannot be written to keeps
+        nothing."""
+        if self._path is None or not self._new:
+            return
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            known = _read(self._path) | self._seconds
+            with whole_file(self._path) as part:
+                Path(part).write_text(json.dumps(known, indent=0, sort_keys=True), encoding="utf-8")
+        except OSError:
+            return
+        self._new = 0
+
+
+def cache_folder() -> Path | None:
+    """BRAID_CACHE, or braid/ in the user's cache folder; None for "off", or where there is no such folder."""
+    named = os.environ.get("BRAID_CACHE", "")
+    if named:
+        return None if named == "off" else Path(named)
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "braid"
+    except RuntimeError:
+        return None
+
+
+def _read(path: Path) -> dict[str, float]:
+    """What a file has; nothing of one that is not there or is broken: it is written again."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return {str(key): float(value) for key, value in found.items()}
+    except (OSError, ValueError, AttributeError, TypeError):
+        return {}
+
+
+def _name(scenario: Scenario) -> str:
+    settings = {key: str(value) for key, value in scenario.settings().items()}
+    text = json.dumps([settings, scenario.machine_spec().model_dump_json(), repr(scenario.transformer()), _source()])
+    return f"{scenario.name.rpartition(':')[2] or 'steps'}-{sha256(text.encode()).hexdigest()[:16]}"
+
+
+@cache
+def _source() -> str:
+    """Of Braid's own files, and of those that it brings."""
+    found = sha256()
+    package = Path(__file__).resolve().parents[1]
+    files = [*package.rglob("*.py"), *package.rglob("*.c")]
+    files += [file for kind in FOLDERS for file in paths.folder(kind).rglob("*") if file.suffix in (".py", ".toml")]
+    for file in sorted(files):
+        found.update(file.read_bytes())
+    return found.hexdigest()

@@ -1,0 +1,238 @@
+"""How long a step of an engine takes, for any batch: simulated at the nodes of a lattice, interpolated between them.
+
+Of a batch matters: how many requests decode, and how many tokens they have cached, in the data-parallel group that has
+most; how many there are in all (experts); how many prompt tokens are new, and how many tokens each of them attends to.
+A step without prompts is D; one with prompts is M of requests with few tokens cached, and what more of them add::
+
+    T(batch) = D(requests, padded, share, tokens each)
+    T(batch) = M(requests, prompt tokens, attended to, share) + D(requests, tokens each) - D(requests, few tokens each)
+
+D is a curve over the tokens cached of a request for every number of requests (it is flat, then linear, with a bend where
+attention becomes the bound); between captured sizes it goes on along the line of the two that a batch is padded from and
+to. M is a curve over the prompt tokens, for a few numbers of requests, of tokens attended to, and of shares, and goes
+on along lines between these. Both are simulated where a batch first asks for them.
+
+Worked example. 60 requests decode with 3,000 tokens each, padded to 64 rows: D lies between 57 and 64 requests in 64
+rows, each on a curve through 1,024, 2,560 and 4,096 tokens: 6 steps are simulated, and serve all batches near by.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from simulator import np
+from simulator.model.micro_batch import MicroBatch
+from simulator.model.transformer import Experts
+from simulator.serving.curve import Curve
+from simulator.serving.kept import Kept
+from simulator.study.scenario import Scenario
+from simulator.study.simulate import simulate
+
+TOLERANCE = 0.01  # of a curve's middle
+CACHED = [16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576]  # tokens of a request: where curves of D begin
+NEW = [16, 64, 256, 1024, 4096, 16384, 65536, 262144]  # prompt tokens of a step: where curves of M begin
+ATTENDED = [64, 512, 2048, 8192, 32768, 131072, 524288]  # tokens that each of them attends to
+REQUESTS = [1, 8, 64, 256, 1024, 4096]  # that decode beside prompts
+SHARES = [0.0625, 0.125, 0.25, 0.5, 1.0]  # of the group that has most
+BESIDE = 256  # tokens cached of a request that decodes beside prompts, where M is measured
+LAYERS_DRAWN, LAYERS_ALIKE = 16, 3  # simulated at a node, where experts are drawn layer by layer, and where not
+
+
+class Load(NamedTuple):
+    """What matters of a batch. decoding: requests of the group that has most; padded: rows to which a captured graph
+    pads them (0: none); cached: tokens that they have, of the group that has most; share: of `decoding`, what a group
+    has on average. new: prompt tokens of the group that has most; attended: tokens that each of them attends to, on
+    average; new_share: as `share`."""
+
+    decoding: int
+    padded: int = 0
+    cached: int = 0
+    share: float = 1.0
+    new: int = 0
+    attended: float = 0.0
+    new_share: float = 1.0
+
+
+def load_of(groups: Sequence[MicroBatch]) -> Load:
+    """Of a batch, group by group."""
+    decoding = [len(one.decodes) for one in groups]
+    cached = [sum(held for _, held in one.decodes) for one in groups]
+    new = [sum(count for count, _ in one.prompts) for one in groups]
+    pairs = sum(count * (before + count / 2) for one in groups for count, before in one.prompts)
+    most, most_new = max(decoding), max(new)
+    padded = max(one.padded for one in groups) if most else 0
+    return Load(most, padded, max(cached), sum(decoding) / len(groups) / most if most else 1.0, most_new,
+                pairs / sum(new) if most_new else 0.0, sum(new) / len(groups) / most_new if most_new else 1.0)  # fmt: skip
+
+
+class StepTimes:
+    """Of one engine. scenario: one step of it; its batch is replaced. sizes: rows of its captured graphs, ascending.
+    capacity: tokens that the cache of a data-parallel group holds. kept: nodes that were simulated before."""
+
+    def __init__(self, scenario: Scenario, sizes: Sequence[int], capacity: int, kept: Kept) -> None:
+        layout: Any = scenario.layout
+        self._groups: int = getattr(layout, "dp", 1)
+        self._scenario, self._sizes, self._capacity, self._kept = scenario, list(sizes), capacity, kept
+        self._fewer = scenario.replace(_fewer_layers(scenario))
+        self._curves: dict[tuple[Any, ...], Curve] = {}
+        self.simulated = 0
+
+    def seconds(self, load: Load) -> float:
+        """Of one step."""
+        if not load.new:
+            return self._decode(load, load.cached / load.decoding)
+        beside = load._replace(padded=0)
+        more = self._decode(beside, load.cached / load.decoding) - self._decode(beside, BESIDE) if load.decoding else 0.0
+        return self._mixed(load) + more
+
+    def decode_seconds(self, load: Load, cached: np.Array) -> np.Array:
+        """Of steps that follow each other, which only decode; cached: as of `Load`, ascending, one for each step."""
+        each = cached / load.decoding
+        total: np.Array = sum(weight * curve.over(each) for weight, curve in self._decodes(load))  # type: ignore[assignment]
+        return total
+
+    def exact(self, groups: Sequence[MicroBatch]) -> float:
+        """Of one step with this very batch, all layers simulated."""
+        return self._asked(self._scenario, groups)
+
+    def _decode(self, load: Load, each: float) -> float:
+        return sum(weight * curve.at(each) for weight, curve in self._decodes(load))
+
+    def _decodes(self, load: Load) -> Iterator[tuple[float, Curve]]:
+        """Curves over the tokens cached of a request, with their weights."""
+        for weight, count, padded in self._rows(load):
+            for part, share in between(SHARES, load.share if self._groups > 1 else 1.0):
+                yield weight * part, self._curve("decode", CACHED, count, padded, share)
+
+    def _rows(self, load: Load) -> Iterator[tuple[float, int, int]]:
+        """(weight, requests, rows) of the sizes around a number of requests: those from which and to which a graph pads
+        it, or the two captured ones beside it."""
+        count, padded = load.decoding, load.padded or load.decoding
+        place = bisect_left(self._sizes, padded)
+        below = self._sizes[place - 1] if place else 0
+        if padded > count or padded == below + 1:
+            first = below + 1
+        elif place == len(self._sizes) or padded == self._sizes[place]:
+            first = padded
+        else:  # no graph: between two sizes
+            for weight, size in between([max(below, 1), self._sizes[place]], count):
+                yield weight, int(size), int(size)
+            return
+        share = (count - first) / (padded - first) if padded > first else 1.0
+        if share < 1.0:
+            yield 1.0 - share, first, padded
+        if share > 0.0:
+            yield share, padded, padded
+
+    def _mixed(self, load: Load) -> float:
+        total = 0.0
+        counts = between(REQUESTS, load.decoding) if load.decoding else [(1.0, 0)]
+        for weight, count in counts:
+            for part, attended in between(ATTENDED, load.attended):
+                for piece, share in between(SHARES, load.new_share if self._groups > 1 else 1.0):
+                    curve = self._curve("mixed", NEW, int(count), int(attended), share)
+                    total += weight * part * piece * curve.at(load.new)
+        return total
+
+    def _curve(self, kind: str, grid: Sequence[int], *where: Any) -> Curve:
+        key = kind, *where
+        if key not in self._curves:
+            ask: Callable[[int], float] = getattr(self, f"_{kind}_at")
+            top = max(self._capacity // (where[0] if kind == "decode" else 1), 32)
+            self._curves[key] = Curve(lambda x: ask(x, *where), [*(one for one in grid if one < top), top], TOLERANCE)
+        return self._curves[key]
+
+    def _decode_at(self, cached: int, count: int, padded: int, share: float) -> float:
+        return self._asked(self._fewer, self._shared(share, count, cached, padded))
+
+    def _mixed_at(self, new: int, count: int, attended: int, share: float) -> float:
+        prompts = prompts_of(new, attended)
+        groups = self._shared(1.0, count, BESIDE, 0)
+        for place in range(max(round(share * self._groups), 1)):
+            groups[place] = MicroBatch(0, groups[place].decodes, prompts, len(prompts))
+        return self._asked(self._fewer, groups)
+
+    def _shared(self, share: float, count: int, cached: int, padded: int) -> list[MicroBatch]:
+        """The batch of a node: one group with `count` requests, the others with what makes the share."""
+        others = count if self._groups == 1 else round((share * self._groups - 1) * count / (self._groups - 1))
+        counts = [count] + [max(others, 0)] * (self._groups - 1)
+        return [MicroBatch(0, ((self._queries, cached),) * one, padded=self._queries * padded) for one in counts]
+
+    @property
+    def _queries(self) -> int:
+        batch: Any = self._scenario.batch
+        return int(batch.queries)
+
+    def _asked(self, scenario: Scenario, groups: Sequence[MicroBatch]) -> float:
+        """Simulated, or known."""
+        if not any(one.decodes for one in groups):
+            groups = [one if one.prompts else MicroBatch(padded=1) for one in groups]
+        key = f"{'' if scenario is self._fewer else 'all '}{_words(groups)}"
+        known = self._kept.get(key)
+        if known is None:
+            self.simulated += 1
+            known = step_seconds(scenario, groups)
+            self._kept.put(key, known)
+        return known
+
+
+def step_seconds(scenario: Scenario, groups: Sequence[MicroBatch]) -> float:
+    """One step with this batch."""
+    batch: Any = scenario.batch
+    knobs: Any = scenario.knobs
+    result = simulate(scenario.variant(batch=batch.working_on(groups), expected=(), studies=()),
+                      record=bool(getattr(knobs, "layers", 0)))  # fmt: skip
+    return (result.metrics.get("iteration_ms") or result.metrics["latency_ms"]) / 1e3
+
+
+def prompts_of(new: int, attended: int) -> tuple[tuple[int, int], ...]:
+    """Prompts, or a chunk of one, of so many new tokens, each of which attends to so many on average: (new, cached before
+    them). One chunk behind what is cached, or several whole prompts where it attends to fewer than one would."""
+    if attended >= new / 2:
+        return ((new, round(attended - new / 2)),)
+    count = -(-new // (2 * attended))
+    share, rest = divmod(new, count)
+    return tuple((share + (place < rest), 0) for place in range(count))
+
+
+def between(nodes: Sequence[float], x: float) -> list[tuple[float, float]]:
+    """(weight, node) of the nodes around a number: one where it is a node or beyond the ends, else two."""
+    if x <= nodes[0] or x >= nodes[-1]:
+        return [(1.0, nodes[0] if x <= nodes[0] else nodes[-1])]
+    low, high = next((low, high) for low, high in pairwise(nodes) if low <= x < high)
+    share = (x - low) / (high - low)
+    return [(1.0 - share, low), (share, high)] if share else [(1.0, low)]
+
+
+def _fewer_layers(scenario: Scenario) -> dict[str, str]:
+    """Settings that simulate some layers for all, where the scenario's workload can."""
+    layout: Any = scenario.layout
+    if "knobs.layers" not in scenario.settings() or getattr(layout, "pp", 1) > 1:
+        return {}
+    drawn = any(isinstance(layer.feed_forward, Experts) for layer in scenario.transformer().layers)
+    return {"knobs.layers": str(LAYERS_DRAWN if drawn else LAYERS_ALIKE)}
+
+
+def _words(groups: Sequence[MicroBatch]) -> str:
+    """A batch in few words, the same for the same batch; equal groups in a row once."""
+    found: list[list[Any]] = []
+    for one in groups:
+        text = f"{_runs(one.decodes)}|{_runs(one.prompts)}|{one.ends}|{one.padded}"
+        if found and found[-1][0] == text:
+            found[-1][1] += 1
+        else:
+            found.append([text, 1])
+    return ";".join(f"{count}*{text}" for text, count in found)
+
+
+def _runs(pairs: Sequence[tuple[int, int]]) -> str:
+    found: list[list[Any]] = []
+    for pair in pairs:
+        if found and found[-1][0] == pair:
+            found[-1][1] += 1
+        else:
+            found.append([pair, 1])
+    return ",".join(f"{count}*{first}+{second}" for (first, second), count in found)
