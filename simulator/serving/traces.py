@@ -63,8 +63,8 @@ class _Columns:
         input_tokens, output_tokens = tokens_of(row, form.input), tokens_of(row, form.output)
         now = time_ns(row, form) if form.time else 0
         if self.time_ns and now < self.time_ns[-1]:
-            raise InputError(f"{form.time} is {short(row[form.time])}, before that of line {self.last_line}; times must "
-                             "not run backwards (sort the lines if all their times are right)")  # fmt: skip
+            raise InputError(f"{form.time} is {short(row[form.time])}, before that of line {self.last_line}; times "
+                             "must not run backwards (sort the lines if all times are right)")  # fmt: skip
         after = self._turn_before(row) if form.chats else -1
         if form.hash_tokens:
             self._add_hashes(row, -(-input_tokens // form.hash_tokens))
