@@ -5,7 +5,7 @@ prefix tree and one table of hashes is the whole tree. The order of eviction is 
 (vllm/v1/core/block_pool.py and single_type_kv_cache_manager.py): unused blocks and those without a hash go first, then
 the least recently released ones; a request gives its blocks back from the tail, so that heads of prompts, which more
 requests share, stay longest. Blocks are shared as soon as they are taken: a step computes a prefix before a request
-that was scheduled after it reads it.
+that was scheduled after it reads it. What is generated is not shared: traces do not say what it hashes to.
 """
 
 from __future__ import annotations

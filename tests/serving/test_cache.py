@@ -130,8 +130,8 @@ def test_hits_and_evictions_are_those_of_vllms_pool(events: Events, blocks: int)
             cache.release(request)
             pool.release(request)
         else:
-            chain = _chain(request, length)
-            assert cache.take(request, chain, length + more) == pool.take(request, chain, length + more)
+            chain, size = _chain(request, length + 1), length + more
+            assert cache.take(request, chain, size) == pool.take(request, chain, size)
         assert cache.free == len(pool.queue)
         assert set(cache._holders) == set(pool.hashes.values())
 

@@ -32,6 +32,20 @@ def test_what_hbm_evicts_is_found_below() -> None:
     assert below.written == 4, "what was fetched lay there still"
 
 
+def test_what_is_read_or_written_again_stays_longest() -> None:
+    below = LowerTier(3)
+    for one in (1, 2, 3):
+        below.put(one)
+    below.fetch([1, 9], 1)
+    below.put(2)
+    below.put(4)
+    assert [below.leading([one]) for one in (1, 2, 3, 4)] == [1, 1, 0, 1]
+    below.fetch([2, 4], 2)
+    below.put(5)
+    below.put(6)
+    assert [below.leading([one]) for one in (1, 2, 4)] == [0, 1, 0], "of a chain the head stays longest"
+
+
 @settings(max_examples=100, deadline=None)
 @given(PROMPTS, st.integers(5, 12))
 def test_two_tiers_that_hold_everything_hit_as_an_unlimited_cache(prompts: Prompts, blocks: int) -> None:
