@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
+from simulator import np
 from simulator.errors import InputError
-from simulator.np import Array, ndarray
+from simulator.np import Array
 
 
 class _Holding:
@@ -68,8 +69,8 @@ class BlockCache:
         """The hashes of a prompt by which this cache can share, each `hash_blocks` blocks."""
         if not self.prefix_caching:
             return []
+        found: list[int] = hashes if isinstance(hashes, list) else np.asarray(hashes).tolist()
         every = self._hashes_of_block
-        found = hashes.tolist() if isinstance(hashes, ndarray) else list(hashes)
         return found if every == 1 else found[every - 1 :: every]
 
     def hit_blocks(self, hashes: Sequence[int] | Array) -> int:
