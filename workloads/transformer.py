@@ -63,7 +63,7 @@ class Step(Part):
     acceptance: float = Field(0.7, ge=0, le=1, description="probability of a draft token after those before it")
     spread: float = Field(0.0, ge=0, le=2, description="coefficient of variation of the context between requests")
     groups: tuple[MicroBatch, ...] = Field(
-        (), exclude=True, description="what every data-parallel group works on in the pass, instead of what stands above"
+        (), exclude=True, description="what every data-parallel group works on in the pass, instead of all above"
     )
 
     def working_on(self, groups: Sequence[MicroBatch]) -> Step:
@@ -73,7 +73,7 @@ class Step(Part):
             phase = "decode"
         requests = sum(len(one.decodes) or len(one.prompts) for one in groups)
         return Step(phase=phase, requests=requests, groups=tuple(groups), drafts=self.drafts,
-                    acceptance=self.acceptance)  # type: ignore[arg-type]
+                    acceptance=self.acceptance)
 
     @property
     def queries(self) -> int:

@@ -116,6 +116,14 @@ class BlockCache:
             self._cover(held)
         return True
 
+    def give(self, request: int, blocks: int) -> None:
+        """A request gives back so many blocks of its own. ValueError if it has not as many."""
+        held = self._held[request]
+        if blocks > held.blocks - len(held.hashed) * self.hash_blocks:
+            raise ValueError(f"request {request} has no {blocks} blocks of its own")
+        held.blocks -= blocks
+        self.used -= blocks
+
     def release(self, request: int) -> None:
         """A request gives back what it holds, from the tail: hashed blocks can be evicted once none holds them, the
         others are unused."""

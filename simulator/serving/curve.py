@@ -5,14 +5,15 @@ between them, within the tolerance, the line stands for it; where it does not, t
 in the same way. Nodes are asked for when a value between them is first wanted.
 
 Worked example. f(x) = max(80, x) on a grid of 64, 128, tolerance 1%, at x = 70: 64 and 128 give 80 and 128, and 96 in
-the middle 96 where the line says 104. So the half from 64 to 96 is looked at: its middle 80 gives 80 where the line says
-88. In the half from 64 to 80 the middle 72 gives 80, as the line does: f(70) = 80, with five questions.
+the middle 96 where the line says 104. So the half from 64 to 96 is looked at: its middle 80 gives 80 where the line
+says 88. In the half from 64 to 80 the middle 72 gives 80, as the line does: f(70) = 80, with five questions.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from simulator import np
 
@@ -24,7 +25,7 @@ class Curve:
     goes on. tolerance: of the middle of two nodes, relative."""
 
     def __init__(self, ask: Callable[[int], float], grid: Sequence[int], tolerance: float) -> None:
-        if len(grid) < 2 or any(low >= high for low, high in zip(grid, grid[1:], strict=False)):
+        if len(grid) < 2 or any(low >= high for low, high in pairwise(grid)):
             raise ValueError(f"grid {list(grid)}: it must have two numbers at least, and ascend")
         self._ask, self._grid, self._tolerance = ask, list(grid), tolerance
         self._known: dict[int, float] = {}

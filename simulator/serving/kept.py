@@ -20,7 +20,8 @@ FOLDERS = ("topologies", "workloads")
 
 
 class Kept:
-    """Seconds by what was simulated, of one scenario. folder: None keeps nothing on disk. found: how many were there."""
+    """Seconds by what was simulated, of one scenario. folder: None keeps nothing on disk. found: how many were
+    there."""
 
     def __init__(self, scenario: Scenario, folder: Path | None) -> None:
         self._path = folder / f"{_name(scenario)}.json" if folder else None

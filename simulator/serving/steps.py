@@ -7,10 +7,10 @@ A step without prompts is D; one with prompts is M of requests with few tokens c
     T(batch) = D(requests, padded, share, tokens each)
     T(batch) = M(requests, prompt tokens, attended to, share) + D(requests, tokens each) - D(requests, few tokens each)
 
-D is a curve over the tokens cached of a request for every number of requests (it is flat, then linear, with a bend where
-attention becomes the bound); between captured sizes it goes on along the line of the two that a batch is padded from and
-to. M is a curve over the prompt tokens, for a few numbers of requests, of tokens attended to, and of shares, and goes
-on along lines between these. Both are simulated where a batch first asks for them.
+D is a curve over the tokens cached of a request for every number of requests (it is flat, then linear, with a bend
+where attention becomes the bound); between captured sizes it goes on along the line of the two that a batch is padded
+from and to. M is a curve over the prompt tokens, for a few numbers of requests, of tokens attended to, and of shares,
+and goes on along lines between these. Both are simulated where a batch first asks for them.
 
 Worked example. 60 requests decode with 3,000 tokens each, padded to 64 rows: D lies between 57 and 64 requests in 64
 rows, each on a curve through 1,024, 2,560 and 4,096 tokens: 6 steps are simulated, and serve all batches near by.
@@ -64,8 +64,9 @@ def load_of(groups: Sequence[MicroBatch]) -> Load:
     pairs = sum(count * (before + count / 2) for one in groups for count, before in one.prompts)
     most, most_new = max(decoding), max(new)
     padded = max(one.padded for one in groups) if most else 0
-    return Load(most, padded, max(cached), sum(decoding) / len(groups) / most if most else 1.0, most_new,
-                pairs / sum(new) if most_new else 0.0, sum(new) / len(groups) / most_new if most_new else 1.0)  # fmt: skip
+    share = sum(decoding) / len(groups) / most if most else 1.0
+    new_share = sum(new) / len(groups) / most_new if most_new else 1.0
+    return Load(most, padded, max(cached), share, most_new, pairs / sum(new) if most_new else 0.0, new_share)
 
 
 class StepTimes:
@@ -85,14 +86,15 @@ class StepTimes:
         if not load.new:
             return self._decode(load, load.cached / load.decoding)
         beside = load._replace(padded=0)
-        more = self._decode(beside, load.cached / load.decoding) - self._decode(beside, BESIDE) if load.decoding else 0.0
+        if not load.decoding:
+            return self._mixed(load)
+        more = self._decode(beside, load.cached / load.decoding) - self._decode(beside, BESIDE)
         return self._mixed(load) + more
 
     def decode_seconds(self, load: Load, cached: np.Array) -> np.Array:
         """Of steps that follow each other, which only decode; cached: as of `Load`, ascending, one for each step."""
         each = cached / load.decoding
-        total: np.Array = sum(weight * curve.over(each) for weight, curve in self._decodes(load))  # type: ignore[assignment]
-        return total
+        return np.sum([weight * curve.over(each) for weight, curve in self._decodes(load)], axis=0)
 
     def exact(self, groups: Sequence[MicroBatch]) -> float:
         """Of one step with this very batch, all layers simulated."""
@@ -189,8 +191,8 @@ def step_seconds(scenario: Scenario, groups: Sequence[MicroBatch]) -> float:
 
 
 def prompts_of(new: int, attended: int) -> tuple[tuple[int, int], ...]:
-    """Prompts, or a chunk of one, of so many new tokens, each of which attends to so many on average: (new, cached before
-    them). One chunk behind what is cached, or several whole prompts where it attends to fewer than one would."""
+    """Prompts, or a chunk of one, of so many new tokens, each of which attends to so many on average: (new, cached
+    before them). One chunk behind what is cached, or several whole prompts where it attends to fewer than one would."""
     if attended >= new / 2:
         return ((new, round(attended - new / 2)),)
     count = -(-new // (2 * attended))

@@ -41,7 +41,7 @@ def test_a_bend_is_found_within_the_tolerance(bend: int) -> None:
 
 def test_many_at_once_are_the_same_as_one_by_one() -> None:
     xs = np.arange(5, 5000, 13).astype(float)
-    one, other = Curve(Asked(900, 1), [1, 64, 256, 1024, 4096], 0.01), Curve(Asked(900, 1), [1, 64, 256, 1024, 4096], 0.01)
+    one, other = (Curve(Asked(900, 1), [1, 64, 256, 1024, 4096], 0.01) for _ in range(2))
     assert one.over(xs) == pytest.approx([other.at(x) for x in xs], rel=0.02)
     assert one.over(xs) == pytest.approx([one.at(x) for x in xs], rel=1e-12)
 

@@ -1,0 +1,293 @@
+"""Requests through a service: arrivals, API servers, a router, engines, transfers of keys and values, and the answer.
+
+Everything happens on one clock of whole picoseconds; what happens in one instant happens in the order in which it was
+set, and an engine decides after all of it. Nothing is drawn here but by the routers that say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from simulator import np
+from simulator.physics.clock import Clock, call_later
+from simulator.serving.audit import Mode
+from simulator.serving.build import Kind, kind_of
+from simulator.serving.engine import Engine, Told
+from simulator.serving.front import Admission, ApiServers, ServerTime
+from simulator.serving.record import DONE, REFUSED, STEPS, TIMES, UNFINISHED, Served
+from simulator.serving.requests import Requests
+from simulator.serving.routers import ROUTERS, Engines
+from simulator.serving.sequences import Sequence
+from simulator.serving.settings import Instances, Role, Service
+from simulator.serving.transfers import Transfers
+from simulator.units import to_ps
+
+Tell = Callable[[float], None]
+ROLES: tuple[Role, ...] = ("prefill", "together", "decode")
+
+
+@dataclass(eq=False)
+class _Move:
+    """Of a request from an engine that prefills to one that decodes. one, other: what it is there and here. moved:
+    layers but the last; computed: all of its prompt."""
+
+    source: Engine
+    one: Sequence
+    other: Sequence
+    target: Engine | None = None
+    moved: bool = False
+    computed: bool = False
+
+
+class Loop:
+    """One run of a service. concurrency: so many requests in flight, a new one for each that ends; 0: they come at
+    their times. folder: where steps are kept (None: nowhere)."""
+
+    def __init__(self, service: Service, requests: Requests, *, concurrency: int = 0, steps: Mode = "audit",
+                 seed: int = 0, folder: Path | None = None, tell: Tell | None = None) -> None:  # fmt: skip
+        self._service, self._requests, self._seed, self._tell = service, requests, seed, tell
+        self._clock = Clock()
+        count = len(requests)
+        self._times = {name: np.full(count, -1, np.int64) for name in TIMES}
+        self._numbers = {name: np.full(count, start, np.int64) for name, start in
+                         (("prefill_engine", -1), ("decode_engine", -1), ("cached_tokens", 0), ("preemptions", 0),
+                          ("preempted_ps", 0), ("emitted", 0), ("status", UNFINISHED))}  # fmt: skip
+        role = "together" if service.prefill is None else "decode"
+        self._kinds: dict[str, Kind] = {role: kind_of(service.engines, steps, seed, folder)}
+        if service.prefill is not None:
+            self._kinds["prefill"] = kind_of(service.prefill, steps, seed, folder)
+        self._engines = [self._engine(role, number) for role in ROLES if role in self._kinds
+                         for number in range(self._kinds[role].settings.count)]  # fmt: skip
+        self._targets = {role: [(engine, group) for engine in self._engines if engine.role == role
+                                for group in range(len(engine.groups))] for role in self._kinds}  # fmt: skip
+        self._number = {engine.name: number for number, engine in enumerate(self._engines)}
+        self._followers: dict[int, list[int]] = {}
+        for request, before in enumerate(requests.after.tolist()):
+            if before >= 0:
+                self._followers.setdefault(before, []).append(request)
+        front = service.front
+        self._api = ApiServers(front.api_servers, ServerTime(to_ps(front.request_ms / 1e3),
+                                                             to_ps(front.input_token_us / 1e6), 0))  # fmt: skip
+        self._gate = Admission(concurrency or front.admitted or count)
+        self._closed, self._ended = bool(concurrency), 0
+        placed = [(kind, kind.settings.count) for role in ROLES if (kind := self._kinds.get(role))]
+        self._transfers = Transfers(service.transfer, placed, self._clock)
+        self._moves: dict[int, _Move] = {}
+        self._layers = len(service.engines.step.transformer().layers)
+
+    def run(self) -> Served:
+        """To the end of all requests, or to Ctrl-C: then what there is so far."""
+        interrupted = False
+        for request in np.flatnonzero(self._requests.after < 0).tolist():
+            at_ps = 0 if self._closed else to_ps(float(self._requests.arrival_s[request]))
+            call_later(self._clock, at_ps, partial(self._at, self._arrive, request))
+        try:
+            self._clock.run()
+        except KeyboardInterrupt:
+            interrupted = True
+        finally:
+            for kind in self._kinds.values():
+                kind.kept.write()
+        return self._served(interrupted)
+
+    # --- what happens to a request --------------------------------------------------------------------------------
+
+    def _at(self, happens: Callable[[int], None], request: int, _: object) -> None:
+        happens(request)
+
+    def _arrive(self, request: int) -> None:
+        """A user sends it; in a closed loop when there is room, which is then its arrival."""
+        if not self._closed:
+            self._times["arrival"][request] = self._clock.now_ps
+        if self._gate.enter(request):
+            self._enter(request)
+
+    def _enter(self, request: int) -> None:
+        if self._closed:
+            self._times["arrival"][request] = self._clock.now_ps
+        sent_ps = self._api.sent_at(self._clock.now_ps, int(self._requests.input_tokens[request]))
+        call_later(self._clock, sent_ps - self._clock.now_ps, partial(self._at, self._route, request))
+
+    def _route(self, request: int) -> None:
+        """To a group of an engine; refused where its cache could never hold it."""
+        self._times["routed"][request] = self._clock.now_ps
+        tokens = int(self._requests.input_tokens[request] + self._requests.output_tokens[request])
+        if tokens > min(kind.capacity for kind in self._kinds.values()):
+            self._numbers["status"][request] = REFUSED
+            self._leave(request)
+            return
+        one = Sequence(request, int(self._requests.input_tokens[request]), int(self._requests.output_tokens[request]),
+                       self._requests.hashes_of(request).tolist())  # fmt: skip
+        self._send(one, "together" if "together" in self._targets else "prefill")
+
+    def _send(self, one: Sequence, role: Role) -> None:
+        engine, one.group = self._chosen(one, role)
+        column = self._numbers["prefill_engine" if role == "prefill" else "decode_engine"]
+        column[one.request] = self._number[engine.name]
+        engine.groups[one.group].waiting.append(one)
+        engine.wake()
+
+    def _chosen(self, one: Sequence, role: Role) -> tuple[Engine, int]:
+        targets = self._targets[role]
+        if len(targets) == 1:
+            return targets[0]
+        groups = [engine.groups[group] for engine, group in targets]
+        name = self._service.front.router
+        if name == "round_robin":
+            return targets[one.request % len(targets)]
+        view = Engines(
+            np.array([len(group.waiting) for group in groups]), np.array([group.running for group in groups]),
+            np.array([group.queued_tokens for group in groups]), np.array([group.cached for group in groups]),
+            np.array([group.cache.free for group in groups]),
+            lambda number: groups[number].cache.hit_blocks(one.hashes), one.prompt, groups[0].block, self._seed)
+        return targets[ROUTERS[name](one.request, view)]
+
+    def _scheduled(self, engine: Engine, one: Sequence) -> None:
+        """It is worked on for the first time at this engine."""
+        if one.preempted:
+            return
+        if engine.role == "decode":
+            self._fetch(engine, one)
+            return
+        self._times["admitted"][one.request] = self._clock.now_ps
+        self._numbers["cached_tokens"][one.request] = one.computed
+        if engine.role == "prefill" and self._service.transfer.layer_by_layer:
+            self._hand_over(engine, one)
+
+    def _preempted(self, engine: Engine, one: Sequence) -> None:
+        """It gave back its blocks."""
+        self._numbers["preemptions"][one.request] += 1
+        self._numbers["preempted_ps"][one.request] -= self._clock.now_ps
+
+    def _prefilled(self, engine: Engine, one: Sequence) -> None:
+        """Its prompt is computed, and a token with it."""
+        now_ps, request = self._clock.now_ps, one.request
+        if one.preempted:
+            self._numbers["preempted_ps"][request] += now_ps
+            one.preempted = False
+            return
+        for name in ("prefilled", "first_token"):
+            self._times[name][request] = now_ps
+        if engine.role != "prefill":
+            self._times["joined"][request] = now_ps
+        elif one.emitted >= one.output:
+            self._times["joined"][request] = now_ps
+            engine.groups[one.group].finish(one)
+            self._end(one)
+        else:
+            if request not in self._moves:
+                self._hand_over(engine, one)
+            move = self._moves[request]
+            move.computed = True
+            if move.moved:
+                self._last_layer(move)
+
+    # --- from an engine that prefills to one that decodes ---------------------------------------------------------
+
+    def _hand_over(self, engine: Engine, one: Sequence) -> None:
+        """A place is looked for where it decodes; the blocks here are held until they were read."""
+        if one.output > 1:
+            other = Sequence(one.request, one.input, one.output, [], emitted=1, computed=one.prompt)
+            self._moves[one.request] = _Move(engine, one, other)
+            self._send(other, "decode")
+
+    def _fetch(self, engine: Engine, other: Sequence) -> None:
+        """There is room where it decodes: all layers but the last come, those that are computed and those that will
+        be."""
+        move = self._moves[other.request]
+        move.target = engine
+        self._move(move, 1.0 - 1.0 / self._layers, lambda: self._moved(move))
+
+    def _moved(self, move: _Move) -> None:
+        move.moved = True
+        if move.computed:
+            self._last_layer(move)
+
+    def _last_layer(self, move: _Move) -> None:
+        self._move(move, 1.0 / self._layers, lambda: self._come(move))
+
+    def _move(self, move: _Move, share: float, done: Callable[[], None]) -> None:
+        assert move.target is not None
+        source, target = self._number[move.source.name], self._number[move.target.name]
+        self._transfers.start((source, move.one.group), (target, move.other.group), share * move.one.prompt, done)
+
+    def _come(self, move: _Move) -> None:
+        """Its keys and values are where it decodes."""
+        assert move.target is not None
+        request = move.one.request
+        del self._moves[request]
+        self._times["joined"][request] = self._clock.now_ps
+        move.source.groups[move.one.group].finish(move.one)
+        group = move.target.groups[move.other.group]
+        group.arrived.append(group.coming.pop(request))
+        move.source.wake()
+        move.target.wake()
+
+    def _finished(self, engine: Engine, one: Sequence) -> None:
+        self._end(one)
+
+    def _end(self, one: Sequence) -> None:
+        self._times["last_token"][one.request] = self._clock.now_ps
+        self._numbers["status"][one.request], self._numbers["emitted"][one.request] = DONE, one.emitted
+        self._leave(one.request)
+
+    def _leave(self, request: int) -> None:
+        """It is out of the service: another one may come in, and a later turn is thought about."""
+        self._ended += 1
+        if self._tell is not None:
+            self._tell(self._ended / len(self._requests))
+        following = self._gate.leave()
+        if following is not None:
+            self._enter(following)
+        for later in self._followers.pop(request, ()):
+            wait_ps = to_ps(float(self._requests.think_s[later]))
+            due_ps = 0 if self._closed else to_ps(float(self._requests.arrival_s[later]))
+            at_ps = max(self._clock.now_ps + wait_ps, due_ps)
+            call_later(self._clock, at_ps - self._clock.now_ps, partial(self._at, self._arrive, later))
+
+    # --- engines and results --------------------------------------------------------------------------------------
+
+    def _engine(self, role: Any, number: int) -> Engine:
+        kind: Kind = self._kinds[role]
+        settings: Instances = kind.settings
+        name = f"{'engine' if role == 'together' else role} {number}"
+        groups = [kind.group(self._requests.hash_tokens) for _ in range(kind.groups)]
+        return Engine(name, role, settings, groups, kind.times, kind.audit, self._clock,
+                      Told(self._scheduled, self._preempted, self._prefilled, self._finished))  # fmt: skip
+
+    def _served(self, interrupted: bool) -> Served:
+        errors = [exact / said - 1.0 for kind in self._kinds.values() for exact, said in kind.audit.found]
+        about = {
+            "simulated": sum(kind.times.simulated for kind in self._kinds.values()),
+            "known": sum(kind.kept.found for kind in self._kinds.values()),
+            "interpolated": sum(kind.audit.interpolated for kind in self._kinds.values()),
+            "exact": sum(kind.audit.exact for kind in self._kinds.values()),
+            "audited": len(errors),
+            "audit_error_mean": float(np.mean(errors)) if errors else 0.0,
+            "audit_error_worst": max(errors, key=abs, default=0.0),
+            "correction": 1.0 + (float(np.mean(errors)) if errors else 0.0),
+        }
+        return Served(requests=self._requests, times=self._times, steps=self._steps(), about_steps=about,
+                      engines=[engine.name for engine in self._engines], gpus=self._service.gpus,
+                      interrupted=interrupted, saturated=None, **self._numbers)  # fmt: skip
+
+    def _steps(self) -> dict[str, Any]:
+        """A row of every step; of a stretch all but the tokens cached, which grow, are as at its beginning."""
+        columns: dict[str, list[Any]] = {name: [] for name in STEPS}
+        for number, engine in enumerate(self._engines):
+            for row, lengths in zip(engine.rows, engine.durations, strict=True):
+                start_ps, steps, decoding, cached, new, waiting, used = row
+                columns["engine"].append(np.full(steps, number, np.int32))
+                columns["start_ps"].append(start_ps + np.concatenate([[0], np.cumsum(lengths[:-1])]).astype(np.int64))
+                columns["duration_ps"].append(lengths)
+                columns["cached_tokens"].append(cached + decoding * np.arange(steps))
+                for name, value in (("decoding", decoding), ("prefill_tokens", new), ("waiting", waiting),
+                                    ("used_blocks", used)):
+                    columns[name].append(np.full(steps, value))
+        whole = {name: np.concatenate(parts) if parts else np.zeros(0, np.int64) for name, parts in columns.items()}
+        order = np.lexsort((whole["engine"], whole["start_ps"]))
+        return {name: column[order] for name, column in whole.items()}

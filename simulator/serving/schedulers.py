@@ -1,0 +1,170 @@
+"""Who is worked on in the next step of a data-parallel group, by the rules of vLLM, SGLang and TensorRT-LLM.
+
+A scheduler is a function of a group: it takes requests out of those that wait, holds blocks for them, and gives the
+prompts, or chunks of them, of the next step, and whether those that decode get a token in it.
+
+* vllm: all that decode, and beside them prompts within the token budget, those first that have begun (V1:
+  vllm/v1/core/sched/scheduler.py). Where a block is missing the last one that came is preempted and computed again.
+* sglang: prompts alone while there are any that fit, else decode (`get_next_batch_to_run` of
+  sglang/srt/managers/scheduler.py); room is kept for a part of the tokens that requests may still generate.
+* trtllm: all that decode, and beside them whole prompts, or chunks, within the budget; a request comes in only if it
+  can never run out of room (GUARANTEED_NO_EVICT).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from simulator.serving.group import Group
+from simulator.serving.sequences import Sequence
+from simulator.serving.settings import Scheduling
+
+NEW_TOKEN_RATIO = 0.7
+"""Of the tokens that a request may still generate SGLang keeps so many free when it lets another one in
+(SGLANG_INIT_NEW_TOKEN_RATIO, sglang/srt/environ.py, with schedule_conservativeness 1)."""
+
+
+class Plan(NamedTuple):
+    """Of one step. prompts: (request, new tokens); decode: whether those that decode get a token; preempted: requests
+    that gave back their blocks before it."""
+
+    prompts: list[tuple[Sequence, int]]
+    decode: bool
+    preempted: list[Sequence]
+
+
+def vllm(group: Group, settings: Scheduling) -> Plan:
+    """Decode and prompts in one step."""
+    preempted = _make_room(group)
+    budget = settings.max_num_batched_tokens - len(group.decoding)
+    prompts = _going_on(group, settings, budget)
+    budget -= sum(new for _, new in prompts)
+    spare = group.blocks_of(1)
+    while group.waiting and budget > 0 and group.running < settings.max_num_seqs:
+        new = _let_in(group, settings, budget, spare)
+        if not new:
+            break
+        prompts.append((group.prefilling[-1], new))
+        budget -= new
+    return Plan(prompts, bool(group.decoding), preempted)
+
+
+def sglang(group: Group, settings: Scheduling) -> Plan:
+    """Prompts first."""
+    preempted = _make_room(group)
+    budget = settings.max_num_batched_tokens
+    prompts = _going_on(group, settings, budget)
+    budget -= sum(new for _, new in prompts)
+    while group.waiting and budget > 0 and group.running < settings.max_num_seqs:
+        new = _let_in(group, settings, budget, _kept_free(group, settings, group.waiting[0]))
+        if not new:
+            break
+        prompts.append((group.prefilling[-1], new))
+        budget -= new
+    return Plan(prompts, bool(group.decoding) and not prompts, preempted)
+
+
+def trtllm(group: Group, settings: Scheduling) -> Plan:
+    """Decode and prompts in one step, of requests that will never lack a block."""
+    budget = settings.max_num_batched_tokens - len(group.decoding)
+    prompts = _going_on(group, settings, budget)
+    budget -= sum(new for _, new in prompts)
+    while group.waiting and budget > 0 and group.running < settings.max_num_seqs:
+        one = group.waiting[0]
+        answer = -(-min(one.output - one.emitted, settings.max_output_tokens) // group.block)
+        new = _let_in(group, settings, budget, group.promised + answer)
+        if not new:
+            break
+        prompts.append((group.prefilling[-1], new))
+        budget -= new
+    return Plan(prompts, bool(group.decoding), [])
+
+
+def receiving(group: Group, settings: Scheduling) -> Plan:
+    """Decode, of requests that were prefilled elsewhere: blocks are held before keys and values come."""
+    preempted = _make_room(group)
+    for one in group.arrived:
+        group.join(one)
+    group.arrived.clear()
+    prompts = _going_on(group, settings, settings.max_num_batched_tokens)
+    spare = group.blocks_of(1)
+    while group.waiting and group.running < settings.max_num_seqs:
+        one = group.waiting[0]
+        if one.preempted:  # computed again, here
+            new = _let_in(group, settings, settings.max_num_batched_tokens, spare)
+            if not new:
+                break
+            prompts.append((group.prefilling[-1], new))
+            continue
+        blocks = -(-one.prompt // group.block)
+        if blocks + spare > group.cache.free or group.cache.take(one.request, [], blocks) is None:
+            break
+        group.coming[one.request] = group.begin(one.prompt, blocks)
+    return Plan(prompts, bool(group.decoding), preempted)
+
+
+SCHEDULERS: dict[str, Callable[[Group, Scheduling], Plan]] = {"vllm": vllm, "sglang": sglang, "trtllm": trtllm}
+"""By name."""
+
+
+def _make_room(group: Group) -> list[Sequence]:
+    """Requests that give way until the others have room for a step."""
+    found = []
+    while group.decoding and group.blocks_of(1) > group.cache.free:
+        found.append(preempt(group))
+    return found
+
+
+def preempt(group: Group) -> Sequence:
+    """The last one that came stops, gives back its blocks, and waits before all others; all of it is computed again."""
+    one = group.decoding[next(reversed(group.decoding))]
+    group.leave(one)
+    one.prompt, one.computed = one.input + one.emitted, 0
+    one.preempted, one.scheduled = True, False
+    group.waiting.appendleft(one)
+    return one
+
+
+def _going_on(group: Group, settings: Scheduling, budget: int) -> list[tuple[Sequence, int]]:
+    """Chunks of prompts that have begun, in the order in which they came."""
+    found = []
+    for one in group.prefilling:
+        new = _chunk(one.new, settings, budget)
+        more = -(-(one.computed + new) // group.block) - one.blocks
+        if new < 1 or not group.grow(one, more):
+            break
+        found.append((one, new))
+        budget -= new
+    return found
+
+
+def _let_in(group: Group, settings: Scheduling, budget: int, spare: int) -> int:
+    """The first one that waits holds blocks and begins, if so many others stay free: its new tokens in this step, 0 if
+    it cannot begin."""
+    one = group.waiting[0]
+    cached = min(group.cache.hit_blocks(one.hashes) * group.block, one.prompt - 1)
+    new = _chunk(one.prompt - cached, settings, budget)
+    if not new:
+        return 0
+    blocks = -(-(cached + new) // group.block)
+    if blocks - cached // group.block + spare > group.cache.free or group.cache.take(one.request, one.hashes,
+                                                                                     blocks) is None:  # fmt: skip
+        return 0
+    group.prefilling.append(group.begin(cached, blocks))
+    return new
+
+
+def _chunk(tokens: int, settings: Scheduling, budget: int) -> int:
+    """Tokens of a prompt that fit into what is left of a step; 0 if it must wait."""
+    if not settings.enable_chunked_prefill:
+        alone = budget == settings.max_num_batched_tokens
+        return tokens if tokens <= budget or alone else 0
+    most = settings.long_prefill_token_threshold or tokens
+    return min(tokens, most, budget)
+
+
+def _kept_free(group: Group, settings: Scheduling, one: Sequence) -> int:
+    """Blocks that stay free for what those who decode, and this one, may still generate."""
+    tokens = NEW_TOKEN_RATIO * group.to_come + min(one.output - one.emitted, settings.max_output_tokens)
+    return -(-round(tokens) // group.block)

@@ -1,0 +1,36 @@
+"""A request at an engine: what of its prompt is computed, and what is still to be generated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """request: its number. input, output: tokens of its prompt, and that it will have generated in all; emitted: so
+    far. prompt: tokens to compute before it decodes, those generated before a preemption included; computed: of these.
+    hashes: of its prompt. group: of its engine, by number. joined: decode steps of its group when it began to decode;
+    blocks: that it held then, or holds before. scheduled: whether it has been worked on since it came or was preempted.
+    """
+
+    request: int
+    input: int
+    output: int
+    hashes: list[int]
+    prompt: int = 0
+    group: int = 0
+    computed: int = 0
+    emitted: int = 0
+    joined: int = 0
+    blocks: int = 0
+    priority: int = 0
+    preempted: bool = False
+    scheduled: bool = False
+
+    def __post_init__(self) -> None:
+        self.prompt = self.prompt or self.input
+
+    @property
+    def new(self) -> int:
+        """Prompt tokens that are not computed."""
+        return self.prompt - self.computed
