@@ -1,0 +1,159 @@
+"""What a service did, as columns: when each request passed which point, and every step of every engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from simulator import np
+from simulator.serving.requests import Requests
+from simulator.units import PS_PER_S
+
+DONE, REFUSED, UNFINISHED = 0, 1, 2
+NEVER = -1  # the time of what did not happen
+
+TIMES = ("arrival", "routed", "admitted", "prefilled", "joined", "first_token", "last_token")
+WAITS = ("front", "queue", "prefill", "transfer", "decode", "preempted")
+STEPS = ("engine", "start_ps", "duration_ps", "decoding", "cached_tokens", "prefill_tokens", "waiting", "used_blocks")
+ORDER = (("arrival", "routed"), ("routed", "admitted"), ("admitted", "prefilled"), ("prefilled", "joined"),
+         ("prefilled", "first_token"), ("first_token", "last_token"), ("joined", "last_token"))  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """Columns with one entry a request, and `steps` with one a step. Raises ValueError where they do not fit together.
+
+    A token is there when the step that makes it has ended; a request decodes in every step of its engine that decodes,
+    from its first token (or from `joined`) to its last, but while it is preempted.
+    """
+
+    requests: Requests
+    times: dict[str, np.Array]
+    """int64 ps, NEVER where it did not happen. arrival: sent by the user; routed: left the API servers, at an engine;
+    admitted: first scheduled; prefilled: its prompt was computed (together with decode: first_token); joined: its KV is
+    at the decode engine; first_token; last_token."""
+    prefill_engine: np.Array
+    """Its place in `engines`; -1: none."""
+    decode_engine: np.Array
+    cached_tokens: np.Array
+    """Of its prompt, found in a cache."""
+    preemptions: np.Array
+    preempted_ps: np.Array
+    """From preemption until it decodes again, all times together."""
+    emitted: np.Array
+    """Output tokens so far."""
+    status: np.Array
+    """DONE, REFUSED (longer than memory) or UNFINISHED (the run was stopped)."""
+    steps: dict[str, np.Array]
+    """By start. engine: its place in `engines`; start_ps, duration_ps; decoding: requests, of all groups;
+    cached_tokens: that they have, of all groups; prefill_tokens; waiting: requests in its queue; used_blocks."""
+    engines: list[str]
+    """Names: "engine 0", "prefill 0", "decode 1"."""
+    gpus: int
+    """Of the whole service."""
+    about_steps: dict[str, Any] = field(default_factory=dict)
+    """How the steps' times were found. Numbers of steps: simulated, known (from disk), interpolated, audited; relative
+    errors: audit_error_mean, audit_error_worst; correction: the factor on interpolated times."""
+    interrupted: bool = False
+    """The run was stopped: what is here is a part."""
+    saturated: dict[str, float] | None = None
+    """rate_per_s: requests offered; stable_per_s: that could be served; None: it keeps up."""
+
+    def __post_init__(self) -> None:
+        for name in ("prefill_engine", "decode_engine", "cached_tokens", "preemptions", "preempted_ps", "emitted"):
+            object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=np.int64))
+        object.__setattr__(self, "status", np.asarray(self.status, dtype=np.int8))
+        _check_shapes(self)
+        _check_requests(self)
+        _check_steps(self)
+
+    def __len__(self) -> int:
+        return len(self.requests)
+
+    @property
+    def done(self) -> np.Array:
+        """Which requests have all their tokens."""
+        return self.status == DONE
+
+    @property
+    def start_ps(self) -> int:
+        """When the first request was sent; 0 if none was."""
+        sent = self.times["arrival"][self.times["arrival"] != NEVER]
+        return int(sent.min()) if len(sent) else 0
+
+    @property
+    def end_ps(self) -> int:
+        """When the last thing happened, to a request or in a step."""
+        ends = self.steps["start_ps"] + self.steps["duration_ps"]
+        return int(max(*(self.times[name].max() for name in TIMES), ends.max(initial=0), self.start_ps))
+
+    def waits(self) -> dict[str, np.Array]:
+        """What each request waited for, in seconds, by the names of WAITS; NaN where that has not ended. Those of a
+        request that is done add up to its time from `arrival` to `last_token`.
+
+        front: API servers; queue: at the engine until first scheduled; prefill; transfer: KV to the decode engine;
+        decode: steps that gave its tokens; preempted: until it decoded again.
+        """
+        times = self.times
+        ready = np.maximum(times["joined"], times["prefilled"])
+        edges = (("arrival", "routed"), ("routed", "admitted"), ("admitted", "prefilled"))
+        waits = {name: _between(times[one], times[other]) for name, (one, other) in zip(WAITS, edges, strict=False)}
+        waits["transfer"] = _between(times["prefilled"], ready)
+        waits["decode"] = _between(ready, times["last_token"]) - self.preempted_ps / PS_PER_S
+        waits["preempted"] = np.where(times["admitted"] == NEVER, np.nan, self.preempted_ps / PS_PER_S)
+        return waits
+
+
+def _between(start_ps: np.Array, end_ps: np.Array) -> np.Array:
+    """Seconds; NaN where either did not happen."""
+    return np.where((start_ps == NEVER) | (end_ps == NEVER), np.nan, (end_ps - start_ps) / PS_PER_S)
+
+
+def _check_shapes(served: Served) -> None:
+    count = len(served)
+    columns = {f"times[{name!r}]": served.times.get(name) for name in TIMES}
+    columns |= {name: getattr(served, name) for name in ("prefill_engine", "decode_engine", "cached_tokens",
+                                                         "preemptions", "preempted_ps", "emitted", "status")}
+    steps = len(served.steps["start_ps"]) if "start_ps" in served.steps else 0
+    wanted = [(name, column, count, "requests") for name, column in columns.items()]
+    wanted += [(f"steps[{name!r}]", served.steps.get(name), steps, "steps") for name in STEPS]
+    for name, column, length, what in wanted:
+        if column is None:
+            raise ValueError(f"{name} is missing")
+        if column.shape != (length,):
+            raise ValueError(f"{name} has the shape {column.shape} for {length} {what}")
+    for one, names in ((served.times, TIMES), (served.steps, STEPS)):
+        if other := sorted(set(one) - set(names)):
+            raise ValueError(f"unknown column {other[0]!r}; there are {', '.join(names)}")
+
+
+def _check_requests(served: Served) -> None:
+    times, done = served.times, served.done
+    for first, then in ORDER:
+        known = (times[first] != NEVER) & (times[then] != NEVER)
+        _refuse(known & (times[then] < times[first]), f"{then} comes before {first}")
+    for name in ("arrival", "routed", "admitted", "prefilled", "first_token", "last_token"):
+        _refuse(done & (times[name] == NEVER), f"it is done without {name}")
+    _refuse(done & (served.emitted != served.requests.output_tokens), "it is done without all its tokens")
+    _refuse(done & (served.decode_engine < 0) & (served.emitted > 1), "it is done without an engine")
+    for engine in (served.prefill_engine, served.decode_engine):
+        _refuse((engine < -1) | (engine >= len(served.engines)), f"its engine is none of {len(served.engines)}")
+    ready = np.maximum(times["joined"], times["prefilled"])
+    _refuse(done & (served.preempted_ps > times["last_token"] - ready), "it was preempted for longer than it decoded")
+
+
+def _check_steps(served: Served) -> None:
+    steps = served.steps
+    engine, start, duration = steps["engine"], steps["start_ps"], steps["duration_ps"]
+    _refuse((engine < 0) | (engine >= len(served.engines)), f"its engine is none of {len(served.engines)}", "step")
+    _refuse(duration < 0, "it lasts less than nothing", "step")
+    _refuse(np.diff(start, prepend=start[:1]) < 0, "it starts before the one before", "step")
+    order = np.argsort(engine, kind="stable")
+    same = np.diff(engine[order], prepend=-1) == 0
+    before = np.concatenate(([0], (start + duration)[order][:-1]))[:len(order)]
+    _refuse((same & (start[order] < before))[np.argsort(order)], "it starts before its engine ended the last", "step")
+
+
+def _refuse(wrong: np.Array, why: str, what: str = "request") -> None:
+    if wrong.any():
+        raise ValueError(f"{what} {int(np.flatnonzero(wrong)[0])}: {why}")
