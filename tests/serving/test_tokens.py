@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from simulator.serving.record import Served
 from simulator.serving.tokens import chunks_of, gaps_spread, longest_gaps_ms, tokens_between
 from tests.serving.hand import MS, apart, request, served, step, together
 
@@ -74,6 +75,52 @@ def test_an_unfinished_request_counts_as_far_as_it_came() -> None:
     times = record.times | {"last_token": np.where(np.arange(4) == 1, -1, record.times["last_token"])}
     record = replace(record, times=times, status=np.array([0, 2, 1, 2]))
     assert chunks_of(record).count.tolist() == [3, 2, 0, 0]
+
+
+def drawn_service(seed: int) -> tuple[Served, list[list[int]]]:
+    """Two engines that batch continuously, with steps, pauses and lengths drawn; and when every token came."""
+    draw = np.random.default_rng(seed)
+    requests, rows, tokens = [], [], []
+    for engine in range(2):
+        now, running, left = 0, {}, 30
+        while left or running:
+            now += int(draw.choice([0, 0, 0, 7]))
+            new, wanted = bool(left and (not running or draw.random() < 0.3)), int(draw.integers(1, 40))
+            lasts = int(draw.integers(1, 50))
+            rows.append(step(now, lasts, len(running), 10 * new, engine=engine))
+            now += lasts
+            for number in list(running):
+                tokens[number].append(now)
+                running[number] -= 1
+            if new:
+                left -= 1
+                running[len(tokens)] = wanted - 1
+                requests.append((now - lasts, wanted, engine))
+                tokens.append([now])
+            running = {number: more for number, more in running.items() if more}
+    rows.sort(key=lambda row: row[1])
+    return served(
+        [request(at, tokens=(10, wanted), engine=engine, routed=at, admitted=at, prefilled=came[0], last_token=came[-1])
+         for (at, wanted, engine), came in zip(requests, tokens, strict=True)], rows,
+        engines=["engine 0", "engine 1"]), tokens  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_gaps_are_those_of_tokens_followed_one_by_one(seed: int) -> None:
+    record, tokens = drawn_service(seed)
+    gaps = [np.sort(np.diff(came)) for came in tokens]
+    chunks = chunks_of(record)
+    assert chunks.count.tolist() == [len(one) for one in gaps]
+    longest = [one[len(one) - -(-len(one) // 10):].mean() if len(one) else np.nan for one in gaps]
+    assert longest_gaps_ms(record, chunks) == pytest.approx(longest, nan_ok=True)
+    found, every = gaps_spread(chunks, record.done), np.concatenate(gaps)
+    assert found is not None
+    assert (found["count"], found["sum"]) == (len(every), every.sum())
+    assert [found["p50"], found["p90"], found["p99"], found["std"]] == pytest.approx(
+        [*np.percentile(every, (50, 90, 99)), every.std()])  # fmt: skip
+    low, high = 300, 900
+    between = sum(low <= at < high for came in tokens for at in came)
+    assert tokens_between(record, chunks, low * MS, high * MS) == pytest.approx(between, rel=1e-12)
 
 
 def test_tokens_without_steps_are_refused() -> None:
