@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+
 import numpy as np
 import pytest
 
@@ -43,6 +45,26 @@ def test_the_window_scales_with_time_and_moves_with_it() -> None:
     slower, later = steady_window(stays(at * 4, STAY_MS * 4)), steady_window(stays(at + 1024))
     assert slower[:2] == (pytest.approx(window.start_ps * 4, abs=4), window.end_ps * 4)
     assert later[:2] == (pytest.approx(window.start_ps + 1024 * 10**9, abs=4), window.end_ps + 1024 * 10**9)
+
+
+def queue(load: float, servers: int, count: int, seed: int) -> Served:
+    """M/M/c, first come first served, with a mean service of 100 ms; the first token comes when service begins."""
+    draw = np.random.default_rng(seed)
+    arrivals, services = np.cumsum(draw.exponential(100 / (load * servers), count)), draw.exponential(100.0, count)
+    free, rows = [0.0] * servers, []
+    for at, lasts in zip(arrivals.tolist(), services.tolist(), strict=True):
+        begins = max(at, heapq.heappop(free))
+        heapq.heappush(free, begins + lasts)
+        rows.append(request(at, routed=at, admitted=begins, prefilled=begins, last_token=begins + lasts))
+    return served(rows, [])
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("servers", [4, 64])
+def test_a_queue_below_its_capacity_is_steady_and_one_above_is_not(servers: int, seed: int) -> None:
+    below, above = (steady_window(queue(load, servers, 3000, seed)) for load in (0.8, 1.3))
+    assert below.found
+    assert not above.found
 
 
 def test_at_a_concurrency_the_number_in_the_window_is_the_concurrency() -> None:
