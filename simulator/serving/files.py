@@ -14,6 +14,7 @@ from simulator.observe.trace import whole_file
 from simulator.serving.outcome import Outcome, Part
 from simulator.serving.record import NEVER, STEPS, TIMES
 from simulator.serving.trace import write_trace
+from simulator.study.expected import plain
 from simulator.units import PS_PER_S
 
 SCHEMA_VERSION = "1.1"
@@ -69,7 +70,8 @@ def write_files(found: Outcome, folder: Path, config: Mapping[str, Any] | None =
     """Writes FILES into a folder. config: settings of the run, as `input_config` of the JSON has them. OSError where
     one cannot be written; none is left half written."""
     with whole_file(folder / FILES[0]) as part:
-        part.write_text(json.dumps(profile_export(found, config), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        text = json.dumps(plain(profile_export(found, config)), indent=2, allow_nan=False)
+        part.write_text(text + "\n", encoding="utf-8")
     write_parquet([request_columns(found)], folder / FILES[1], REQUESTS | (GOOD if found.good.size else {}))
     write_parquet([step_columns(found)], folder / FILES[2], STEP_COLUMNS)
     write_trace(found.served, folder / FILES[3])

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -53,7 +54,7 @@ def test_steps_as_parquet(tmp_path: Path) -> None:
 
 
 def test_json_as_aiperf_lays_it_out(tmp_path: Path) -> None:
-    record = together(interrupted=True, about_steps={"simulated": 12},
+    record = together(interrupted=True, about_steps={"simulated": np.int64(12)},
                       saturated={"rate_per_s": 9.0, "stable_per_s": 4.0})  # fmt: skip
     write_files(outcome(record, promises("request_latency:75")), tmp_path, {"seed": 3})
     found = json.loads((tmp_path / FILES[0]).read_text())

@@ -11,7 +11,7 @@ from simulator.serving.goodput import promises
 from simulator.serving.outcome import PIECES, outcome
 from simulator.serving.record import WAITS, Served
 from simulator.serving.requests import independent
-from tests.serving.hand import MS, apart, request, served, together
+from tests.serving.hand import MS, apart, request, served, step, together
 
 
 def averages(record: Served) -> dict[str, float]:
@@ -80,6 +80,15 @@ def test_nothing_done_has_no_metrics_of_requests() -> None:
     assert set(found.whole.metrics) == {"request_count", "error_request_count", "total_isl", "total_osl",
                                         "good_request_count", "good_request_fraction"}  # fmt: skip
     assert (found.whole.waits, found.steady) == ({}, None)
+
+
+def test_a_request_that_was_never_sent_changes_nothing() -> None:
+    rows = [request(0, tokens=(100, 2), routed=0, admitted=0, prefilled=20, last_token=30)]
+    never = request(-1e-9, tokens=(7, 2), engine=-1, emitted=0, status=2)
+    one, two = (outcome(served(some, [step(0, 20, 0, 100), step(20, 10, 1)])) for some in (rows, [*rows, never]))
+    assert two.counts["unfinished"] == 1
+    assert (one.whole.metrics, one.whole.waits, one.whole.means) == (
+        two.whole.metrics, two.whole.waits, two.whole.means)  # fmt: skip
 
 
 def closed_loop(count: int, concurrency: int, tokens: int, step_ms: int = 20) -> Served:
