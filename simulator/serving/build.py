@@ -40,6 +40,11 @@ class Kind:
         return int(getattr(layout, "dp", 1))
 
     @property
+    def most_tokens(self) -> int:
+        """That one request can have."""
+        return self.capacity // self.settings.cache.block_size * self.settings.cache.block_size
+
+    @property
     def ranks(self) -> int:
         """Of an engine."""
         return self.settings.step.cards * self.settings.step.machine_spec().dies_per_card.count

@@ -37,7 +37,8 @@ class Told(NamedTuple):
 class Engine:
     """name: as results say it. role: whether it prefills, decodes, or both. rows: of every stretch its start, how many
     steps it has, and as they were at its beginning requests that decode, tokens that they have cached, new prompt
-    tokens, requests that wait, and blocks in use; durations: of all steps of each, in ps."""
+    tokens, requests that wait, and blocks in use, and how many the stretch began; durations: of all steps of each, in
+    ps."""
 
     def __init__(self, name: str, role: Role, settings: Instances, groups: list[Group], times: StepTimes, audit: Audit,
                  clock: Clock, told: Told) -> None:  # fmt: skip
@@ -50,7 +51,8 @@ class Engine:
         self._start_ps = 0
         self._woken = False
         self._ends_ps: Any = None  # of the steps of this stretch; None: idle
-        self.rows: list[tuple[int, int, int, int, int, int, int]] = []
+        self._seen = (0, 0)  # requests that wait and blocks in use, when the stretch began
+        self.rows: list[tuple[int, ...]] = []
         self.durations: list[Any] = []
 
     def wake(self) -> None:
@@ -78,6 +80,7 @@ class Engine:
             self._ends_ps = None
             return
         self._start_ps = self._clock.now_ps
+        self._seen = (sum(len(group.waiting) for group in self.groups), sum(group.cache.used for group in self.groups))
         lengths_s = self._mixed_s() if prompts else self._decode_s()
         lengths_ps = np.maximum(np.rint(self._with_host(lengths_s) * PS_PER_S).astype(np.int64), 1)
         self._ends_ps = self._start_ps + np.cumsum(lengths_ps)
@@ -103,7 +106,7 @@ class Engine:
         """One step with prompts."""
         batch = [self._batch(group, plan) for group, plan in zip(self.groups, self._plans, strict=True)]
         load = load_of(batch)
-        return np.array([self._audit.corrected(load, self._times.seconds(load), lambda: batch)])
+        return self._audit.mixed_seconds(load, batch)
 
     def _decode_s(self) -> Any:
         """The steps of a stretch."""
@@ -112,16 +115,14 @@ class Engine:
         most = max(len(group.decoding) for group in groups)
         share = sum(len(group.decoding) for group in groups) / most / len(self.groups)
         count = np.arange(steps)
-        ahead = max(groups, key=lambda group: (group.cached, len(group.decoding)))
-        later = max(groups, key=lambda group: (group.cached + steps * len(group.decoding), group.cached))
-        cached = np.maximum(ahead.cached + count * len(ahead.decoding), later.cached + count * len(later.decoding))
-        load = Load(most, self._captured(most), ahead.cached, share)
-        found = self._times.decode_seconds(load, cached)
-        return self._audit.corrected_stretch(load, found, self._batch_after)
+        lines = {len(group.decoding): group.cached for group in sorted(groups, key=lambda group: group.cached)}
+        cached = np.max([held + count * requests for requests, held in lines.items()], axis=0)
+        load = Load(most, self._captured(most), int(cached[0]), share)
+        return self._audit.decode_seconds(load, cached, self._decoding)
 
     def _steps_together(self, groups: list[Group]) -> int:
         """Decode steps in which nothing ends, none comes in, and no block is missing."""
-        steps = min(MOST_TOGETHER, *(group.steps_to_end() for group in groups))
+        steps = min(MOST_TOGETHER, self._audit.steps_together(), *(group.steps_to_end() for group in groups))
         while steps > 1 and any(group.blocks_of(steps) > group.cache.free for group in groups):
             steps //= 2
         return max(steps, 1)
@@ -137,11 +138,11 @@ class Engine:
         ends = sum(one.computed + new == one.prompt for one, new in plan.prompts)
         return MicroBatch(0, decodes, prompts, ends)
 
-    def _batch_after(self, steps: int) -> list[MicroBatch]:
-        """What all groups work on after so many more decode steps."""
+    def _decoding(self) -> list[MicroBatch]:
+        """What all groups work on in a step without prompts."""
         padded = self._captured(max(len(group.decoding) for group in self.groups))
-        return [MicroBatch(0, tuple((1, group.length(one) + steps) for one in group.decoding.values()), padded=padded)
-                for group in self.groups]  # fmt: skip
+        return [MicroBatch(0, self._batch(group, plan).decodes, padded=padded)
+                for group, plan in zip(self.groups, self._plans, strict=True)]  # fmt: skip
 
     def _step_ends(self) -> None:
         """All steps of the stretch are over."""
@@ -156,7 +157,17 @@ class Engine:
             for one, _ in plan.prompts:
                 if not one.new:
                     self._computed(group, one)
-        self._begin()
+        self._ends_ps = None
+        self.wake()
+
+    def stop(self) -> None:
+        """What runs ends with the last of its steps that is over now."""
+        if self._ends_ps is not None:
+            over = self._ends_ps[: int(np.searchsorted(self._ends_ps, self._clock.now_ps, side="right"))]
+            if len(over):
+                self._ends_ps = over
+                self._step_ends()
+        self._alarm.stop()
 
     def _computed(self, group: Group, one: Sequence) -> None:
         """A prompt is computed, and with it the next token is there."""
@@ -173,9 +184,10 @@ class Engine:
 
     def _record(self, steps: int) -> None:
         """A row of the stretch that is over, as it was at its beginning."""
-        decoding = sum(len(group.decoding) for group, plan in zip(self.groups, self._plans, strict=True) if plan.decode)
+        groups = [group for group, plan in zip(self.groups, self._plans, strict=True) if plan.decode]
         new = sum(count for plan in self._plans for _, count in plan.prompts)
-        self.rows.append((self._start_ps, steps, decoding, sum(group.cached for group in self.groups), new,
-                          sum(len(group.waiting) for group in self.groups),
-                          sum(group.cache.used for group in self.groups)))  # fmt: skip
+        begun = sum(group.blocks_of(steps) for group in groups) if steps > 1 else 0
+        self.rows.append((self._start_ps, steps, sum(len(group.decoding) for group in groups),
+                          sum(group.cached for group in groups), new, *self._seen, begun))  # fmt: skip
         self.durations.append(np.diff(self._ends_ps, prepend=self._start_ps))
+        self._audit.took_place(bool(new), steps)

@@ -22,7 +22,7 @@ class Group:
     """cache: its blocks. waiting, prefilling, decoding: requests; coming, arrived: of those prefilled elsewhere, whose
     keys and values are on their way, or have come since the last step. decoded: decode steps so far. cached: tokens
     that those who decode have, in all; to_come: that they will still generate. promised: blocks that running requests
-    will need beside those that they hold."""
+    will need beside those that they hold. full: the first one that waits lacked room, and none has gone since."""
 
     def __init__(self, cache: BlockCache) -> None:
         self.cache, self.block = cache, cache.block_tokens
@@ -32,6 +32,7 @@ class Group:
         self.prefilling: list[Sequence] = []
         self.decoding: dict[int, Sequence] = {}
         self.decoded = 0
+        self.full = False
         self.cached = self.to_come = self.promised = 0
         self.classes = [0] * self.block
         self._ends: list[tuple[int, int]] = []
@@ -55,7 +56,7 @@ class Group:
         """The first request that waits is scheduled, and holds so many blocks; so many tokens of it are there."""
         one = self.waiting.popleft()
         one.computed, one.blocks = computed, blocks
-        self.promised += self._most_blocks(one) - blocks
+        self.promised += self.most_blocks(one) - blocks
         return one
 
     def grow(self, one: Sequence, blocks: int) -> bool:
@@ -66,7 +67,7 @@ class Group:
         self.promised -= blocks
         return True
 
-    def _most_blocks(self, one: Sequence) -> int:
+    def most_blocks(self, one: Sequence) -> int:
         """That a request will have had in the end."""
         return -(-(one.input + one.output) // self.block)
 
@@ -117,13 +118,14 @@ class Group:
         return ended
 
     def finish(self, one: Sequence) -> None:
-        """A request that does not decode here gives back its blocks."""
-        self.promised -= self._most_blocks(one) - one.blocks
+        """A request that does not decode gives back its blocks."""
+        self.promised -= self.most_blocks(one) - one.blocks
         self.cache.release(one.request)
+        self.full = False
 
     def leave(self, one: Sequence) -> None:
         """A request stops decoding and gives back its blocks; `emitted` says how far it came."""
-        length, most = self.length(one), self._most_blocks(one)
+        length, most = self.length(one), self.most_blocks(one)
         one.emitted += self.decoded - one.joined
         del self.decoding[one.request]
         self.cached -= length
@@ -132,3 +134,4 @@ class Group:
         self.classes[(one.prompt - one.joined) % self.block] -= 1
         self.cache.give(GROWN, -(-length // self.block) - one.blocks)
         self.cache.release(one.request)
+        self.full = False

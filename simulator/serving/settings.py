@@ -36,7 +36,7 @@ class Scheduling(Part):
     enable_chunked_prefill: bool = Field(True, description="a prompt may be computed in several steps")
     long_prefill_token_threshold: int = Field(0, ge=0, description="of one prompt in one step (0: no limit)")
     max_output_tokens: PositiveInt = Field(
-        4096, description="that a request may ask for: what trtllm reserves, and sglang in part"
+        4096, description="sglang: that room is kept for when a request comes in, if it asks for more"
     )
     batching_wait_iters: int = Field(0, ge=0, description="trtllm: steps that prompts wait for those of other groups")
     timeout_iters: int = Field(0, ge=0, description="trtllm: steps after which a group does not wait any longer")
