@@ -108,14 +108,14 @@ class Group:
         self.decoded += steps
         self.cached += steps * len(self.decoding)
         self.to_come -= steps * len(self.decoding)
-        ended = []
+        ended: dict[int, Sequence] = {}  # a request that was preempted may have the same end twice
         while self._ends and self._ends[0][0] <= self.decoded:
             at, request = heappop(self._ends)
             if self._is_end(at, request):
-                ended.append(self.decoding[request])
-        for one in ended:
+                ended[request] = self.decoding[request]
+        for one in ended.values():
             self.leave(one)
-        return ended
+        return list(ended.values())
 
     def finish(self, one: Sequence) -> None:
         """A request that does not decode gives back its blocks."""
