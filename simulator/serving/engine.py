@@ -58,6 +58,7 @@ class Engine:
         self._dues: list[tuple[int, int]] = []  # (steps, group), a heap; those that `_due` does not say are old
         self._due, self._synced, self._requests, self._cached, self._waiting, self._used = np.zeros(
             (6, len(groups)), np.int64)
+        self._pace = np.zeros(len(groups))  # tokens that a group generates in a step
         self._start_ps = 0
         self._woken = False
         self._ends_ps: Any = None  # of the steps of this stretch; None: idle
@@ -136,6 +137,7 @@ class Engine:
         group = self.groups[number]
         self._requests[number], self._cached[number] = len(group.decoding), group.cached
         self._waiting[number], self._used[number] = len(group.waiting), group.cache.used
+        self._pace[number] = group.growth.pace()
         steps = group.steps_to_end()
         while steps > 1 and group.blocks_of(steps) > group.cache.free:
             steps //= 2
@@ -160,7 +162,7 @@ class Engine:
 
     def _grown(self) -> Any:
         """Tokens that every group has generated since it was looked at."""
-        return self._requests * (self._steps - self._synced)
+        return np.rint(self._pace * (self._steps - self._synced)).astype(np.int64)
 
     # --- how long it takes ------------------------------------------------------------------------------------------
 
@@ -185,9 +187,9 @@ class Engine:
         steps = max(min(MOST_TOGETHER, self._audit.steps_together(), self._first_due()), 1)
         most = int(decoding.max())
         order = np.argsort(held, kind="stable")
-        lines = dict(zip(decoding[order].tolist(), held[order].tolist(), strict=True))  # the most cached of a number
+        lines = dict(zip(self._pace[order].tolist(), held[order].tolist(), strict=True))  # the most cached of a pace
         count = np.arange(steps)
-        cached = np.max([tokens + count * requests for requests, tokens in lines.items() if requests], axis=0)
+        cached = np.max([tokens + count * pace for pace, tokens in lines.items() if pace], axis=0)
         load = Load(most, self._captured(most), int(cached[0]), decoding.mean() / most)
         return self._audit.decode_seconds(load, cached, self._batch)
 
@@ -203,10 +205,11 @@ class Engine:
     def _batch_of(self, number: int, padded: int) -> MicroBatch:
         group, plan = self.groups[number], self._plans.get(number, DECODING)
         behind = self._steps - int(self._synced[number])
-        decodes = tuple((1, group.length(one) + behind) for one in group.decoding.values()) if plan.decode else ()
+        queries, decoding = group.growth.queries, group.decoding.values() if plan.decode else ()
+        decodes = tuple((queries, group.length(one, behind)) for one in decoding)
         prompts = tuple((new, one.computed) for one, new in plan.prompts)
         ends = sum(one.computed + new == one.prompt for one, new in plan.prompts)
-        return MicroBatch(0, decodes, prompts, ends, padded)
+        return MicroBatch(0, decodes, prompts, ends, queries * padded)
 
     # --- what comes of it -------------------------------------------------------------------------------------------
 
