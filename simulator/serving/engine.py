@@ -147,7 +147,8 @@ class Engine:
     def _step_ends(self) -> None:
         """All steps of the stretch are over."""
         steps = len(self._ends_ps)
-        self._record(steps)
+        self._record()
+        self._ends_ps = None
         for group, plan in zip(self.groups, self._plans, strict=True):
             for one, new in plan.prompts:
                 one.computed += new
@@ -157,17 +158,17 @@ class Engine:
             for one, _ in plan.prompts:
                 if not one.new:
                     self._computed(group, one)
-        self._ends_ps = None
         self.wake()
 
-    def stop(self) -> None:
-        """What runs ends with the last of its steps that is over now."""
-        if self._ends_ps is not None:
-            over = self._ends_ps[: int(np.searchsorted(self._ends_ps, self._clock.now_ps, side="right"))]
-            if len(over):
-                self._ends_ps = over
-                self._step_ends()
-        self._alarm.stop()
+    def stopped(self) -> int:
+        """The run is stopped: steps of the stretch that are over by now, which have a row of their own."""
+        if self._ends_ps is None:
+            return 0
+        steps = int(np.searchsorted(self._ends_ps, self._clock.now_ps, side="right"))
+        self._ends_ps = self._ends_ps[:steps]
+        if steps:
+            self._record()
+        return steps
 
     def _computed(self, group: Group, one: Sequence) -> None:
         """A prompt is computed, and with it the next token is there."""
@@ -182,8 +183,9 @@ class Engine:
         else:
             group.join(one)
 
-    def _record(self, steps: int) -> None:
+    def _record(self) -> None:
         """A row of the stretch that is over, as it was at its beginning."""
+        steps = len(self._ends_ps)
         groups = [group for group, plan in zip(self.groups, self._plans, strict=True) if plan.decode]
         new = sum(count for plan in self._plans for _, count in plan.prompts)
         begun = sum(group.blocks_of(steps) for group in groups) if steps > 1 else 0
