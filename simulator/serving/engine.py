@@ -216,7 +216,8 @@ class Engine:
     def _step_ends(self) -> None:
         """All steps of the stretch are over."""
         steps = len(self._ends_ps)
-        self._record(steps)
+        self._record()
+        self._ends_ps = None
         self._steps += steps
         for number, plan in self._plans.items():
             if not plan.decode:
@@ -232,17 +233,19 @@ class Engine:
             for one, _ in plan.prompts:
                 if not one.new:
                     self._computed(number, one)
-        self._ends_ps = None
         self._begin_soon()
 
-    def stop(self) -> None:
-        """What runs ends with the last of its steps that is over now."""
-        if self._ends_ps is not None:
-            over = self._ends_ps[: int(np.searchsorted(self._ends_ps, self._clock.now_ps, side="right"))]
-            if len(over):
-                self._ends_ps = over
-                self._step_ends()
-        self._alarm.stop()
+    def stopped(self) -> int:
+        """The run is stopped: steps of the stretch that are over by now, which have a row of their own."""
+        for number in range(len(self.groups)):
+            self._catch_up(number)
+        if self._ends_ps is None:
+            return 0
+        steps = int(np.searchsorted(self._ends_ps, self._clock.now_ps, side="right"))
+        self._ends_ps = self._ends_ps[:steps]
+        if steps:
+            self._record()
+        return steps
 
     def _computed(self, number: int, one: Sequence) -> None:
         """A prompt is computed, and with it the next token is there."""
@@ -260,8 +263,9 @@ class Engine:
         else:
             group.join(one)
 
-    def _record(self, steps: int) -> None:
+    def _record(self) -> None:
         """A row of the stretch that is over, as it was at its beginning."""
+        steps = len(self._ends_ps)
         begun = self._row[0] * (steps - 1) // self._settings.cache.block_size
         self.rows.append((self._start_ps, steps, *self._row, begun))
         self.durations.append(np.diff(self._ends_ps, prepend=self._start_ps))

@@ -252,13 +252,17 @@ class Loop:
             call_later(self._clock, at_ps - self._clock.now_ps, partial(self._at, self._arrive, later))
 
     def _stop(self) -> None:
-        """What there is when the run is stopped."""
+        """What there is when the run is stopped; who is at no engine any more has ended in this instant."""
+        self._tell = None
+        ended = (self._times["first_token"] != NEVER) & (self._numbers["status"] == UNFINISHED)
+        self._numbers["emitted"][ended] = self._requests.output_tokens[ended]
         for engine in self._engines:
-            engine.stop()
+            steps = engine.stopped()
             for group in engine.groups:
-                for one in (*group.waiting, *group.prefilling, *group.arrived, *group.decoding.values()):
-                    more = group.length(one) - one.prompt if one.request in group.decoding else 0
-                    self._numbers["emitted"][one.request] = one.emitted + more
+                for one in (*group.waiting, *group.prefilling, *group.coming.values(), *group.arrived):
+                    self._numbers["emitted"][one.request] = one.emitted
+                for one in group.decoding.values():
+                    self._numbers["emitted"][one.request] = one.emitted + group.length(one, steps) - one.prompt
         for request, since_ps in self._since_ps.items():
             self._numbers["preempted_ps"][request] += self._clock.now_ps - since_ps
 

@@ -38,7 +38,8 @@ def served(name: str) -> Served:
 def test_what_happens_to_a_request_happens_in_order(name: str) -> None:
     times = served(name).times
     for earlier, later in (("arrival", "routed"), ("routed", "admitted"), ("admitted", "prefilled"),
-                           ("prefilled", "joined"), ("prefilled", "first_token"), ("joined", "last_token")):  # fmt: skip
+                           ("prefilled", "joined"), ("prefilled", "first_token"),
+                           ("joined", "last_token")):  # fmt: skip
         assert (times[earlier] <= times[later]).all(), (earlier, later)
     assert (served(name).times["arrival"] == [to_ps(at_s) for at_s in drawn(200, 11).arrival_s.tolist()]).all()
     waits = sum(served(name).waits().values())
