@@ -121,9 +121,13 @@ def _outcome(service: Any, asked: dict[str, Any], steps: Any, seed: int, promise
     offered = _offered(service, asked, seed)
     with progress_bar(service.name) as tell:
         loop = Loop(service, offered.requests, concurrency=offered.concurrency, steps=steps, seed=seed,
-                    folder=cache_folder(), tell=tell)  # fmt: skip
+                    folder=cache_folder(), tell=tell, warn=_warn)  # fmt: skip
         served = loop.run()
     return outcome(served, promised or None, offered.concurrency or None)
+
+
+def _warn(text: str) -> None:
+    click.echo(f"warning: {text}", err=True)
 
 
 def _once(service: Any, asked: dict[str, Any], steps: str, seed: int, promised: dict[str, float], out: Path | None,

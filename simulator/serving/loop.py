@@ -21,10 +21,11 @@ from simulator.serving.front import Admission, ApiServers, ServerTime
 from simulator.serving.record import DONE, NEVER, REFUSED, STEPS, TIMES, UNFINISHED, Served
 from simulator.serving.requests import Requests
 from simulator.serving.routers import ROUTERS, Engines
+from simulator.serving.saturation import LOOKED_AT_S, Saturation
 from simulator.serving.sequences import Sequence
 from simulator.serving.settings import Instances, Role, Service
 from simulator.serving.transfers import Transfers
-from simulator.units import to_ps
+from simulator.units import PS_PER_S, to_ps
 
 Tell = Callable[[float], None]
 ROLES: tuple[Role, ...] = ("prefill", "together", "decode")
@@ -45,10 +46,13 @@ class _Move:
 
 class Loop:
     """One run of a service. concurrency: so many requests in flight, a new one for each that ends; 0: they come at
-    their times. folder: where steps are kept (None: nowhere)."""
+    their times. folder: where steps are kept (None: nowhere). tell: told the share done; warn: what a user should know
+    while it runs."""
 
     def __init__(self, service: Service, requests: Requests, *, concurrency: int = 0, steps: Mode = "audit",
-                 seed: int = 0, folder: Path | None = None, tell: Tell | None = None) -> None:  # fmt: skip
+                 seed: int = 0, folder: Path | None = None, tell: Tell | None = None,
+                 warn: Callable[[str], None] | None = None) -> None:  # fmt: skip
+        self._warn, self._saturation = warn, Saturation()
         self._service, self._requests, self._seed, self._tell = service, requests, seed, tell
         self._clock = Clock()
         count = len(requests)
@@ -86,6 +90,9 @@ class Loop:
         for request in np.flatnonzero(self._requests.after < 0).tolist():
             at_ps = 0 if self._closed else to_ps(float(self._requests.arrival_s[request]))
             call_later(self._clock, at_ps, partial(self._at, self._arrive, request))
+        if not self._closed:
+            for at_s in (LOOKED_AT_S / 2, LOOKED_AT_S):
+                call_later(self._clock, to_ps(at_s), lambda _: self._look())
         try:
             self._clock.run()
         except KeyboardInterrupt:
@@ -95,6 +102,13 @@ class Loop:
             for kind in self._kinds.values():
                 kind.kept.write()
         return self._served(interrupted)
+
+    def _look(self) -> None:
+        """Whether more come than are served, half a minute and a minute after the first."""
+        arrived, admitted = ((self._times[name] >= 0).sum() for name in ("arrival", "admitted"))
+        self._saturation.look(self._clock.now_ps / PS_PER_S, int(arrived), int(arrived - admitted))
+        if self._saturation.found and self._warn is not None:
+            self._warn(self._saturation.text)
 
     # --- what happens to a request --------------------------------------------------------------------------------
 
@@ -290,7 +304,7 @@ class Loop:
         }
         return Served(requests=self._requests, times=self._times, steps=self._steps(), about_steps=about,
                       engines=[engine.name for engine in self._engines], gpus=self._service.gpus,
-                      interrupted=interrupted, saturated=None, **self._numbers)  # fmt: skip
+                      interrupted=interrupted, saturated=self._saturation.found, **self._numbers)  # fmt: skip
 
     def _steps(self) -> dict[str, Any]:
         """A row of every step; of a stretch all is as at its beginning but the tokens cached and the blocks in use,
