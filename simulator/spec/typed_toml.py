@@ -126,11 +126,12 @@ def overridden(spec: Model, changes: Mapping[str, str | Quantity],
 
 
 class _Written(dict[str, Any]):
-    """The table of a number that was given as text, instead of `old`."""
+    """The table of a number that was given as text, instead of `old`, or of none (None)."""
 
-    def __init__(self, text: str, old: Quantity) -> None:
+    def __init__(self, text: str, old: Quantity | None) -> None:
         value, unit = parse(text)
-        super().__init__(value=value, unit=unit, kind="assumed", source="command line", note=f"instead of {old}")
+        note = f"instead of {old}" if old else "instead of none"
+        super().__init__(value=value, unit=unit, kind="assumed", source="command line", note=note)
         self.text = text
 
 
@@ -165,10 +166,10 @@ def _name(node: Any, step: str, children: Mapping[str, Any]) -> str:
     return list(children)[int(step)] if isinstance(node, list) and step in map(str, range(len(node))) else step
 
 
-def _slot(spec: BaseModel, tables: Any, key: str) -> tuple[Any, Any, Quantity]:
+def _slot(spec: BaseModel, tables: Any, key: str) -> tuple[Any, Any, Quantity | None]:
     """Where a dotted key of `quantities` lies in `tables`, the dump of `spec`: (container, index, Quantity there now).
 
-    ValueError names the right keys at the first wrong step.
+    None stands where the file leaves a number out. ValueError names the right keys at the first wrong step.
     """
     node: Any = spec
     inside: Any = tables
@@ -178,15 +179,28 @@ def _slot(spec: BaseModel, tables: Any, key: str) -> tuple[Any, Any, Quantity]:
             raise ValueError(f"'{'.'.join(key.split('.')[:place])}' is a number; write no '.{step}' behind it")
         children = _children(node)
         wanted = _name(node, step, children)
-        if wanted not in children:
-            raise ValueError(f"no key '{step}'{did_you_mean(step, children)}; keys there are {', '.join(children)}")
         if last is not None:
             inside = inside[last]
+        if wanted not in children:
+            absent = _left_out(node)
+            if wanted in absent and key.endswith(f".{wanted}"):
+                return inside, wanted, None
+            also = f" (and, left out so far, {', '.join(absent)})" if absent else ""
+            hint = did_you_mean(step, [*children, *absent])
+            raise ValueError(f"no key '{step}'{hint}; keys there are {', '.join(children)}{also}")
         last = list(children).index(wanted) if isinstance(node, list) else wanted
         node = children[wanted]
     if not isinstance(node, Quantity):
         raise ValueError(f"this is a table of numbers, not one; keys in it are {', '.join(_children(node))}")
     return inside, last, node
+
+
+def _left_out(node: Any) -> list[str]:
+    """Numbers that a table may have and does not."""
+    if not isinstance(node, BaseModel):
+        return []
+    return [name for name, field in type(node).model_fields.items() if getattr(node, name) is None
+            and any(_bare_type(one) is Quantity for one in get_args(field.annotation))]  # fmt: skip
 
 
 def _line_of(model: type[BaseModel], error: dict[str, Any], label: str) -> str:
