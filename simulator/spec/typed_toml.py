@@ -129,9 +129,8 @@ class _Written(dict[str, Any]):
     """The table of a number that was given as text, instead of `old`, or of none (None)."""
 
     def __init__(self, text: str, old: Quantity | None) -> None:
-        value, unit = parse(text)
-        note = f"instead of {old}" if old else "instead of none"
-        super().__init__(value=value, unit=unit, kind="assumed", source="command line", note=note)
+        given = dict(zip(("value", "unit"), parse(text), strict=True), note=f"instead of {old or 'none'}")
+        super().__init__(**given, kind="assumed", source="command line")
         self.text = text
 
 
@@ -166,13 +165,10 @@ def _name(node: Any, step: str, children: Mapping[str, Any]) -> str:
     return list(children)[int(step)] if isinstance(node, list) and step in map(str, range(len(node))) else step
 
 
-def _slot(spec: BaseModel, tables: Any, key: str) -> tuple[Any, Any, Quantity | None]:
-    """Where a dotted key of `quantities` lies in `tables`, the dump of `spec`: (container, index, Quantity there now).
-
-    None stands where the file leaves a number out. ValueError names the right keys at the first wrong step.
-    """
-    node: Any = spec
-    inside: Any = tables
+def _slot(spec: Any, tables: Any, key: str) -> tuple[Any, Any, Quantity | None]:
+    """Where a dotted key of `quantities` lies in `tables`, the dump of `spec`: (container, index, Quantity there now;
+    None where it is left out). ValueError names the right keys at the first wrong step."""
+    node, inside = spec, tables
     last: Any = None
     for place, step in enumerate(key.split(".")):
         if isinstance(node, Quantity):
@@ -182,12 +178,10 @@ def _slot(spec: BaseModel, tables: Any, key: str) -> tuple[Any, Any, Quantity | 
         if last is not None:
             inside = inside[last]
         if wanted not in children:
-            absent = _left_out(node)
-            if wanted in absent and key.endswith(f".{wanted}"):
+            if wanted in (absent := _left_out(node)) and place == key.count("."):
                 return inside, wanted, None
-            also = f" (and, left out so far, {', '.join(absent)})" if absent else ""
-            hint = did_you_mean(step, [*children, *absent])
-            raise ValueError(f"no key '{step}'{hint}; keys there are {', '.join(children)}{also}")
+            right = [*children, *absent]
+            raise ValueError(f"no key '{step}'{did_you_mean(step, right)}; keys there are {', '.join(right)}")
         last = list(children).index(wanted) if isinstance(node, list) else wanted
         node = children[wanted]
     if not isinstance(node, Quantity):
@@ -197,9 +191,8 @@ def _slot(spec: BaseModel, tables: Any, key: str) -> tuple[Any, Any, Quantity | 
 
 def _left_out(node: Any) -> list[str]:
     """Numbers that a table may have and does not."""
-    if not isinstance(node, BaseModel):
-        return []
-    return [name for name, field in type(node).model_fields.items() if getattr(node, name) is None
+    fields = type(node).model_fields.items() if isinstance(node, BaseModel) else ()
+    return [name for name, field in fields if getattr(node, name) is None
             and any(_bare_type(one) is Quantity for one in get_args(field.annotation))]  # fmt: skip
 
 
