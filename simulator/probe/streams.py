@@ -247,4 +247,4 @@ def _machine(streams: Sequence[Sequence[Given]], starts: Sequence[float], chip: 
 def _family(name: str, pool: str, floor: str, tile_bytes: str, hbm_share: str,
             said: Callable[[float, str], str]) -> list[str]:
     return [f"[kernels.{GIVEN}.{name}]", 'law = "vector"', f"cores.{pool} = {said(1, '1')}", f"floor = {floor}",
-            f"unoverlapped = {said(0, '1')}", f"tile_bytes = {tile_bytes}", *([hbm_share] if hbm_share else [])]
+            f"tile_bytes = {tile_bytes}", *([hbm_share] if hbm_share else [])]

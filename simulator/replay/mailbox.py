@@ -18,7 +18,6 @@ from simulator.collective.one_sided import (
     own_transfer,
     received_s,
     rows_limit_bytes_per_s,
-    startup_s,
 )
 from simulator.collective.transfer import CapacityKey, Transfer
 from simulator.die.npu import Npu
@@ -66,7 +65,7 @@ class Mailboxes:
         self._boxes: dict[tuple, Mailbox] = {}
         self._whole: dict[tuple, Flow] = {}  # flows of _WHOLE bytes
         self._costs = cache(lambda via: costs_of(lowering.engines[via]))
-        self._startup_ps = cache(lambda via, members: to_ps(startup_s(lowering.engines[via], members)))
+        self._startup_ps = cache(lambda via, members: to_ps(lowering.engines[via].startup_s(members)))
 
     def own(self, via: str, members: tuple[int, ...], rank: int, side: int) -> Transfer | None:
         """What leaves a rank or what arrives at it when _WHOLE bytes are put, where ranks are not folded."""

@@ -199,7 +199,7 @@ def _units_of(cost: Cost, slots: dict[str, int]) -> int:
 def _latency_s(work: Launched, cost: Cost | None, machine: MachineSpec) -> float:
     """How long a launch lasts at least: so much of the next one's prologue fits beside it."""
     if isinstance(work, Collective):
-        return engine_of(work, machine.collectives).startup.si
+        return engine_of(work, machine.collectives).startup_s(members=1)
     return cost.latency_s if cost is not None else 0.0
 
 

@@ -25,7 +25,6 @@ from simulator.collective.one_sided import (
     mean_latency_s,
     received_s,
     rows_limit_bytes_per_s,
-    startup_s,
 )
 from simulator.die.kernels import Work
 from simulator.die.timing import KernelTimings
@@ -115,7 +114,7 @@ class Alone:
             return latency_s(self.fabric, members) + received_s(engine, work, cores)
         rate = min(engine.rate_bytes_per_s("all_to_all", work.sent_bytes / max(len(members) - 1, 1)),
                    rows_limit_bytes_per_s(engine, work, cores, mean_latency_s(self.fabric, members)))  # fmt: skip
-        return startup_s(engine, len(members)) + work.sent_bytes / rate
+        return engine.startup_s(len(members)) + work.sent_bytes / rate
 
 
 def better(machine: MachineSpec, name: str) -> MachineSpec:

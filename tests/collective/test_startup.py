@@ -35,7 +35,7 @@ def seconds(kind: str, size: int, engine: str = "aiv", algorithm: str = "auto") 
 def test_no_engine_starts_sooner_when_the_host_launches_it(name: str) -> None:
     machine = load_machine(name)
     for engine, eager in machine.launched_eagerly().collectives.items():
-        assert eager.startup.si >= machine.collectives[engine].startup.si
+        assert eager.startup_s(1) >= machine.collectives[engine].startup_s(1)
 
 
 def test_an_eager_start_up_below_that_of_a_graph_is_refused() -> None:

@@ -91,7 +91,7 @@ def test_nothing_to_send_costs_what_does_not_grow_with_tokens() -> None:
     spec = scenario.machine_spec()
     kernels, engine = spec.exchange_kernels, spec.collectives["deepep_ll"]
     begin: Any = kernels["deepep_ll_dispatch"]
-    floor_us = (begin.floor.si + 256 * begin.per_slot.si + engine.startup.si + spec.fabric[0].latency.si + 1e-6) * 1e6
+    floor_us = (begin.floor_s + 256 * begin.per_slot.si + engine.startup_s(1) + spec.fabric[0].latency.si + 1e-6) * 1e6
     assert floor_us < times("deepep:h100_one_token")[0] < floor_us + 0.5
 
 
