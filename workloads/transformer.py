@@ -24,6 +24,7 @@ from simulator.model.micro_batch import MicroBatch
 from simulator.model.passes import decode_batches, prefill_passes
 from simulator.model.transformer import Experts, Layer, Model, in_precision
 from simulator.parallel.border import Engines, engines_for
+from simulator.parallel.exchange.deepep_normal import NormalSettings, check_sms
 from simulator.parallel.exchange.rows import DISPATCH_DTYPE, DispatchDtype
 from simulator.parallel.exchange.task import ExchangeSettings
 from simulator.parallel.exchange.ways import HOSTS, buffers_of, check_there, settings_of
@@ -306,6 +307,8 @@ def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     found = {**groups_of(placed(case)), "shards": blocks(case.ranks, shards, "knobs.gathered.shards")}
     if has_hosts(case):
         check_there(exchange_of(case), case.machine, case.engines, case.cores)
+        if isinstance(own := exchange_settings(case).own, NormalSettings):
+            check_sms("knobs.exchange_sms", own, case.machine, case.cores)
         found["node"] = node_blocks(case.layout, case.node_ranks, f"exchange {exchange_of(case)}")
     return found
 
