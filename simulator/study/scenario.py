@@ -269,7 +269,7 @@ class Scenario(Part):
     knobs: SerializeAsAny[BaseModel]
     launch_jitter: float = Field(
         0.0, ge=0, le=3, description="every launch of a host takes its time times a log-normal factor of mean 1, drawn"
-        " rank by rank: sigma of its logarithm (0: none)"
+        " rank by rank: sigma of its logarithm (0: none); a captured graph is one launch"
     )
     workload: Workload = Field(exclude=True)
     expected: tuple[Expected, ...] = Field((), exclude=True)

@@ -171,7 +171,8 @@ def simulate(scenario: Scenario, *, ranks: str = "roles", seed: int = 0, exchang
     result.metrics.update(_metrics(result, ready.case))
     sent = traffic(ready.world, roles, lowering, ready.fabric)
     result.metrics.update({f"sent_{level}_mb": size / 1e6 for level, size in sent.items()})
-    header["unread"] = ready.reads.unread()
+    drawn = "launch_jitter" not in scenario.changes or not scenario.launch_jitter or replay.launches_take_time
+    header["unread"] = [*ready.reads.unread(), *([] if drawn else ["launch_jitter"])]
     return result
 
 
