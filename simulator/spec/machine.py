@@ -219,13 +219,6 @@ class MachineSpec(TomlTable):
             return self
         return self.model_copy(update={"collectives": engines_of(self.collectives, older)})
 
-    def launched_eagerly(self) -> MachineSpec:
-        """The same machine for programs that are no captured graphs."""
-        if all(engine.startup_eager is None for engine in self.collectives.values()):
-            return self
-        engines = {name: engine.launched_eagerly() for name, engine in self.collectives.items()}
-        return self.model_copy(update={"collectives": engines})
-
     def reach(self, engine: str) -> int:
         """How many neighbouring dies an engine of collectives goes between: those of its level, or all."""
         within = self.collectives[engine].within
