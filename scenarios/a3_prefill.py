@@ -60,7 +60,8 @@ def microbatch() -> Scenario:
             _expect("a3.prefill.microbatch", "throughput_tok_s", 1.25, against="a3_prefill:dp"),
             _expect("a3.prefill.stretch", "compute_stretch", 1.10, note=": what the two latencies and a share of 25 to"
                     " 31% imply; the agreement of the latency itself is weak evidence, the mechanism was chosen knowing"
-                    " it. A higher All2All rate moves work, not the latency: see the study"),
+                    " it. A higher All2All rate moves work, not the latency, and above 120 GB/s its copies take"
+                    " memory from kernels (results/calibration.md): see the study"),
             _expect("a3.prefill.stretch", "compute_stretch_beside_communication", 1.25, note=": implied likewise."
                     " Vector kernels, bound by HBM, stretch most beside staging copies; the copies of an All2All are"
                     " inferred from those of an AllGather (6.7 bytes of memory traffic per byte on the wire)"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 from collections.abc import Callable
@@ -17,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 for _name in ("COLUMNS", "LINES", "TERMINAL_WIDTH", "TERM", "FORCE_COLOR", "PY_COLORS", "NO_COLOR", "GITHUB_ACTIONS",
               "TTY_COMPATIBLE", "TTY_INTERACTIVE", "RICH_CLICK_THEME", "PYTHONIOENCODING", "BRAID_DEBUG"):  # fmt: skip
     os.environ.pop(_name, None)
+gc.set_threshold(50_000, 20, 20)  # collecting thousands of tests makes much that stays
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ FLOORS = (
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in ([names] if isinstance(names, str) else names)}
 BESIDE = "observe"  # imports numpy and units alone; whoever runs something may import it
 OBSERVED_FROM = FLOOR["study"]
+EXPLAINED = re.compile(r"(?:^|[.;]\s+)((?:[a-z]\w*, )*[a-z]\w*): ")  # "ends, spread: of its kernels"
 VAGUE = re.compile(r"\b(?:(?:no|some|every|any)body|whoever)\b", re.IGNORECASE)
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 400, 60
 TOP = {".ci", ".gitignore", "CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml",
@@ -140,6 +141,22 @@ def test_docstrings_name_what_they_speak_of(file: Path) -> None:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             vague = VAGUE.findall(ast.get_docstring(node) or "")
             assert not vague, f"{file.name}: {getattr(node, 'name', 'the file')} speaks of {', '.join(vague)}"
+
+
+@pytest.mark.parametrize("file", FILES, ids=_module)
+def test_docstrings_of_records_explain_fields_that_there_are(file: Path) -> None:
+    """By their names, or without the unit that ends them; a value that a field may have stands in quotes somewhere."""
+    source = file.read_text(encoding="utf-8")
+    for node in (one for one in ast.walk(ast.parse(source)) if isinstance(one, ast.ClassDef)):
+        fields = [one.target for one in node.body if isinstance(one, ast.AnnAssign)]
+        names = {one.id for one in fields if isinstance(one, ast.Name)}
+        if not names or any(isinstance(one, ast.FunctionDef) and one.name == "__init__" for one in node.body):
+            continue
+        names |= {one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute)} | {"none"}
+        said = " ".join((ast.get_docstring(node) or "").split())
+        for word in (word for found in EXPLAINED.findall(said) for word in found.split(", ")):
+            there = any(name == word or name.startswith(f"{word}_") for name in names) or f'"{word}"' in source
+            assert there, f"{file.name}: {node.name} explains '{word}', which it has not"
 
 
 def test_the_command_line_imports_nothing_heavy() -> None:

@@ -85,11 +85,12 @@ def test_a_compiled_frame_is_not_the_users_wherever_it_runs(tmp_path: Path, monk
 
 
 @pytest.mark.skipif(not simulator.COMPILED, reason="nothing is compiled here")
-@pytest.mark.parametrize("scenario", ["contention:staging", "trt_min_latency:gtc"])
-def test_results_are_the_same_to_the_last_digit(scenario: str) -> None:
+@pytest.mark.parametrize("arguments", [("contention:staging",),
+                                       ("trt_min_latency:gtc", "--set", "model.shapes.layers=8")], ids=" ".join)
+def test_results_are_the_same_to_the_last_digit(arguments: tuple[str, ...]) -> None:
     results = [
         subprocess.run(
-            [sys.executable, "-m", "simulator", "run", scenario, "--json"],
+            [sys.executable, "-m", "simulator", "run", *arguments, "--json"],
             env=os.environ | more, cwd=ROOT, capture_output=True, text=True, check=True,
         ).stdout
         for more in ({}, {"BRAID_PLAIN": "1"})

@@ -157,7 +157,7 @@ def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
         raise InputError(f"batch.requests is {case.batch.requests}: every data-parallel group has a prompt, so {dp}")
     halves = (0, mesh.ranks)
     return {name: [tuple(first + rank for rank in members) for first in halves for members in found]
-            for name, found in groups_of(case.knobs.placed(mesh)).items()}
+            for name, found in groups_of(transformer.placed(case)).items()}
 
 
 def coordinates(case: Case, rank: int) -> Mapping[str, object]:

@@ -18,7 +18,7 @@ from simulator.model.layout import blocks
 from simulator.model.transformer import experts_of
 from simulator.parallel.border import Engines
 from simulator.parallel.exchange.copies import Copies, copies_of
-from simulator.parallel.exchange.deepep_normal import NormalSettings
+from simulator.parallel.exchange.deepep_normal import NormalSettings, check_sms
 from simulator.parallel.exchange.generic_proxy import GenericSettings
 from simulator.parallel.exchange.proxy import ProxySettings
 from simulator.parallel.exchange.rows import buffers
@@ -128,6 +128,12 @@ GPU_INITIATED = _rows_by("deepep_ll")
 # --- copies per node, and sums ----------------------------------------------------------------------------------------
 
 
+def copy_groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
+    """The GPUs of each node, whose chips have more SMs than a kernel holds."""
+    check_sms("knobs.sms", case.knobs, case.machine, case.cores)
+    return nodes(case)
+
+
 def copies(case: Case) -> Copies:
     """Of the first rank."""
     task = task_of(Rank({}, {}), case, "deepep_normal", 0)
@@ -153,5 +159,5 @@ def copy_readings(case: Case, columns: Mapping[str, Any]) -> Mapping[str, float]
     }  # fmt: skip
 
 
-REDUCING = Workload(partial(program, name="deepep_normal"), nodes, memory=copy_memory,
+REDUCING = Workload(partial(program, name="deepep_normal"), copy_groups, memory=copy_memory,
                     live=partial(hosts, name="deepep_normal"), readings=copy_readings)

@@ -24,9 +24,10 @@ from simulator.model.micro_batch import MicroBatch
 from simulator.model.passes import decode_batches, prefill_passes
 from simulator.model.transformer import Experts, Layer, Model, in_precision
 from simulator.parallel.border import Engines, engines_for
+from simulator.parallel.exchange.deepep_normal import NormalSettings, check_sms
 from simulator.parallel.exchange.rows import DISPATCH_DTYPE, DispatchDtype
 from simulator.parallel.exchange.task import ExchangeSettings
-from simulator.parallel.exchange.ways import HOSTS, buffers_of, settings_of
+from simulator.parallel.exchange.ways import HOSTS, buffers_of, check_there, settings_of
 from simulator.parallel.forward import Forward
 from simulator.parallel.gathered_weights import GatheredWeights, Gathering
 from simulator.parallel.ledger import Load, fullest_rank, stages_of
@@ -142,12 +143,34 @@ class Knobs(BaseModel):
         """The model in the precision that is set; InputError names what is wrong."""
         return in_precision(model, self.precision, "knobs.precision")
 
-    def placed(self, mesh: Mesh) -> Mesh:
-        """The mesh with the shared expert where the exchange has tokens."""
-        return mesh.placed(self.exchange != "all_reduce")
-
 
 Case = scenario.Case[Step, Mesh, Knobs]
+
+
+def has_experts(case: Case) -> bool:
+    """Whether a layer that runs has routed experts."""
+    layers = (*case.model.layers, *(case.model.drafts if case.batch.drafts else ()))
+    return any(isinstance(layer.feed_forward, Experts) for layer in layers)
+
+
+def exchange_of(case: Case) -> str:
+    """How tokens reach their experts; without any it makes no difference, and the knob is not read."""
+    return case.knobs.exchange if has_experts(case) else "all_reduce"
+
+
+def placed(case: Case) -> Mesh:
+    """The mesh with the shared expert where the exchange has tokens."""
+    return case.layout.placed(exchange_of(case) != "all_reduce")
+
+
+def exchange_settings(case: Case) -> ExchangeSettings:
+    """The exchange and its settings, which are not read either where there are no experts."""
+    knobs, name = case.knobs, exchange_of(case)
+    if not has_experts(case):
+        return ExchangeSettings(name)
+    return ExchangeSettings(name, knobs.exchange_engine, case.routing.skew, case.seed,
+                            own=settings_of(name, knobs.dispatch_dtype, knobs.exchange_sms),
+                            node=case.node_ranks, ported=case.port_ranks)
 
 
 def partition(npu: Rank, case: Case) -> str:
@@ -173,7 +196,7 @@ def order_of(case: Case) -> Callable[..., None]:
     """The schedule; where none is named, one stream, or with the shared expert beside it where the stack's captured
     graphs do so."""
     knobs, most = case.knobs, max(one.tokens for groups in batches_of(case) for one in groups)
-    beside = captured(case) and knobs.exchange == "all_reduce" and most <= stack_for(case).shared_beside
+    beside = captured(case) and exchange_of(case) == "all_reduce" and most <= stack_for(case).shared_beside
     return SCHEDULES[knobs.schedule or ("shared_beside" if beside else "one_stream")].order
 
 
@@ -247,12 +270,9 @@ def forward(npu: Rank, case: Case, numbers: Sequence[int], layers: Sequence[Laye
             techniques: Sequence[GatheredWeights] = ()) -> Forward:
     """A pass of this rank through some layers."""
     knobs = case.knobs
-    exchanges = ExchangeSettings(knobs.exchange, knobs.exchange_engine, case.routing.skew, case.seed,
-                                 own=settings_of(knobs.exchange, knobs.dispatch_dtype, knobs.exchange_sms),
-                                 node=case.node_ranks, ported=case.port_ranks)
     labels = ("layer", "micro_batch") if knobs.parts > 1 else ("layer",)
     step = pass_of(npu, case.layout)(
-        npu, knobs.model_of(case.model), knobs.placed(case.layout), stack_for(case), engines_of(case), exchanges,
+        npu, knobs.model_of(case.model), placed(case), stack_for(case), engines_of(case), exchange_settings(case),
         knobs.residual != "replicated", labels, numbers, layers, techniques,
         gathers_latents=knobs.residual == "split_latents")
     return prefetching(step, 1e6 * knobs.prefetch_mb)
@@ -300,21 +320,23 @@ def groups(case: Case) -> Mapping[str, list[tuple[int, ...]]]:
     gathered = case.knobs.gathered
     gathered.check(case.model, case.layout, "knobs.gathered.modules", "layout.tp or layout.cp above 1")
     shards = gathered.shards if gathered.modules else 1
-    found = {**groups_of(case.knobs.placed(case.layout)), "shards": blocks(case.ranks, shards, "knobs.gathered.shards")}
+    found = {**groups_of(placed(case)), "shards": blocks(case.ranks, shards, "knobs.gathered.shards")}
     if has_hosts(case):
-        found["node"] = node_blocks(case.layout, case.node_ranks, f"exchange {case.knobs.exchange}")
+        check_there(exchange_of(case), case.machine, case.engines, case.cores)
+        if isinstance(own := exchange_settings(case).own, NormalSettings):
+            check_sms("knobs.exchange_sms", own, case.machine, case.cores)
+        found["node"] = node_blocks(case.layout, case.node_ranks, f"exchange {exchange_of(case)}")
     return found
 
 
 def has_hosts(case: Case) -> bool:
     """Whether hosts or cards take part in exchanges."""
-    layers = (*case.model.layers, *(case.model.drafts if case.batch.drafts else ()))
-    return case.knobs.exchange in HOSTS and any(isinstance(layer.feed_forward, Experts) for layer in layers)
+    return exchange_of(case) in HOSTS
 
 
 def hosts(host: Host, case: Case) -> HostProcess:
     """What they do: what the program asks for."""
-    return HOSTS[case.knobs.exchange](host)
+    return HOSTS[exchange_of(case)](host)
 
 
 def coordinates(case: Case, rank: int) -> Mapping[str, object]:
@@ -324,7 +346,7 @@ def coordinates(case: Case, rank: int) -> Mapping[str, object]:
 
 def memory(case: Case) -> list[MemoryItem]:
     """Of the fullest rank."""
-    mesh, model, gathered = case.knobs.placed(case.layout), case.knobs.model_of(case.model), case.knobs.gathered
+    mesh, model, gathered = placed(case), case.knobs.model_of(case.model), case.knobs.gathered
     batch, groups = case.batch, [one for groups in batches_of(case) for one in groups]
     held = max((one.held for one in groups), key=sum)
     if batch.phase == "prefill" and not batch.groups:  # of all passes together
@@ -332,7 +354,7 @@ def memory(case: Case) -> list[MemoryItem]:
     load = Load(held, max(one.tokens for one in groups), max(one.sampled for one in groups), bool(batch.drafts))
 
     def buffers(experts: Experts, tokens: int) -> list[MemoryItem]:
-        return buffers_of(case.knobs.exchange, experts, model.hidden, mesh.block, case.node_ranks, tokens)
+        return buffers_of(exchange_of(case), experts, model.hidden, mesh.block, case.node_ranks, tokens)
 
     return fullest_rank(model, mesh, load, gathered.kept(), gathered.memory(model), buffers)
 

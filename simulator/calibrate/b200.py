@@ -214,7 +214,9 @@ def fit(machine: MachineSpec, family: str, table: Chains, names: tuple[str, ...]
 
 def _neighbours(kernel: KernelSpec, names: tuple[str, ...], step: float) -> Iterator[KernelSpec]:
     for name in names:
-        quantity: Quantity = getattr(kernel, name)
+        quantity: Quantity | None = getattr(kernel, name)
+        if quantity is None:  # a term that the family does not have
+            continue
         for factor in (step, 1.0 / step):
             value = quantity.value * factor
             if name in ("hbm_share", "compute_share", "unoverlapped") and value > 1.0:
@@ -306,7 +308,7 @@ def all_reduce(folder: Path, machine: MachineSpec, name: str, engine: str, steps
         each = size / (1 if steps == 1 else 8)
         kind = "all_reduce" if steps == 1 else "all_gather"
         wire_s = 7 * each / spec.rate_bytes_per_s(kind, each)
-        latency_s = spec.startup.si + machine.fabric[0].latency.si
+        latency_s = spec.startup_s(members=1) + machine.fabric[0].latency.si
         errors.append(steps * (latency_s + wire_s) / (row["latency"] / 1e3) - 1.0)
     return Misfit(tuple(errors))
 
@@ -318,7 +320,7 @@ def _family(family: str, folder: Path, fits: bool) -> Iterator[Finding]:
     yield Finding(family, str(off(machine, family, kernel, table)))
     if fits:
         kernel = fit(machine, family, table, names)
-        numbers = {name: getattr(kernel, name) for name in names}
+        numbers = {name: one for name in names if (one := getattr(kernel, name)) is not None}
         found = ", ".join(f"{name} = {one.value:.4g} {one.unit}" for name, one in numbers.items())
         yield Finding(f"{family}, fitted", f"{off(machine, family, kernel, table)}: {found}",
                       {name: one.si for name, one in numbers.items()})

@@ -196,10 +196,7 @@ def _base(engine: Engine, kind: str, numbers: list[Numbers], source: str) -> str
         f"[{name}]", f"startup = {_fitted(first.startup_s * 1e6, 'us', kind, source)}",
         f"startup_per_peer = {_fitted(first.startup_per_peer_s * 1e6, 'us', kind, source)}",
         f"transfer_bytes = {_assumed(2, '1', 'one read where a byte leaves and one write where it arrives')}",
-        f"copy_bytes = {_assumed(0, '1', 'buffers are registered: peers read and write each other directly')}",
-        f"weight = {_assumed(1, '1', 'max-min fairness between flows')}",
         f"cores.sm = {_assumed(engine.sms, '1', engine.source, engine.kind)}\n", f"[[{name}.ladder.default]]",
-        f"bytes_per_peer = {_assumed(1, 'MiB', 'the only point: protocols have rates of their own')}",
         f"rate = {_fitted(rate / 1e9, 'GB/s', kind, source)}"]) + "\n"  # fmt: skip
 
 

@@ -145,7 +145,7 @@ def stored_s(spec: MachineSpec, engine: str, size: float) -> float:
     """Stores of so many bytes to all ranks of a node evenly, the own one among them."""
     level, own = spec.fabric[0], spec.collectives[engine]
     rate = min(level.link_rate.si, own.rate_bytes_per_s("all_to_all", size / RANKS))
-    return own.startup.si + level.latency.si + size * (RANKS - 1) / RANKS / rate
+    return own.startup_s(members=1) + level.latency.si + size * (RANKS - 1) / RANKS / rate
 
 
 def _alone_s(spec: MachineSpec, work: Work) -> float:
@@ -169,7 +169,7 @@ def fitted(spec: MachineSpec, kind: Kind, rows: Sequence[Row]) -> tuple[MachineS
 
 
 def _numbers(spec: MachineSpec, kind: Kind) -> tuple[float, float]:
-    floor = spec.exchange_kernels[FITTED[kind][0][0]].floor.si
+    floor = spec.exchange_kernels[FITTED[kind][0][0]].floor_s
     if kind == "ll":
         return floor, spec.collectives["deepep_ll"].ladder.default[0].rate.si
     loop: Any = spec.exchange_kernels["deepep_normal_dispatch"]

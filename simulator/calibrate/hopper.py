@@ -83,7 +83,7 @@ class KernelFamily:
         """How far the family is from its table with these numbers in place of the file's."""
         kernel = self.spec.kernels[GENERATION][self.name]
         given = {FIELDS[name]: Quantity.model_construct(value=value, unit="1", kind="fitted", source="this search")
-                 if value or name == "un" else None for name, value in numbers.items()}  # fmt: skip
+                 if value else None for name, value in numbers.items()}  # fmt: skip
         return self.compare(self.spec.chip, kernel.model_copy(update=given), table)
 
 

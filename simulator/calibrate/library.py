@@ -91,7 +91,7 @@ def _vector(library: Library) -> Line:
     if not len(seconds):
         return Line("vector", why="left out: the table has no products in BF16")
     shortest_s = float(np.quantile(seconds, 0.01))
-    numbers = {"floor": shortest_s, "hbm_share": VECTOR_SHARE, "unoverlapped": 0.0}
+    numbers = {"floor": shortest_s, "hbm_share": VECTOR_SHARE}
     source = library.source("gemm", "gemm_perf")
     return Line("vector", why="assumed: the floor of the smallest product, and copies at 0.75 of HBM", table=Table(
         "vector", "vector", numbers, source, "", assumed="the smallest product's time; copies reach about 0.75 of HBM"))

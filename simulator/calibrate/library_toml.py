@@ -35,15 +35,14 @@ def tables_of(table: Table) -> Iterator[Table]:
         yield table
         return
     end, given = table.name.removeprefix("grouped_gemm_"), table.numbers
-    passes = {"hbm_share": given["vector_share"], "unoverlapped": 0.0}
+    passes = {"hbm_share": given["vector_share"]}  # of which the first alone is launched, and none computes
     sort = {name: given[name] for name in _SORT if name in given}
     product = {name: value for name, value in given.items() if name not in (*_SORT, "vector_share", "per_copy")}
     copies = {"per_row": given["per_copy"]} if "per_copy" in given else {}
     chain = "Chain of experts_sort, grouped_gemm, experts_sum, grouped_gemm, experts_sum: "
-    yield replace(table, numbers={"floor": 0.0, **product}, comment=chain + table.comment)
+    yield replace(table, numbers=product, comment=chain + table.comment)
     yield replace(table, name=f"experts_sort_{end}", law="vector", numbers={**sort, **passes}, covers="", comment="")
-    yield replace(table, name=f"experts_sum_{end}", law="vector", numbers={"floor": 0.0, **copies, **passes}, covers="",
-                  comment="")  # fmt: skip
+    yield replace(table, name=f"experts_sum_{end}", law="vector", numbers={**copies, **passes}, covers="", comment="")
 
 
 def text_of(framework: str, head: str, tables: list[Table]) -> str:
@@ -66,10 +65,6 @@ def _lines(framework: str, table: Table) -> Iterator[str]:
     for name, value in table.numbers.items():
         if name not in _UNWRITTEN:
             yield _line(name, value, table)
-    if table.law == "vector":
-        note = 'note = "only decides how many SMs a small kernel asks for"'
-        yield ('tile_bytes = { value = 16, unit = "KiB", kind = "assumed", confidence = "L", '
-               f'source = "published nowhere", {note} }}')  # fmt: skip
 
 
 def _line(name: str, value: float, table: Table) -> str:
@@ -78,8 +73,5 @@ def _line(name: str, value: float, table: Table) -> str:
     if table.assumed:
         return (f'{name} = {{ value = {shown}, unit = "{unit}", kind = "assumed", confidence = "L", '
                 f'source = "{table.source}", note = "{table.assumed}" }}')  # fmt: skip
-    if value == 0.0 and name in ("floor", "unoverlapped"):
-        what = "in the floor of experts_sort" if name == "floor" else "passes compute next to nothing"
-        return f'{name} = {{ value = 0, unit = "{unit}", kind = "assumed", confidence = "M", source = "{what}" }}'
     return (f'{name} = {{ value = {shown}, unit = "{unit}", kind = "fitted", confidence = "M", '
             f'source = "{table.source}", fitted_on = "{table.fitted_on}" }}')  # fmt: skip

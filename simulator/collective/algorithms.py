@@ -42,7 +42,7 @@ def _exchanged(copies: Callable[[int], int]) -> Callable[[Collective, int, Colle
         if collective.sizes:  # the mean of all ranks, without what stays at home
             each = sum(sum(row) - row[rank] for rank, row in enumerate(collective.sizes)) / n / peers
         wire = each * (n - 1)
-        return wire, wire * (engine.transfer_bytes.si + copies(n) / peers * engine.copy_bytes.si)
+        return wire, wire * (engine.transfer_bytes.si + copies(n) / peers * engine.staging_bytes)
 
     return amounts
 
@@ -102,7 +102,7 @@ def automatic(call: CollectiveCall) -> tuple[Phase, ...]:
 def _summed_by_switch(collective: Collective, n: int, engine: CollectiveSpec) -> Amounts:
     """Of `nvls`."""
     size = collective.bytes_per_pair
-    return nvls.sent_bytes(size, n), size * (engine.transfer_bytes.si + engine.copy_bytes.si)
+    return nvls.sent_bytes(size, n), size * (engine.transfer_bytes.si + engine.staging_bytes)
 
 
 _NONE = _through(lambda one: (0.0, 0.0))

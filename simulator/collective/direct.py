@@ -38,7 +38,7 @@ def message(call: CollectiveCall) -> tuple[Phase, ...]:
     """A send and its recv."""
     engine, size, (source, target) = call.engine, call.collective.bytes_per_pair, call.members
     sized = [(source, target, size)] if size else []
-    return (Phase(call.latency_s, call.messages.each(sized, "send", engine, engine.weight.si)),)
+    return (Phase(call.latency_s, call.messages.each(sized, "send", engine, engine.share)),)
 
 
 def _balanced(call: CollectiveCall, copies: int) -> tuple[Phase, ...]:
@@ -48,9 +48,9 @@ def _balanced(call: CollectiveCall, copies: int) -> tuple[Phase, ...]:
     engine, size = call.engine, call.collective.bytes_per_pair
     # whole bytes at each end of each message, so that one class and its messages agree to the byte
     peers = len(call.members) - 1
-    ends = round((size * engine.transfer_bytes.si + copies * size / peers * engine.copy_bytes.si) / 2.0)
+    ends = round((size * engine.transfer_bytes.si + copies * size / peers * engine.staging_bytes) / 2.0)
     rate = engine.rate_bytes_per_s(call.curve, size)
-    return (Phase(call.latency_s, call.messages.all_pairs(call.members, size, ends, rate, engine.weight.si)),)
+    return (Phase(call.latency_s, call.messages.all_pairs(call.members, size, ends, rate, engine.share)),)
 
 
 def _uneven(call: CollectiveCall) -> tuple[Phase, ...]:
@@ -59,7 +59,7 @@ def _uneven(call: CollectiveCall) -> tuple[Phase, ...]:
     sizes, n = collective.sizes, len(members)
     if len(sizes) != n or any(len(row) != n for row in sizes):
         raise ValueError(f"{collective.kind} in group '{collective.group}' of {n}: sizes must be {n} x {n}")
-    pairs, weight = [(i, j) for i in range(n) for j in range(n) if i != j and sizes[i][j]], engine.weight.si
+    pairs, weight = [(i, j) for i in range(n) for j in range(n) if i != j and sizes[i][j]], engine.share
     sized = [(members[i], members[j], sizes[i][j]) for i, j in pairs]
     transfers = [*messages.each(sized, collective.kind, engine, weight / (n - 1))]
     if messages.mode != "pairwise":

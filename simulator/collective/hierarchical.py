@@ -87,7 +87,7 @@ def together(fabric: Fabric, engine: CollectiveSpec, pairs: Pairs, size: int, ra
 def lock_step(fabric: Fabric, engine: CollectiveSpec, ranks: Sequence[int], messages: Iterable[tuple[int, int, int]],
                sent: int, rate: float, copied: int) -> Transfer:
     """Messages as (source, target, bytes), of which so many bytes are sent and staged by each rank."""
-    moved = round(sent * engine.transfer_bytes.si + copied * engine.copy_bytes.si)
+    moved = round(sent * engine.transfer_bytes.si + copied * engine.staging_bytes)
     loads: list[tuple[CapacityKey, int]] = []
     for rank in ranks:
         loads += [(("out", rank, rate), sent), (("hbm", rank), moved), (("l2", rank), moved)]
@@ -96,4 +96,4 @@ def lock_step(fabric: Fabric, engine: CollectiveSpec, ranks: Sequence[int], mess
         if size:
             for edge in fabric.route(source, target).edges:
                 links["link", *edge] += size
-    return Transfer.of(sent, (*loads, *links.items()), tuple(ranks), engine.weight.si)
+    return Transfer.of(sent, (*loads, *links.items()), tuple(ranks), engine.share)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from typing import TypeAlias
@@ -24,22 +24,29 @@ class Lowering:
     """Lowers collectives on one fabric; results are cached by (collective, members).
 
     mode: "auto" (balanced exchanges as one class, uneven ones pair by pair), "classes" (uneven ones by sender) or
-    "pairwise" (everything pair by pair). groups: all there are, who may share links between dies.
+    "pairwise" (everything pair by pair). groups: all there are, who may share links between dies. eager: ranks whose
+    hosts launch collectives one by one; one of them makes its group start up so late.
     """
 
     def __init__(self, fabric: Fabric, engines: dict[str, CollectiveSpec], mode: str = "auto",
-                 groups: Groups | None = None) -> None:
-        self.fabric, self.engines = fabric, engines
+                 groups: Groups | None = None, eager: frozenset[int] = frozenset()) -> None:
+        self.fabric, self.engines, self._eager = fabric, engines, eager
+        self._launched_eagerly = {name: engine.launched_eagerly() for name, engine in engines.items()}
         self._messages = Messages(fabric, mode, groups)
         self.partitions = self._messages.partitions
         self.lower = cache(self._lower)
+
+    def engine(self, collective: Collective, members: Collection[int]) -> CollectiveSpec:
+        """What drives a collective among `members`, as it starts up where they meet; NoSuchName: there is no such."""
+        eager = not self._eager.isdisjoint(members)
+        return engine_of(collective, self._launched_eagerly if eager else self.engines)
 
     def _lower(self, collective: Collective, members: tuple[int, ...], curve: str = "") -> tuple[Phase, ...]:
         """The phases of `collective` among `members` (global ranks, in group order).
 
         curve: the kind whose rates they have, if it is another one than that of `collective`.
         """
-        engine = engine_of(collective, self.engines)
+        engine = self.engine(collective, members)
         if len(members) == 1:
             return (Phase(0.0, ()),)
         _check_reach(self.fabric, collective, engine, members)

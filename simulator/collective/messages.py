@@ -36,8 +36,7 @@ class Messages:
 
     def latency_s(self, engine: CollectiveSpec, members: tuple[int, ...]) -> float:
         """From the meeting of the members to the first byte at the one who is furthest away."""
-        start = engine.startup.si + engine.startup_per_peer.si * (len(members) - 1)
-        return start + self._crossings(members)[1]
+        return engine.startup_s(len(members)) + self._crossings(members)[1]
 
     def pair(self, source: int, target: int, size: int, memory: float, rate: float, weight: float) -> Transfer:
         """One message; `memory`: bytes through HBM and L2 at each end."""

@@ -43,9 +43,9 @@ def all_reduce(call: CollectiveCall) -> tuple[Phase, ...]:
         raise InputError(f"group '{call.collective.group}': a switch sums for members that it joins itself, and no one "
                          "switch joins all of these; use ring or hierarchical")
     sent, rate = sent_bytes(size, len(members)), engine.rate_bytes_per_s(call.curve, size)
-    moved = round(size * (engine.transfer_bytes.si + engine.copy_bytes.si))
+    moved = round(size * (engine.transfer_bytes.si + engine.staging_bytes))
     loads: list[tuple[CapacityKey, int]] = []
     for rank, (there, back) in zip(members, links, strict=True):
         loads += [(("out", rank, rate), sent), (("hbm", rank), moved), (("l2", rank), moved),
                   (("link", *there), sent), (("link", *back), sent)]
-    return (Phase(call.latency_s, (Transfer.of(sent, loads, members, engine.weight.si),)),)
+    return (Phase(call.latency_s, (Transfer.of(sent, loads, members, engine.share),)),)

@@ -79,12 +79,12 @@ def put(call: CollectiveCall) -> tuple[Phase, ...]:
         tuple(filter(None, (own_transfer(keys_of(fabric, members, rank)[side], costs, peers, rank, size)
                             for rank in members)))
         for side, size in ((OUT, collective.sent_bytes), (IN, collective.received_bytes)))
-    return Phase(startup_s(engine, len(members)), leaving), Phase(0.0, arriving)
+    return Phase(engine.startup_s(len(members)), leaving), Phase(0.0, arriving)
 
 
 def costs_of(engine: CollectiveSpec) -> tuple[float, float]:
     """Bytes through memory at each end per byte moved, and the weight of the flow."""
-    return memory_per_byte(engine), engine.weight.si
+    return memory_per_byte(engine), engine.share
 
 
 def own_transfer(keys: CapacityPeers, costs: tuple[float, float], peers: int, rank: int, size: int) -> Transfer | None:
@@ -215,8 +215,3 @@ def received_s(engine: CollectiveSpec, collective: Collective, cores: int) -> fl
     if engine.rows is None or not collective.rows:
         return 0.0
     return ceil(collective.rows / cores) * engine.rows.receive.si
-
-
-def startup_s(engine: CollectiveSpec, members: int) -> float:
-    """From the launch of a put to its first byte."""
-    return engine.startup.si + engine.startup_per_peer.si * (members - 1)

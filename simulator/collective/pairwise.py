@@ -62,4 +62,4 @@ def _uneven(call: CollectiveCall, pairs: Pairs, curve: str) -> tuple[Transfer, .
     place = {rank: number for number, rank in enumerate(call.members)}
     sized = [(a, b, sizes[place[a]][place[b]]) for a, b in pairs]
     each = sum(a == pairs[0][0] for a, _ in pairs) if pairs else 1  # messages of a sender in this step
-    return call.messages.each([one for one in sized if one[2]], curve, engine, engine.weight.si / each)
+    return call.messages.each([one for one in sized if one[2]], curve, engine, engine.share / each)

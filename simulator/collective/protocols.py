@@ -30,7 +30,7 @@ def wire_bytes(algorithm: str, kind: str, buffer_bytes: float, members: int) -> 
 def alone_s(protocol: ProtocolSpec, buffer_bytes: float, members: int) -> float:
     """How long a protocol takes on idle links, without hops."""
     starts = parts(protocol.algorithm, protocol.kind)
-    latency_s = protocol.startup.si + protocol.startup_per_peer.si * (members - 1)
+    latency_s = protocol.startup_s(members)
     wire = wire_bytes(protocol.algorithm, protocol.kind, buffer_bytes, members)
     return starts * latency_s + wire / protocol.rate.si
 

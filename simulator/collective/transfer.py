@@ -71,4 +71,4 @@ def columns_of(transfers: Sequence[Transfer]) -> tuple[list[CapacityKey], Array,
 
 def memory_per_byte(engine: CollectiveSpec) -> float:
     """Bytes through memory at each end of a message, per byte on the wire."""
-    return engine.transfer_bytes.si / 2.0 + engine.copy_bytes.si
+    return engine.transfer_bytes.si / 2.0 + engine.staging_bytes

@@ -43,6 +43,8 @@ def facts(result: Result, in_both: Container[str] = ()) -> list[str]:
         lines.append("not recorded: only what follows from the makespan and from the programs")
     for key, text in header["changed"].items():
         how = " (assumed)" if key.startswith(("machine.", "model.")) else ""
+        if key == "launch_jitter" and all(program.captured for program in result.world.programs):
+            how = " (of captured graphs, each of which is one launch)"
         if key in header["unread"]:
             how = " (without effect: nothing in this run reads it)"
         where = " in A and B" if key in in_both else ""

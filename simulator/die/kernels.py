@@ -203,7 +203,8 @@ def _gemm(work: Work, chip: ChipSpec, kernel: GemmKernel) -> Cost:
     rereads = sum(work.rows) * work.k * columns * a_bytes + work.n * work.k * sum(strips) * a_bytes
     out_bytes = sum(work.rows) * work.n * ELEMENT_BYTES[work.out_dtype]
     serial = min(work.k, kernel.split_k.count) if kernel.split_k else work.k
-    latency_s = kernel.floor.si + kernel.serial_per_k.si * serial + _bookkeeping_s(work, kernel)
+    serial_s = kernel.serial_per_k.si * serial if kernel.serial_per_k else 0.0
+    latency_s = kernel.floor_s + serial_s + _bookkeeping_s(work, kernel)
     tile_s = 2.0 * tile_m * tile_n * depth / (_peak(chip, kernel, work.dtype) / units)
     return _cost(work, chip, kernel, latency_s, tiles, tile_s, rereads + out_bytes)
 
@@ -248,8 +249,9 @@ def _attention(work: Work, chip: ChipSpec, kernel: AttentionKernel) -> Cost:
         tiles, keys = plan(requests, tile_m, units, kernel.plan_keys.count)
         tile_s = 2.0 * tile_m * keys * (work.qk_dim + work.v_dim) / (_peak(chip, kernel, work.dtype) / units)
     # every strip of tile_m rows reads its keys again; score tiles cross L2 between cube and vector cores
-    onchip = scores * (kernel.score_bytes.si + work.kv_dim * ELEMENT_BYTES[work.dtype] / tile_m) + work.write_bytes
-    return _cost(work, chip, kernel, kernel.floor.si, tiles, tile_s, onchip)
+    score_bytes = kernel.score_bytes.si if kernel.score_bytes else 0.0
+    onchip = scores * (score_bytes + work.kv_dim * ELEMENT_BYTES[work.dtype] / tile_m) + work.write_bytes
+    return _cost(work, chip, kernel, kernel.floor_s, tiles, tile_s, onchip)
 
 
 def _stream_gemm(work: Work, chip: ChipSpec, kernel: StreamGemmKernel) -> Cost:
@@ -289,8 +291,10 @@ def _vector(work: Work, chip: ChipSpec, kernel: VectorKernel) -> Cost:
     units = units_of(chip, kernel)
     compute_s = work.vector_flops / _peak(chip, kernel, "fp32") if work.vector_flops else 0.0
     onchip_bytes = work.hbm_bytes + work.cached_bytes
-    tiles = max(1, ceil(onchip_bytes / kernel.tile_bytes.si))
-    latency_s = kernel.floor.si + _bookkeeping_s(work, kernel)
+    tile = kernel.tile_bytes or chip.tile_bytes
+    assert tile is not None, "a machine without either is refused"
+    tiles = max(1, ceil(onchip_bytes / tile.si))
+    latency_s = kernel.floor_s + _bookkeeping_s(work, kernel)
     return _cost(work, chip, kernel, latency_s, tiles, compute_s * units / tiles, onchip_bytes)
 
 
@@ -310,7 +314,7 @@ def _loop(work: Work, chip: ChipSpec, kernel: LoopKernel) -> Cost:
     each_s = max(work.read_bytes, work.write_bytes) / max(rows, 1) / kernel.rate.si if kernel.rate else 0.0
     row_s = kernel.serial_per_k.si * work.k if kernel.serial_per_k else 0.0
     unit_s = max(filled * (kernel.turn.si + each_s), turns * row_s / (kernel.warps.count if kernel.warps else 1))
-    cost = _cost(work, chip, kernel, kernel.floor.si + (row_s if rows else 0.0), units, unit_s, work.hbm_bytes)
+    cost = _cost(work, chip, kernel, kernel.floor_s + (row_s if rows else 0.0), units, unit_s, work.hbm_bytes)
     return replace(cost, at_least=ceil(units / 2), compute_name=f"turns {work.family}")
 
 
@@ -320,7 +324,7 @@ def _fused(work: Work, chip: ChipSpec, kernel: FusedKernel, parts: list[Cost]) -
     tile_s = sum(part.compute_s(min(units, part.want)) for part in parts)
     onchip_bytes = sum(part.onchip_bytes for part in parts)
     overlapping = sum(part.tiles for part in parts) // max(len(parts), 1)
-    return _cost(work, chip, kernel, kernel.floor.si, units, tile_s, onchip_bytes, overlapping)
+    return _cost(work, chip, kernel, kernel.floor_s, units, tile_s, onchip_bytes, overlapping)
 
 
 def _cost(work: Work, chip: ChipSpec, kernel: KernelSpec, latency_s: float, tiles: int, tile_s: float,
@@ -334,9 +338,10 @@ def _cost(work: Work, chip: ChipSpec, kernel: KernelSpec, latency_s: float, tile
         latency_s, need, want, tiles, tile_s, onchip_bytes, work.hbm_bytes,
         unit_rate_bytes_per_s=max(chip.l2.port_rate[pool].si * count for pool, count in need),
         hbm_rate_bytes_per_s=chip.hbm.peak.si * kernel.hbm_share.si if kernel.hbm_share else inf,
-        unoverlapped=kernel.unoverlapped.si / waves, weight_bytes=weight_bytes, kept_bytes=weight_bytes,
+        unoverlapped=kernel.unoverlapped.si / waves if kernel.unoverlapped else 0.0,
+        weight_bytes=weight_bytes, kept_bytes=weight_bytes,
         allocates_bytes=sum(one.read_bytes + one.write_bytes + one.cached_bytes for one in (work, *work.parts)),
-        prologue_s=min(kernel.prologue.si, kernel.floor.si) if kernel.prologue else 0.0,
+        prologue_s=min(kernel.prologue.si, kernel.floor_s) if kernel.prologue else 0.0,
         latency_name=f"latency {work.family}", compute_name=f"compute {next(iter(kernel.cores))}.{work.dtype}",
         ports_name=f"L2 ports {work.family}", share_name=f"HBM share {work.family}")
 

@@ -98,7 +98,7 @@ def product(rows: Rows, n: Number, k: Number, element_bytes: tuple[float, float,
     piece_s = 2.0 * height * width * (k + v.get("tile_ramp", 0.0)) / splits / speed
     read, stored, written = element_bytes
     onchip = rows.count * k * columns * read + n * k * rows.strips * stored + rows.count * n * written
-    latency_s = v["floor"] + v.get("serial_per_k", 0.0) * np.minimum(k, v.get("split_k", inf))
+    latency_s = v.get("floor", 0.0) + v.get("serial_per_k", 0.0) * np.minimum(k, v.get("split_k", inf))
     latency_s = latency_s + rows.count * k / v.get("input_rate", inf)
     return Tiled(rows.strips * columns * splits, piece_s, onchip, latency_s)
 
@@ -139,7 +139,8 @@ def attention(each: Sequences, mean_keys: Number, widths: tuple[Number, Number, 
     speed = core_flops * v.get("compute_share", 1.0)
     filling = 2.0 * v.get("tile_ramp", 0.0) * v["tile_m"] * head
     piece_s = (flops / np.maximum(pieces, 1.0) + filling) / speed + v.get("tile_latency", 0.0)
-    latency_s = v["floor"] + v.get("per_query", 0.0) * tokens + np.where(splits > 1.0, v.get("combine", 0.0), 0.0)
+    latency_s = v.get("floor", 0.0) + v.get("per_query", 0.0) * tokens
+    latency_s = latency_s + np.where(splits > 1.0, v.get("combine", 0.0), 0.0)
     return Tiled(pieces, piece_s, each.strip_keys * stored * element_bytes + moved_bytes, latency_s)
 
 
@@ -154,4 +155,4 @@ def alone_s(tiled: Tiled, hbm_bytes: Number, chip: Mapping[str, float], v: Numbe
     hbm_rate = min(chip["hbm"] * v.get("hbm_share", inf), chip["hbm_together"])
     memory_s = np.maximum(tiled.onchip_bytes / onchip_rate, hbm_bytes / hbm_rate)
     longer, shorter = np.maximum(compute_s, memory_s), np.minimum(compute_s, memory_s)
-    return tiled.latency_s + longer + v["unoverlapped"] * shorter
+    return tiled.latency_s + longer + v.get("unoverlapped", 0.0) * shorter

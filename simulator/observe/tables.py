@@ -68,7 +68,8 @@ class Titled:
 
     def _width(self, of_text: Callable[[int], int]) -> int:
         columns = zip(*[self.headings, *(row for row in self.rows if row is not None)], strict=True)
-        widths = [(head[0], max(map(len, (head[1:], *cells)))) for head, *cells in columns]
+        widths = [(head[0], max(len(line) for cell in (head[1:], *cells) for line in cell.split("\n")))
+                  for head, *cells in columns]
         return sum(of_text(width) if how == "~" else width for how, width in widths) + BETWEEN * (len(widths) - 1)
 
     def _table(self, whole: bool) -> Table:

@@ -28,7 +28,7 @@ FEWEST_ROWS = 8  # of a family that is fitted
 WIDEST_TILE = 256
 FROM_HBM = 2.0  # times L2: what moves more than that comes from HBM
 DECODE_BYTES = 4 * 2**20
-VECTOR_START = {"floor": 2e-6, "hbm_share": 0.8, "unoverlapped": 0.0}
+VECTOR_START = {"floor": 2e-6, "hbm_share": 0.8}
 
 
 class Timed(NamedTuple):

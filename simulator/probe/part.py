@@ -48,8 +48,9 @@ def chip_text(record: Record, most: Reached) -> str:
     bounded = number(most.l2_bytes_per_s / 1e12, "TB/s", "assumed", "bounded by HBM")
     flops = [f"{dtype} = {number(rate / 1e12, 'TFLOPS', 'fitted', source, on='the fastest product of the grid')}"
              for dtype, rate in most.flops_per_s.items()]  # fmt: skip
+    piece = number(16, "KiB", "assumed", "published nowhere; only decides how many SMs a small kernel asks for")
     return "\n".join([
-        "[chip]", f"name = {quoted(about.name)}", f"clock = {clock}", "",
+        "[chip]", f"name = {quoted(about.name)}", f"clock = {clock}", f"tile_bytes = {piece}", "",
         "[chip.cores]", f"sm = {number(about.sms, '1', 'published', device)}",
         f"copy_engine = {number(4, '1', 'assumed', 'published nowhere')}",
         f"sdma = {number(8, '1', 'assumed', 'published nowhere')}", "",
@@ -138,10 +139,8 @@ def _unused_engine() -> Iterator[str]:
     def said(value: float, unit: str) -> str:
         return number(value, unit, "assumed", "one GPU: no collective runs")
 
-    yield from (f"[collectives.{NCCL.name}]", f"startup = {said(0, 'us')}", f"startup_per_peer = {said(0, 'us')}",
-                f"transfer_bytes = {said(2, '1')}", f"copy_bytes = {said(0, '1')}", f"weight = {said(1, '1')}",
-                f"cores.sm = {said(1, '1')}", f"[[collectives.{NCCL.name}.ladder.default]]",
-                f"bytes_per_peer = {said(1, 'MiB')}", f"rate = {said(1, 'GB/s')}", "")
+    yield from (f"[collectives.{NCCL.name}]", f"transfer_bytes = {said(2, '1')}", f"cores.sm = {said(1, '1')}",
+                f"[[collectives.{NCCL.name}.ladder.default]]", f"rate = {said(1, 'GB/s')}", "")
 
 
 def _collectives(record: Record) -> Iterator[str]:

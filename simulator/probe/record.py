@@ -47,7 +47,8 @@ Row = dict[str, Any]
 
 
 class Record(BaseModel):
-    """What one file holds. date: of its first measurement, as 2026-01-31. repeats: of every measurement."""
+    """What one file holds. date: of its first measurement, as 2026-01-31. rows: of all sections,
+    with the keys that `schema_` explains."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -30,7 +30,7 @@ Cores that a loop or a product holds are counted as one for each thread block or
 
 @dataclass(frozen=True)
 class Findings:
-    """All that a record gives. part: the text of probe.toml. chip: as in it; none where too little was measured."""
+    """All that a record gives. part: the text of probe.toml. reached: None where too little was measured."""
 
     record: Record
     reached: Reached | None

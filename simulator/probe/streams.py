@@ -35,8 +35,9 @@ ENGINES = {"device_copy": "copy_engine"}  # what a family runs on, unless on SMs
 
 
 class Given(NamedTuple):
-    """A kernel whose time alone is given: what it needs beside. pool, units: cores that it wants at most; tiles: that
-    its compute is cut in, of tile_s each on one of them; hbm_rate: that it reads HBM with at most (inf: any)."""
+    """A kernel whose time alone is given: what it needs beside. pool: the cores that it runs on. tiles: that its
+    compute is cut in, of tile_s each on one core, so that it wants no more of them. hbm_rate_bytes_per_s: that it reads
+    HBM with at most (inf: any)."""
 
     kind: str
     latency_s: float
@@ -50,10 +51,10 @@ class Given(NamedTuple):
 
 @dataclass(frozen=True)
 class StreamTimes:
-    """One of two streams. ends: of its kernels, from the instant that both start from, in seconds: alone and together
-    as measured (medians), together as simulated. uncontended_s: of the last one, simulated with HBM and L2 for all, so
-    that streams share nothing but cores. start_s: of its first kernel. spread: of its measured time together,
-    the half of what the middle 80% of repeats span, as a share of the median."""
+    """One of two streams. start_s: of its first kernel. alone_s, measured_s, simulated_s: ends of its kernels, from the
+    instant that both streams start from: alone and together as measured (medians), together as simulated.
+    uncontended_s: of the last one, simulated with HBM and L2 for all, so that streams share nothing but cores. spread:
+    of its measured time together, the half of what the middle 80% of repeats span, as a share of the median."""
 
     kernel: Kernel
     start_s: float
@@ -247,4 +248,4 @@ def _machine(streams: Sequence[Sequence[Given]], starts: Sequence[float], chip: 
 def _family(name: str, pool: str, floor: str, tile_bytes: str, hbm_share: str,
             said: Callable[[float, str], str]) -> list[str]:
     return [f"[kernels.{GIVEN}.{name}]", 'law = "vector"', f"cores.{pool} = {said(1, '1')}", f"floor = {floor}",
-            f"unoverlapped = {said(0, '1')}", f"tile_bytes = {tile_bytes}", *([hbm_share] if hbm_share else [])]
+            f"tile_bytes = {tile_bytes}", *([hbm_share] if hbm_share else [])]

@@ -27,9 +27,10 @@ class Collective:
     """One exchange inside a group of ranks.
 
     kind: all_to_all, all_gather, reduce_scatter, all_reduce, send, recv, barrier, put or collect. group: its name.
-    bytes_per_pair: what one rank sends to each other one (all_gather, reduce_scatter: one shard; all_reduce: the whole
-    buffer; send and recv: the message). sizes: bytes per (sender, receiver), n x n, instead of it for an all_to_all
-    whose pairs differ. via: the driving engine, by its name in the machine file. peer: index in the group (send, recv).
+    bytes_per_pair: what one rank sends to each other one (a shard of an all_gather or reduce_scatter, the whole buffer
+    of an all_reduce, the message of send and recv). sizes: bytes per (sender, receiver), n x n, instead of it for an
+    all_to_all whose pairs differ. via: the driving engine, by its name in the machine file. peer: index in the group
+    (send, recv).
     algorithm: direct, or hierarchical (all_gather, reduce_scatter, all_reduce): pipelined over nodes; or ring (the same
     three): from each rank to the next; or pairwise (all_to_all): between nodes one peer after the other; or one_shot
     (all_reduce): each member sends the whole buffer to all and sums what comes; or nvls (all_reduce): the switch sums;

@@ -36,6 +36,11 @@ class World:
         """How many ranks there are."""
         return len(self.programs)
 
+    @property
+    def eager(self) -> frozenset[int]:
+        """Ranks whose programs are no captured graphs: their hosts launch collectives one by one."""
+        return frozenset(rank for rank, program in enumerate(self.programs) if not program.captured)
+
     def instance(self, group: str, rank: int) -> tuple[int, ...]:
         """The members of this rank's group of that name, in group order; none where it is in no such group."""
         known = self._instances.get(group)

@@ -18,7 +18,6 @@ from simulator.collective.one_sided import (
     own_transfer,
     received_s,
     rows_limit_bytes_per_s,
-    startup_s,
 )
 from simulator.collective.transfer import CapacityKey, Transfer
 from simulator.die.npu import Npu
@@ -66,7 +65,8 @@ class Mailboxes:
         self._boxes: dict[tuple, Mailbox] = {}
         self._whole: dict[tuple, Flow] = {}  # flows of _WHOLE bytes
         self._costs = cache(lambda via: costs_of(lowering.engines[via]))
-        self._startup_ps = cache(lambda via, members: to_ps(startup_s(lowering.engines[via], members)))
+        self._startup_ps = cache(lambda collective, members, rank: to_ps(
+            lowering.engine(collective, (rank,)).startup_s(members)))
 
     def own(self, via: str, members: tuple[int, ...], rank: int, side: int) -> Transfer | None:
         """What leaves a rank or what arrives at it when _WHOLE bytes are put, where ranks are not folded."""
@@ -97,7 +97,7 @@ class Mailboxes:
         own: the transfer of each side for _WHOLE bytes; the same for all puts of this rank that are `alike`.
         """
         need, start_ps, others = npu.steps[index].need, npu.env.now_ps, members - 1
-        startup_ps, by = self._startup_ps(collective.via, members) if others else 0, "engine"
+        startup_ps, by = self._startup_ps(collective, members, npu.rank) if others else 0, "engine"
 
         def left(flow: Flow) -> None:
             solo_ps = startup_ps + to_ps(flow.solo_s())

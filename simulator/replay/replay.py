@@ -31,6 +31,7 @@ class Replay:
 
     compiler: of programs for this machine. roles: which ranks are simulated for which. schedules: of capacities and
     clocks whose rates change (see `rates`). jitter: sigma of every launch's factor, and the seed that it is drawn from.
+    launches_take_time: whether there is anything that such a factor changes.
     """
 
     def __init__(self, world: World, compiler: Compiler, fabric: Fabric, lowering: Lowering, roles: Roles,
@@ -57,6 +58,7 @@ class Replay:
                 if id(program.items) not in self._slots:
                     self._slots[id(program.items)] = slots = slots_of(program, machine)
                     _check_cores(tape, program.tasks, slots)
+        self.launches_take_time = any(one.length_ps for tape in self._tapes.values() for one in tape.windows)
         self.npus = {rank: self._npu(rank, watch) for rank in roles.leaders}
         for rank in roles.leaders:
             self.meetings.prepare(rank)

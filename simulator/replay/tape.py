@@ -142,7 +142,7 @@ def _tape_of(program: Program, costs: Costs) -> Tape:
             spent = costs.of(item.work)
             if program.programmatic and not item.after:
                 spent = sooner(spent, min(spent.prologue_s, before_s.get(stream, 0.0)))
-        before_s[stream] = _latency_s(item.work, spent, machine)
+        before_s[stream] = _latency_s(item.work, spent, machine, program.captured)
         pools = [pool for pool, _ in (spent.need if spent else step.need)]
         if all(pool in program.partitions.get(item.partition, {}) for pool in pools):
             step.partition = item.partition
@@ -196,10 +196,11 @@ def _units_of(cost: Cost, slots: dict[str, int]) -> int:
     return min(units, cost.want) if units >= cost.at_least else 0
 
 
-def _latency_s(work: Launched, cost: Cost | None, machine: MachineSpec) -> float:
+def _latency_s(work: Launched, cost: Cost | None, machine: MachineSpec, captured: bool) -> float:
     """How long a launch lasts at least: so much of the next one's prologue fits beside it."""
     if isinstance(work, Collective):
-        return engine_of(work, machine.collectives).startup.si
+        engine = engine_of(work, machine.collectives)
+        return (engine if captured else engine.launched_eagerly()).startup_s(members=1)
     return cost.latency_s if cost is not None else 0.0
 
 

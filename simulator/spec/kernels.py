@@ -27,24 +27,31 @@ LATENCIES = ("floor", "serial_per_k", "per_row", "per_group", "per_slot", "start
 class _Kernel(TomlTable):
     """What every kernel family has.
 
-    cores: per unit, the pool that computes first. unoverlapped: the share of the shorter of compute and memory time
-    that a kernel of one wave of tiles does not overlap (0 is the ideal roofline; more waves share it). compute_share,
+    cores: per unit, the pool that computes first. floor: latency of a launch inside the device (left out: none, it is
+    a phase of the kernel before it). unoverlapped: the share of the shorter of compute and memory time that a kernel
+    of one wave of tiles does not overlap (left out: none, the ideal roofline; more waves share it). compute_share,
     hbm_share: how much of the peaks of its engine and of HBM such a kernel can ask for at most, with all cores (left
     out: all of it). prologue: the part of its floor that needs nothing from the kernel before it (left out: none).
     covers: sizes of the table that it was fitted on, as "m 1..32768, n 128..65536" (see `die.coverage`).
     """
 
     cores: dict[str, PositiveCount] = Field(min_length=1)
-    floor: Seconds
-    unoverlapped: Share
+    floor: Seconds | None = None
+    unoverlapped: Share | None = None
     compute_share: Share | None = None
     hbm_share: Share | None = None
     prologue: Seconds | None = None
     covers: Covers | None = None
 
+    @property
+    def floor_s(self) -> float:
+        """Its floor in seconds; 0 where it has none."""
+        return self.floor.si if self.floor else 0.0
+
 
 class GemmKernel(_Kernel):
-    """(Grouped) matrix products in output tiles of tile_m x tile_n; `serial_per_k` is latency per element of K.
+    """(Grouped) matrix products in output tiles of tile_m x tile_n; `serial_per_k` is latency per element of K
+    (left out: none).
 
     granule: tiles are cut to multiples of it where there are few rows or few tiles (left out: whole tiles only).
     tile_ramp: elements of K that filling and draining a tile's loop takes as long as (left out: none).
@@ -54,7 +61,7 @@ class GemmKernel(_Kernel):
     """
 
     law: Literal["gemm"]
-    serial_per_k: Seconds
+    serial_per_k: Seconds | None = None
     tile_m: PositiveCount
     tile_n: PositiveCount
     granule: PositiveCount | None = None
@@ -68,14 +75,14 @@ class GemmKernel(_Kernel):
 class AttentionKernel(_Kernel):
     """Attention in strips of tile_m rows (queries, or queries x heads that share their keys).
 
-    score_bytes cross L2 per element of the score matrix. tile_keys: keys are split over cores in pieces of so many.
-    plan_keys: instead, keys are shared out over the cores
-    before the kernel starts, in pieces of multiples of so many (`key_plan`).
+    score_bytes cross L2 per element of the score matrix (left out: none, scores stay in the core). tile_keys: keys are
+    split over cores in pieces of so many. plan_keys: instead, keys are shared out over the cores before the kernel
+    starts, in pieces of multiples of so many (`key_plan`).
     """
 
     law: Literal["attention"]
     tile_m: PositiveCount
-    score_bytes: Ratio
+    score_bytes: Ratio | None = None
     tile_keys: PositiveCount | None = None
     plan_keys: PositiveCount | None = None
 
@@ -126,13 +133,14 @@ class SplitAttentionKernel(_Kernel):
 
 
 class VectorKernel(_Kernel):
-    """Element-wise work, norms, sorting: bytes, and arithmetic of the vector cores, in pieces of `tile_bytes`.
+    """Element-wise work, norms, sorting: bytes, and arithmetic of the vector cores, in pieces of `tile_bytes`
+    (left out: those of the chip), which only decide how many cores a small kernel asks for.
 
     per_row, per_group, per_slot: as those of a GemmKernel, where it sorts rows by group.
     """
 
     law: Literal["vector"]
-    tile_bytes: Bytes
+    tile_bytes: Bytes | None = None
     per_row: Seconds | None = None
     per_group: Seconds | None = None
     per_slot: Seconds | None = None

@@ -14,7 +14,7 @@ from simulator import paths
 from simulator.paths import did_you_mean
 from simulator.spec.kept import kept
 from simulator.spec.levels import LINK_SETTINGS, cut_links, disagreeing_levels, slow_links
-from simulator.spec.machine import CollectiveSpec, MachineSpec
+from simulator.spec.machine import BandwidthPoint, CollectiveSpec, MachineSpec
 from simulator.spec.parts import files_of, whole_tables
 from simulator.spec.protocols import ALGORITHMS_OF
 from simulator.spec.typed_toml import overridden, validate
@@ -53,6 +53,7 @@ def disagreements(spec: MachineSpec) -> Iterator[tuple[str, Any, str]]:
     """(key, what is there, what is right) wherever two parts of a machine contradict each other."""
     yield from _pools(spec)
     yield from _cuts(spec)
+    yield from _untiled(spec)
     yield from _generations(spec)
     levels = [level.name for level in spec.fabric]
     for name, collective in spec.collectives.items():
@@ -60,13 +61,11 @@ def disagreements(spec: MachineSpec) -> Iterator[tuple[str, Any, str]]:
             hint = did_you_mean(collective.within, levels)
             yield f"collectives.{name}.within", collective.within, f"the fabric has {', '.join(levels)}{hint}"
         eager, graph = collective.startup_eager, collective.startup
-        if eager is not None and eager.si < graph.si:
+        if eager is not None and graph is not None and eager.si < graph.si:
             right = f"a launch from the host takes at least as long as one in a graph, whose startup is {graph}"
             yield f"collectives.{name}.startup_eager", eager, right
         for kind, points in collective.ladder:
-            sizes = [point.bytes_per_peer for point in points or []]
-            if any(lower.si >= upper.si for lower, upper in pairwise(sizes)):
-                yield f"collectives.{name}.ladder.{kind}", sizes, "bytes_per_peer must rise from rung to rung"
+            yield from _rising(f"collectives.{name}.ladder.{kind}", points or [])
         yield from _protocols(name, collective)
     yield from disagreeing_levels(spec.fabric)
     for key, text, parsed in (("cut", spec.cut, cut_links), ("slow", spec.slow, slow_links)):
@@ -74,6 +73,15 @@ def disagreements(spec: MachineSpec) -> Iterator[tuple[str, Any, str]]:
             parsed(text)
         except ValueError as error:
             yield f"fabric.{key}", text, str(error)
+
+
+def _rising(key: str, points: list[BandwidthPoint]) -> Iterator[tuple[str, Any, str]]:
+    """Points of a curve that say no size, or not a larger one than the point before."""
+    sizes = [point.bytes_per_peer for point in points if point.bytes_per_peer]
+    if len(sizes) < len(points) > 1:
+        yield key, f"{len(points)} points", "bytes_per_peer may be left out of the only point of a curve alone"
+    elif any(lower.si >= upper.si for lower, upper in pairwise(sizes)):
+        yield key, sizes, "bytes_per_peer must rise from rung to rung"
 
 
 def _protocols(name: str, engine: CollectiveSpec) -> Iterator[tuple[str, Any, str]]:
@@ -97,6 +105,17 @@ def _generations(spec: MachineSpec) -> Iterator[tuple[str, Any, str]]:
                                   ("unchanged", derived.unchanged, families)):  # fmt: skip
             for wrong in sorted(set(named) - set(there)):
                 yield f"generations.{name}.{key}", wrong, f"there are {', '.join(there)}{did_you_mean(wrong, there)}"
+
+
+def _untiled(spec: MachineSpec) -> Iterator[tuple[str, Any, str]]:
+    """Element-wise kernels whose pieces neither they nor the chip give."""
+    families = {f"kernels.{generation}.{name}": one for generation, kernels in spec.kernels.items()
+                for name, one in kernels.items()}
+    families |= {f"exchange_kernels.{name}": one for name, one in spec.exchange_kernels.items()}
+    bare = [key for key, one in families.items() if one.law == "vector" and one.tile_bytes is None]
+    if bare and spec.chip.tile_bytes is None:
+        others = f" and {len(bare) - 1} more families" if len(bare) > 1 else ""
+        yield "chip.tile_bytes", None, f"a number of bytes is wanted here, or as tile_bytes of {bare[0]}{others}"
 
 
 def _cuts(spec: MachineSpec) -> Iterator[tuple[str, Any, str]]:

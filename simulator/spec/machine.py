@@ -16,7 +16,7 @@ from simulator.paths import did_you_mean
 from simulator.spec.kernels import DerivedGeneration, KernelSpec, engines_of, families_of
 from simulator.spec.levels import LevelSpec
 from simulator.spec.nic import NicSpec, ProxySpec
-from simulator.spec.protocols import ProtocolSpec
+from simulator.spec.protocols import ProtocolSpec, StartUp
 from simulator.spec.typed_toml import TomlTable
 from simulator.units import Bytes, BytesPerSecond, FlopsPerSecond, Hertz, PositiveCount, Ratio, Seconds, Share
 
@@ -41,12 +41,15 @@ class L2Spec(TomlTable):
 
 
 class ChipSpec(TomlTable):
-    """One die. `cores` and `peak` are by pool ("cube", "vector", "sdma"; a GPU: "sm"); peaks by data type."""
+    """One die. `cores` and `peak` are by pool ("cube", "vector", "sdma"; a GPU: "sm"); peaks by data type. tile_bytes:
+    pieces of element-wise work, for kernels that have none of their own (left out: they all have).
+    """
 
     name: str
     clock: Hertz
     cores: dict[str, PositiveCount]
     peak: dict[str, dict[str, FlopsPerSecond]]
+    tile_bytes: Bytes | None = None
     hbm: HbmSpec
     l2: L2Spec
 
@@ -71,9 +74,10 @@ class HostSpec(TomlTable):
 
 
 class BandwidthPoint(TomlTable):
-    """One point of a bandwidth curve: the rate achieved on the wire, one way per rank, at this many bytes per peer."""
+    """One point of a bandwidth curve: the rate achieved on the wire, one way per rank, at this many bytes per peer (of
+    the only point it may be left out: the rate holds for every size)."""
 
-    bytes_per_peer: Bytes
+    bytes_per_peer: Bytes | None = None
     rate: BytesPerSecond
 
 
@@ -106,14 +110,14 @@ class RowsSpec(TomlTable):
     receive: Seconds
 
 
-class CollectiveSpec(TomlTable):
+class CollectiveSpec(StartUp):
     """Collectives by one driving engine and software.
 
-    cores: what the engine holds meanwhile (empty: what the exchange itself says). startup + startup_per_peer x peers is
-    latency. startup_eager: the start-up where the program is no captured graph, and the host puts together what the
-    engine does (left out: the same). transfer_bytes: bytes through L2 and HBM per byte on the wire, both ends together;
-    copy_bytes: per byte of a staging copy (0: zero copy). weight: its share of contended capacities against kernels, in
-    bytes of its own (1: max-min fairness, as kernels have).
+    cores: what the engine holds meanwhile (empty: what the exchange itself says). startup_eager: the start-up where the
+    program is no captured graph, and the host puts together what the engine does (left out: the same). transfer_bytes:
+    bytes through L2 and HBM per byte on the wire, both ends together; copy_bytes: per byte of a staging copy (left out:
+    zero copy, peers read and write each other's buffers). weight: its share of contended capacities against kernels, in
+    bytes of its own (left out: as kernels have, max-min fairness).
     rate_per_core: what one of its cores drives on the wire (left out: the curve alone decides). within: the level of
     the fabric that it does not leave (left out: it goes everywhere).
     step_latencies: how many one-way latencies a step begins with: over nodes, of a pairwise All2All and of what is
@@ -123,18 +127,26 @@ class CollectiveSpec(TomlTable):
     """
 
     cores: dict[str, PositiveCount]
-    startup: Seconds
-    startup_per_peer: Seconds
     startup_eager: Seconds | None = None
     transfer_bytes: Ratio
-    copy_bytes: Ratio
-    weight: Ratio
+    copy_bytes: Ratio | None = None
+    weight: Ratio | None = None
     ladder: BandwidthCurves
     rate_per_core: BytesPerSecond | None = None
     within: str | None = None
     step_latencies: PositiveCount | None = None
     protocols: dict[str, ProtocolSpec] = Field(default_factory=dict)
     rows: RowsSpec | None = None
+
+    @property
+    def share(self) -> float:
+        """Its weight among all flows."""
+        return self.weight.si if self.weight else 1.0
+
+    @property
+    def staging_bytes(self) -> float:
+        """Bytes through L2 and HBM per byte of a staging copy; 0: zero copy."""
+        return self.copy_bytes.si if self.copy_bytes else 0.0
 
     @property
     def messages_per_step(self) -> int:
@@ -155,16 +167,12 @@ class CollectiveSpec(TomlTable):
     def _curve_rate(self, kind: str, bytes_per_peer: float) -> float:
         """Linear in the logarithm of the size between points, flat beyond them."""
         points = getattr(self.ladder, kind) or self.ladder.default
-        below = points[0]
-        for point in points:
-            if bytes_per_peer <= point.bytes_per_peer.si:
-                break
-            below = point
-        else:
-            return points[-1].rate.si
-        if point is points[0]:
-            return point.rate.si
-        low, high = below.bytes_per_peer.si, point.bytes_per_peer.si
+        sizes = [one.bytes_per_peer.si for one in points if one.bytes_per_peer]
+        place = sum(size < bytes_per_peer for size in sizes)
+        if place in (0, len(sizes)):
+            return points[max(place - 1, 0)].rate.si
+        below, point = points[place - 1 : place + 1]
+        low, high = sizes[place - 1 : place + 1]
         share = log(bytes_per_peer / low) / log(high / low)
         return below.rate.si + share * (point.rate.si - below.rate.si)
 
@@ -210,13 +218,6 @@ class MachineSpec(TomlTable):
         if older is None or not older.collectives:
             return self
         return self.model_copy(update={"collectives": engines_of(self.collectives, older)})
-
-    def launched_eagerly(self) -> MachineSpec:
-        """The same machine for programs that are no captured graphs."""
-        if all(engine.startup_eager is None for engine in self.collectives.values()):
-            return self
-        engines = {name: engine.launched_eagerly() for name, engine in self.collectives.items()}
-        return self.model_copy(update={"collectives": engines})
 
     def reach(self, engine: str) -> int:
         """How many neighbouring dies an engine of collectives goes between: those of its level, or all."""

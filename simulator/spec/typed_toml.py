@@ -126,11 +126,11 @@ def overridden(spec: Model, changes: Mapping[str, str | Quantity],
 
 
 class _Written(dict[str, Any]):
-    """The table of a number that was given as text, instead of `old`."""
+    """The table of a number that was given as text, instead of `old`, or of none (None)."""
 
-    def __init__(self, text: str, old: Quantity) -> None:
-        value, unit = parse(text)
-        super().__init__(value=value, unit=unit, kind="assumed", source="command line", note=f"instead of {old}")
+    def __init__(self, text: str, old: Quantity | None) -> None:
+        given = dict(zip(("value", "unit"), parse(text), strict=True), note=f"instead of {old or 'none'}")
+        super().__init__(**given, kind="assumed", source="command line")
         self.text = text
 
 
@@ -165,28 +165,35 @@ def _name(node: Any, step: str, children: Mapping[str, Any]) -> str:
     return list(children)[int(step)] if isinstance(node, list) and step in map(str, range(len(node))) else step
 
 
-def _slot(spec: BaseModel, tables: Any, key: str) -> tuple[Any, Any, Quantity]:
-    """Where a dotted key of `quantities` lies in `tables`, the dump of `spec`: (container, index, Quantity there now).
-
-    ValueError names the right keys at the first wrong step.
-    """
-    node: Any = spec
-    inside: Any = tables
+def _slot(spec: Any, tables: Any, key: str) -> tuple[Any, Any, Quantity | None]:
+    """Where a dotted key of `quantities` lies in `tables`, the dump of `spec`: (container, index, Quantity there now;
+    None where it is left out). ValueError names the right keys at the first wrong step."""
+    node, inside = spec, tables
     last: Any = None
     for place, step in enumerate(key.split(".")):
         if isinstance(node, Quantity):
             raise ValueError(f"'{'.'.join(key.split('.')[:place])}' is a number; write no '.{step}' behind it")
         children = _children(node)
         wanted = _name(node, step, children)
-        if wanted not in children:
-            raise ValueError(f"no key '{step}'{did_you_mean(step, children)}; keys there are {', '.join(children)}")
         if last is not None:
             inside = inside[last]
+        if wanted not in children:
+            if wanted in (absent := _left_out(node)) and place == key.count("."):
+                return inside, wanted, None
+            right = [*children, *absent]
+            raise ValueError(f"no key '{step}'{did_you_mean(step, right)}; keys there are {', '.join(right)}")
         last = list(children).index(wanted) if isinstance(node, list) else wanted
         node = children[wanted]
     if not isinstance(node, Quantity):
         raise ValueError(f"this is a table of numbers, not one; keys in it are {', '.join(_children(node))}")
     return inside, last, node
+
+
+def _left_out(node: Any) -> list[str]:
+    """Numbers that a table may have and does not."""
+    fields = type(node).model_fields.items() if isinstance(node, BaseModel) else ()
+    return [name for name, field in fields if getattr(node, name) is None
+            and any(_bare_type(one) is Quantity for one in get_args(field.annotation))]  # fmt: skip
 
 
 def _line_of(model: type[BaseModel], error: dict[str, Any], label: str) -> str:

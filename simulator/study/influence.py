@@ -103,20 +103,24 @@ def _at(scenario: Scenario, name: str, value: float, unit: str) -> dict[str, flo
     return {}
 
 
-_HEAD = ("<assumed number", "<machine", "<value", ">off by", "<scenario", ">of the path", "<value that moves most",
-         ">low", ">high")  # fmt: skip
+def _off(one: Influence) -> str:
+    return f"{one.value}, {one.spread:.0%} off"
 
 
-def _cells(one: Influence) -> list[str]:
-    return [one.parameter, one.machine, one.value, f"{one.spread:.0%}", one.scenario, f"{one.share:.1%}", one.metric,
-            f"{one.low:+.1%}", f"{one.high:+.1%}"]  # fmt: skip
+def _moved(one: Influence) -> str:
+    return f"{one.scenario}: {one.metric}"
+
+
+def _shares(one: Influence) -> list[str]:
+    return [f"{one.share:.1%}", f"{one.low:+.1%}", f"{one.high:+.1%}"]
 
 
 def print_influences(found: Sequence[Influence]) -> None:
-    """As a table in the terminal."""
-    show(console(), Titled("assumed numbers at their two ends", _HEAD, [_cells(one) for one in found],
-                           "off by: what they may be wrong by; of the path: what they bound; low, high: what becomes of"
-                           " the value"))  # fmt: skip
+    """As a table in the terminal: the number, what it is where, and the value that moves most, one below the other."""
+    rows = [[f"{one.parameter}\n  {one.machine}: {_off(one)}\n  {_moved(one)}", *_shares(one)] for one in found]
+    head = ("<number, and what it moves most", ">path", ">low", ">high")
+    show(console(), Titled("assumed numbers at their two ends", head, rows,
+                           "path: what of it they bound; low, high: what becomes of the value"))  # fmt: skip
 
 
 def markdown(found: Sequence[Influence], tables: Sequence[StudyTable] = ()) -> str:
@@ -129,7 +133,9 @@ def markdown(found: Sequence[Influence], tables: Sequence[StudyTable] = ()) -> s
         "Written by `braid influence`. Assumed numbers that can move the critical path of a scenario with expected"
         " values by more than half a percent, each where it moves one of them most: at its two plausible ends (3%, 10%"
         " or 30% off, by its confidence), everything else as it is. Nothing was fitted again.", "",
-        markdown_table(tuple(head[1:] for head in _HEAD), [_cells(one) for one in first.values()]), "",
+        markdown_table(("assumed number", "value", "moves most", "of the path", "low", "high"),
+                       [[f"{one.machine}: {one.parameter}", _off(one), _moved(one), *_shares(one)]
+                        for one in first.values()]), "",
         "## One number at a time", "",
         "Studies that scenarios name: settings that no source gives, with values that are plausible.", "",
         *studies.markdown(tables),

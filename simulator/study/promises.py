@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache, partial
 
-from simulator.collective.lowering import Lowering, busy_of, engine_of, solo_ps_by_rank
+from simulator.collective.lowering import Lowering, busy_of, solo_ps_by_rank
 from simulator.collective.one_sided import (
     ONE_SIDED,
     PUT,
@@ -25,7 +25,6 @@ from simulator.collective.one_sided import (
     mean_latency_s,
     received_s,
     rows_limit_bytes_per_s,
-    startup_s,
 )
 from simulator.die.kernels import Work
 from simulator.die.timing import KernelTimings
@@ -51,7 +50,8 @@ class Alone:
 
     def __init__(self, machine: MachineSpec, generation: str, world: World) -> None:
         self.machine, self.world, self.fabric = machine, world, Fabric(machine, world.ranks)
-        self._costs, self._lowering = Costs(machine, generation), Lowering(self.fabric, machine.collectives)
+        self._costs = Costs(machine, generation)
+        self._lowering = Lowering(self.fabric, machine.collectives, eager=world.eager)
         chip = machine.chip
         self._timings = KernelTimings(chip.hbm.peak.si * chip.hbm.efficiency.si, chip.l2.rate.si)
         self._rate_of = partial(rate_of, machine=machine, fabric=self.fabric)
@@ -101,21 +101,21 @@ class Alone:
                     own: tuple[tuple[str, int], ...]) -> float | None:
         """One-sided ones: what this rank does for itself, on the cores that its stream is confined to."""
         if work.kind in ONE_SIDED:
-            return self._one_sided_s(work, members, dict(own))
+            return self._one_sided_s(work, members, rank, dict(own))
         if work.sizes and len(members) > _UNEVEN:
             return None
         phases = self._lowering.lower(work, members)
         transfers = [transfer for phase in phases for transfer in phase.transfers]
         return solo_ps_by_rank(phases, (rank,), busy_of(transfers, self._rate_of))[rank] / PS_PER_S
 
-    def _one_sided_s(self, work: Collective, members: tuple[int, ...], own: dict[str, int]) -> float:
-        engine = engine_of(work, self.machine.collectives)
+    def _one_sided_s(self, work: Collective, members: tuple[int, ...], rank: int, own: dict[str, int]) -> float:
+        engine = self._lowering.engine(work, (rank,))
         cores = max(sum(min(count.count, own.get(pool, count.count)) for pool, count in engine.cores.items()), 1)
         if work.kind != PUT:
             return latency_s(self.fabric, members) + received_s(engine, work, cores)
         rate = min(engine.rate_bytes_per_s("all_to_all", work.sent_bytes / max(len(members) - 1, 1)),
                    rows_limit_bytes_per_s(engine, work, cores, mean_latency_s(self.fabric, members)))  # fmt: skip
-        return startup_s(engine, len(members)) + work.sent_bytes / rate
+        return engine.startup_s(len(members)) + work.sent_bytes / rate
 
 
 def better(machine: MachineSpec, name: str) -> MachineSpec:

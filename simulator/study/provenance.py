@@ -29,11 +29,11 @@ def parameters_of(critical: CriticalPath, machine: MachineSpec, generation: str,
     tasks = cache(lambda rank: world.programs[rank].tasks)
     recordings = {id(program.items): program for program in world.programs}.values()
     families = sorted({family for program in recordings for family in program.families()})
-    generation = base_of(generation, machine.generations)
+    generation, eager = base_of(generation, machine.generations), world.eager
     for segment in critical.segments:
         live = segment.task >= len(tasks(segment.rank))
         names = _host_names(segment, world, live) if segment.what == "host" else None
-        engine = _engine(segment, tasks(segment.rank))
+        engine = _engine(segment, tasks(segment.rank), world, eager)
         for name in _names(segment, machine, generation, families, engine) if names is None else names:
             if name in known and known[name].value:
                 bounded[name].append(segment)
@@ -48,10 +48,14 @@ def parameters_of(critical: CriticalPath, machine: MachineSpec, generation: str,
     return sorted(rows, key=lambda row: (-row["saves"], -row["share"], row["name"]))
 
 
-def _engine(segment: Segment, tasks: Sequence[Task]) -> str:
-    """What drives the collective of a segment; "" if it is none, or what a live host does."""
+def _engine(segment: Segment, tasks: Sequence[Task], world: World, eager: frozenset[int]) -> tuple[str, bool]:
+    """What drives the collective of a segment ("": it is none, or what a live host does), and whether a member is among
+    these ranks."""
     work = tasks[segment.task].work if segment.task < len(tasks) else None
-    return work.via if isinstance(work, Collective) else ""
+    if not isinstance(work, Collective):
+        return "", False
+    members = (segment.rank,) if work.kind in ONE_SIDED else world.instance(work.group, segment.rank)
+    return work.via, not eager.isdisjoint(members)
 
 
 def _host_names(segment: Segment, world: World, live: bool) -> list[str]:
@@ -64,8 +68,10 @@ def _host_names(segment: Segment, world: World, live: bool) -> list[str]:
     return ["host.launch_eager", "host.operator"] if program.operators else ["host.launch_eager"]
 
 
-def _names(segment: Segment, machine: MachineSpec, generation: str, families: list[str], engine: str) -> list[str]:
-    """The parameters behind what bounded a segment."""
+def _names(segment: Segment, machine: MachineSpec, generation: str, families: list[str],
+           driver: tuple[str, bool]) -> list[str]:
+    """The parameters behind what bounded a segment; driver: see `_engine`."""
+    engine, eager = driver
     by, _, which = segment.bound_by.partition(" ")
     if by == "nic.standing_queue":
         return [by, "nic.goodput"]
@@ -94,8 +100,7 @@ def _names(segment: Segment, machine: MachineSpec, generation: str, families: li
              "compute": [f"chip.peak.{which}"],
              "latency": [f"{_place(machine, generation, which)}.{part}" for part in _LATENCIES]}
     if by == "latency" and not which:
-        spec = machine.collectives[engine]
-        startup = "startup_eager" if spec.startup is spec.startup_eager else "startup"
+        startup = "startup_eager" if eager and machine.collectives[engine].startup_eager is not None else "startup"
         own = (f"collectives.{engine}.{part}" for part in (startup, "startup_per_peer", "step_latencies"))
         return [*own, *(f"fabric.{level.name}.latency" for level in machine.fabric)]
     return names.get(by, [segment.bound_by])

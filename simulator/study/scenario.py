@@ -180,8 +180,9 @@ KnobsT = TypeVar("KnobsT", bound=BaseModel, covariant=True)
 class Case(Generic[BatchT, LayoutT, KnobsT]):
     """What a rank program may read: the model, ranks, batch, layout, routing, knobs, the seed of all draws, how much
     memory of a rank can be used, the software generation of its kernels, what drives collectives between how many
-    neighbours, how many ranks reach each other below the outermost level of its fabric (a node), and the data types
-    that its cores multiply. A workload says which of these it reads: `Case[Prompts, Layout, Knobs]`.
+    neighbours, how many ranks reach each other below the outermost level of its fabric (a node), the data types that
+    its cores multiply, the machine's name, and how many cores of each pool its chip has. A workload says which of these
+    it reads: `Case[Prompts, Layout, Knobs]`.
     """
 
     read_model: Callable[[], Model]
@@ -199,6 +200,8 @@ class Case(Generic[BatchT, LayoutT, KnobsT]):
     node_ranks: int = 1
     port_ranks: int = 1
     dtypes: frozenset[str] = frozenset()
+    machine: str = ""
+    cores: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def model(self) -> Model:
@@ -266,7 +269,7 @@ class Scenario(Part):
     knobs: SerializeAsAny[BaseModel]
     launch_jitter: float = Field(
         0.0, ge=0, le=3, description="every launch of a host takes its time times a log-normal factor of mean 1, drawn"
-        " rank by rank: sigma of its logarithm (0: none)"
+        " rank by rank: sigma of its logarithm (0: none); a captured graph is one launch"
     )
     workload: Workload = Field(exclude=True)
     expected: tuple[Expected, ...] = Field((), exclude=True)
@@ -344,4 +347,5 @@ class Scenario(Part):
         return Case(lambda: reads.model(self.transformer()), lambda: reads.shapes(self.shapes()), self.cards, ranks,
                     **parts, seed=seed, usable_bytes=usable_bytes, kernels=self.kernels,
                     engines={name: machine.reach(name) for name in machine.collectives}, node_ranks=machine.node_dies,
-                    port_ranks=machine.port_dies, dtypes=machine.chip.dtypes)
+                    port_ranks=machine.port_dies, dtypes=machine.chip.dtypes, machine=machine.name,
+                    cores={pool: count.count for pool, count in machine.chip.cores.items()})

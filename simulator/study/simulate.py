@@ -113,8 +113,6 @@ def prepare(scenario: Scenario, seed: int = 0, record: Callable[..., World] = re
         world = record(lambda npu: workload.program(npu, case), case.ranks, groups, partial(workload.coordinates, case))
     except (ProgramError, ValueError) as error:
         raise InputError(f"{scenario.name}: {located(error)}") from error
-    if not all(program.captured for program in world.programs):
-        machine = machine.launched_eagerly()
     return Prepared(scenario, machine, case, world, fabric, ledger, reads)
 
 
@@ -141,7 +139,7 @@ def simulate(scenario: Scenario, *, ranks: str = "roles", seed: int = 0, exchang
     if ranks not in RANK_MODES or exchange not in EXCHANGE_MODES:
         raise InputError(f"ranks is one of {', '.join(RANK_MODES)}; exchange is one of {', '.join(EXCHANGE_MODES)}")
     ready = prepare(scenario, seed)
-    lowering = Lowering(ready.fabric, ready.machine.collectives, exchange, ready.world.groups)
+    lowering = Lowering(ready.fabric, ready.machine.collectives, exchange, ready.world.groups, ready.world.eager)
     changing = schedules(scenario.rate_changes, ready.fabric)
     roles = unfolded(ready.world)
     live = scenario.workload.live if scenario.workload.has_hosts(ready.case) else None
@@ -171,7 +169,8 @@ def simulate(scenario: Scenario, *, ranks: str = "roles", seed: int = 0, exchang
     result.metrics.update(_metrics(result, ready.case))
     sent = traffic(ready.world, roles, lowering, ready.fabric)
     result.metrics.update({f"sent_{level}_mb": size / 1e6 for level, size in sent.items()})
-    header["unread"] = ready.reads.unread()
+    drawn = "launch_jitter" not in scenario.changes or not scenario.launch_jitter or replay.launches_take_time
+    header["unread"] = [*ready.reads.unread(), *([] if drawn else ["launch_jitter"])]
     return result
 
 

@@ -123,4 +123,4 @@ def markdown(rows: Sequence[ExpectedRow]) -> str:
                        [[*_cells(row), row.missing or row.note] for row in rows]),
         "",
     ]
-    return "\n".join(lines)
+    return "\n".join(lines).rstrip("\n") + "\n"

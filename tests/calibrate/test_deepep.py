@@ -61,7 +61,7 @@ def write(folder: Path, kind: Kind, rows: list[Row]) -> None:
 def test_the_command_says_how_far_the_machine_is(tmp_path: Path, braid: Callable[..., Outcome]) -> None:
     machine = load_machine("dgx_h100")
     for kind in FITTED:
-        floor = machine.exchange_kernels[FITTED[kind][0][0]].floor.si
+        floor = machine.exchange_kernels[FITTED[kind][0][0]].floor_s
         rate = 262e9 if kind == "ll" else 45.1e9
         write(tmp_path, kind, table(kind, (floor, rate)))
     found = json.loads(braid("calibrate", "deepep", tmp_path, "--json").out)

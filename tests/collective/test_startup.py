@@ -9,14 +9,17 @@ from simulator.collective.lowering import Lowering
 from simulator.errors import InputError
 from simulator.fabric.graph import Fabric
 from simulator.physics.flows import Capacity, Flow
+from simulator.program.rank import Rank
 from simulator.program.task import Collective
 from simulator.replay.replay import rate_of
 from simulator.spec.load import load_machine, override
 from simulator.study.library import load_scenario
+from simulator.study.scenario import Case, Workload
 from simulator.study.simulate import simulate
 
 A2 = load_machine("atlas_a2")
 NODE = tuple(range(8))
+FREE = {"host.launch_eager": "0 us", "host.launch_graph": "0 us"}
 
 
 def seconds(kind: str, size: int, engine: str = "aiv", algorithm: str = "auto") -> float:
@@ -34,8 +37,8 @@ def seconds(kind: str, size: int, engine: str = "aiv", algorithm: str = "auto") 
 @pytest.mark.parametrize("name", paths.names("topologies"))
 def test_no_engine_starts_sooner_when_the_host_launches_it(name: str) -> None:
     machine = load_machine(name)
-    for engine, eager in machine.launched_eagerly().collectives.items():
-        assert eager.startup.si >= machine.collectives[engine].startup.si
+    for engine in machine.collectives.values():
+        assert engine.launched_eagerly().startup_s(1) >= engine.startup_s(1)
 
 
 def test_an_eager_start_up_below_that_of_a_graph_is_refused() -> None:
@@ -52,6 +55,28 @@ def test_a_graph_saves_what_the_host_takes_to_put_a_collective_together() -> Non
     assert saved_us == pytest.approx(parts * (60 - 10), rel=1e-6)
     assert "collectives.sdma.startup_eager" in {row["name"] for row in eager.parameters}
     assert "collectives.sdma.startup" in {row["name"] for row in graph.parameters}
+
+
+def started_us(eager: set[int]) -> list[float]:
+    """How long a first AllGather of pairs of ranks of one node takes each, of which these launch eagerly."""
+
+    def program(npu: Rank, case: Case) -> None:
+        npu.program.captured = npu.coordinate("captured")
+        npu.group("pair").all_gather("gather", 1024, "sdma")
+
+    workload = Workload(program, lambda case: {"pair": [(0, 1), (2, 3), (4, 5), (6, 7)]},
+                        lambda case, rank: {"captured": rank not in eager}, lambda case: [], lambda case, seconds: {})
+    result = simulate(load_scenario("a2_flashcomm:llama_16").variant(
+        cards=8, workload=workload, expected=(), machine_changes=FREE), ranks="all")
+    columns = result.columns
+    return [(columns["end_ps"][rank] - columns["start_ps"][rank]) / 1e6 for rank in range(8)]
+
+
+@pytest.mark.parametrize("eager", [set(), {0}, {0, 1}, {3, 6}, set(range(8))])
+def test_a_host_that_launches_eagerly_delays_its_own_groups_alone(eager: set[int]) -> None:
+    graph_us = started_us(set())[0]
+    late = {rank ^ one for rank in eager for one in (0, 1)}
+    assert started_us(eager) == pytest.approx([graph_us + (60 - 10) * (rank in late) for rank in range(8)], abs=1e-3)
 
 
 @pytest.mark.parametrize("engine", ["sdma", "aiv"])

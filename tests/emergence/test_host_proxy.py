@@ -74,21 +74,23 @@ def test_one_card_instead_of_two_sends_everything_through_half_the_bytes_a_secon
 
 
 def test_a_write_per_token_instead_of_one_per_peer_costs_posting_and_not_bytes() -> None:
-    batched, single = run(EFA), run("pplx:uccl_ep16", knobs__threads="1")
+    few = {"batch__per_rank": "32"}
+    batched, single = run(EFA, **few), run("pplx:uccl_ep16", knobs__threads="1", **few)
     tokens = (single.columns["kind"] == "send").sum()
     assert tokens > 10 * (batched.columns["name"][batched.columns["kind"] == "send"] == "dispatch.tokens").sum()
     assert single.metrics["dispatch_us"] > 3 * batched.metrics["dispatch_us"]
     quick = run("pplx:uccl_ep16", knobs__threads="1", machine__proxy__command="0 us", machine__nic__post="0 us",
-                machine__nic__message_rate="0.01 GHz")
+                machine__nic__message_rate="0.01 GHz", **few)
     assert quick.metrics["dispatch_us"] < 1.05 * batched.metrics["dispatch_us"]
 
 
 def test_a_generic_proxy_is_slower_by_its_serial_commands_at_both_ends_of_their_cost() -> None:
-    low, high = (dispatch("pplx:uccl_ep16", knobs__threads="1", machine__proxy__command=f"{cost} us")
+    few = {"batch__per_rank": "64"}
+    low, high = (dispatch("pplx:uccl_ep16", knobs__threads="1", machine__proxy__command=f"{cost} us", **few)
                  for cost in (0.9, 1.7))
-    commands = 128 * 8 / 2
+    commands = 64 * 8 / 2
     assert high - low == pytest.approx(0.8 * commands, rel=0.05)
-    assert dispatch("pplx:uccl_ep16", machine__proxy__command="1.7 us") < high / 2  # four threads share them
+    assert dispatch("pplx:uccl_ep16", machine__proxy__command="1.7 us", **few) < high / 2  # four threads share them
 
 
 def test_private_buffers_hide_the_exchange_of_routes_and_nothing_without_latency() -> None:
@@ -135,7 +137,7 @@ def test_a_host_that_cannot_be_reached_in_time_hides_under_nothing() -> None:
     assert dispatch(CX7, **slow) - dispatch(CX7) == pytest.approx(20, abs=3)
 
 
-@pytest.mark.parametrize("ranks", [8, 16, 32, 64])
+@pytest.mark.parametrize("ranks", [8, 16, 32])
 def test_every_group_size_works_and_moves_what_it_must(ranks: int) -> None:
     result = simulate(load_scenario(EFA).replace({"cards": str(ranks)}))
     if ranks == 8:

@@ -104,7 +104,7 @@ def test_prompts_with_fewer_rows_than_experts_run(tokens: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [A2, "a2_prefill:all_reduce", "a2_prefill:convert", "a2_prefill:micro_batch", "a3_prefill:dp", "pplx_decode:ep32",
+    [A2, "a2_prefill:all_reduce", "a2_prefill:convert", "a2_prefill:micro_batch", "a3_prefill:dp", "pplx_decode:ep16",
      "trt_min_latency:base", "trt_min_latency:final"],
 )  # fmt: skip
 def test_without_a_shared_expert_none_is_computed(name: str) -> None:

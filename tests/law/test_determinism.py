@@ -27,11 +27,14 @@ from simulator.symmetry.roles import find_roles, unfolded
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIOS = ("a3_prefill:dp_uneven", "contention:staging")
 LIVE = "pplx:efa_ep16"
+ACROSS = [*((scenario, "roles") for scenario in SCENARIOS), ("contention:staging", "all"), (LIVE, "roles"),
+          ("cm384_decode:exchange_push", "roles")]  # fmt: skip
 WRITE = """
 import sys
 from simulator.study.simulate import simulate
-from tests.law.test_determinism import few_layers
-simulate(few_layers(sys.argv[1]), ranks=sys.argv[2]).timeline.write_parquet(sys.argv[3])
+from tests.law.test_determinism import ACROSS, few_layers
+for number, (scenario, ranks) in enumerate(ACROSS):
+    simulate(few_layers(scenario), ranks=ranks).timeline.write_parquet(f"{sys.argv[1]}/{number}")
 """
 
 
@@ -55,21 +58,20 @@ class Table:
         """Times are all that is kept."""
 
 
-def digest(scenario: str, ranks: str, hash_seed: str, file: Path) -> str:
-    """Of the Parquet file that a process of its own writes."""
-    environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, "-c", WRITE, scenario, ranks, str(file)], env=environment, check=True, cwd=ROOT)
-    return hashlib.sha256(file.read_bytes()).hexdigest()
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The Parquet files of two processes, each with a hash seed of its own."""
+    written = [tmp_path_factory.mktemp(hash_seed) for hash_seed in ("1", "4242")]
+    for hash_seed, folder in zip(("1", "4242"), written, strict=True):
+        environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
+        subprocess.run([sys.executable, "-c", WRITE, str(folder)], env=environment, check=True, cwd=ROOT)
+    return written
 
 
-@pytest.mark.parametrize(("scenario", "ranks"), [
-    *((scenario, "roles") for scenario in SCENARIOS), ("contention:staging", "all"), (LIVE, "roles"),
-    ("cm384_decode:exchange_push", "roles")])
-def test_another_process_with_another_hash_seed_writes_the_same_bytes(
-    scenario: str, ranks: str, tmp_path: Path
-) -> None:
-    first = digest(scenario, ranks, "1", tmp_path / "first.parquet")
-    assert first == digest(scenario, ranks, "4242", tmp_path / "second.parquet")
+@pytest.mark.parametrize("number", range(len(ACROSS)), ids=[f"{name}-{ranks}" for name, ranks in ACROSS])
+def test_another_process_with_another_hash_seed_writes_the_same_bytes(number: int, folders: list[Path]) -> None:
+    first, second = (hashlib.sha256((folder / str(number)).read_bytes()).hexdigest() for folder in folders)
+    assert first == second
 
 
 def test_somebody_who_is_told_of_progress_changes_no_byte(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ SHAPES = {
     "side by side": {"knobs.schedule": "side_by_side"},
     "three micro-batches": {"knobs.micro_batches": "3"},
     "uneven": {"routing.skew": "0.3", "batch.spread": "0.3"},
-    "prompts": {"batch.phase": "prefill", "batch.context": "64", "batch.requests": "48", "batch.chunk": "256"},
+    "prompts": {"batch.phase": "prefill", "batch.context": "64", "batch.requests": "24", "batch.chunk": "128"},
     "prompts beside decode": {"batch.phase": "mixed", "batch.prompt": "64"},
     "few layers": {"model.shapes.layers": "8", "knobs.layers": "3"},
 }

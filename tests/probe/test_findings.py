@@ -61,7 +61,7 @@ def test_rates_and_laws_are_those_of_the_device(found: Findings) -> None:
         assert all(error.median < 0.04 for error in one.found.errors.values()), one
     vector = fits["vector"].found
     assert vector is not None
-    assert vector.numbers["floor"] == pytest.approx(KERNELS["vector"].floor.si, rel=0.05)
+    assert vector.numbers["floor"] == pytest.approx(KERNELS["vector"].floor_s, rel=0.05)
     assert vector.numbers["hbm_share"] == pytest.approx(0.75, rel=0.02)
 
 

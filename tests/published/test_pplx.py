@@ -81,7 +81,7 @@ def test_the_error_has_not_grown(row: Row) -> None:
 
 def test_dispatch_and_combine_are_each_their_share_of_the_sum() -> None:
     """Errors cancel in sums: combine moves 1.94 times the bytes of dispatch, and each pays its latency once."""
-    for name in ("pplx:efa_ep16", "pplx:efa_ep32", "pplx:efa_ep64"):
+    for name in ("pplx:efa_ep16", "pplx:efa_ep32"):
         metrics = run(name).metrics
         assert 1.3 < metrics["combine_us"] / metrics["dispatch_us"] < 1.94
         assert metrics["dispatch_us"] + metrics["combine_us"] == pytest.approx(metrics["dispatch_combine_us"])

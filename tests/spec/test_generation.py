@@ -45,8 +45,8 @@ def test_wrong_names_in_a_generation_are_refused_with_the_right_ones() -> None:
 
 def test_the_factor_is_one_number_of_the_machine() -> None:
     same = override(B200, {"generations.trtllm_2025.latency_factor": "1"})
-    assert {name: kernel.floor.si for name, kernel in same.kernels_of("trtllm_2025").items()} == {
-        name: kernel.floor.si for name, kernel in B200.kernels_of("trtllm_1_3").items()}
+    assert {name: kernel.floor_s for name, kernel in same.kernels_of("trtllm_2025").items()} == {
+        name: kernel.floor_s for name, kernel in B200.kernels_of("trtllm_1_3").items()}
 
 
 def test_kernels_of_exchanges_stand_beside_every_generation_and_are_no_slower_in_an_older_one() -> None:
@@ -96,7 +96,7 @@ def test_a_longer_loop_along_k_is_split_and_its_latency_is_not_longer() -> None:
     def latency_s(k: int) -> float:
         return cost_of(ops.gemm(4, 256, k, "bf16"), B200.chip, {"gemm_bf16": family}).latency_s
 
-    assert latency_s(longest) == pytest.approx(family.floor.si + family.serial_per_k.si * longest)
+    assert latency_s(longest) == pytest.approx(family.floor_s + family.serial_per_k.si * longest)
     assert latency_s(longest // 2) < latency_s(longest) == latency_s(4 * longest)
 
 

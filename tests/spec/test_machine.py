@@ -58,7 +58,7 @@ def test_a_users_own_copy_is_the_same_machine(tmp_path: Path) -> None:
 def test_types_of_the_parts() -> None:
     gemm = A3.kernels["cann_recipes_2025"]["gemm_int8"]
     assert isinstance(gemm, GemmKernel)
-    assert (gemm.tile_m.count, gemm.tile_n.count, gemm.floor.si) == (128, 256, 1e-5)
+    assert (gemm.tile_m.count, gemm.tile_n.count, gemm.floor_s) == (128, 256, 1e-5)
     assert list(gemm.cores) == ["cube", "vector"]
     with pytest.raises(ValueError, match="frozen"):
         A3.name = "other"  # type: ignore[misc]
@@ -257,9 +257,10 @@ def test_a_kind_with_its_own_ladder_uses_it() -> None:
 
 
 def test_rungs_must_rise(mistakes: Loader) -> None:
-    rung = re.search(r"^\[\[collectives.sdma.ladder.default\]\]\n.*\n.*\n", A3_TEXT, re.MULTILINE)
+    rung = re.search(r"^\[\[collectives.sdma.ladder.default\]\]\n.*\n", A3_TEXT, re.MULTILINE)
     assert rung
-    lines = mistakes(A3_TEXT.replace(rung[0], rung[0] * 2))
+    sized = f'{rung[0]}bytes_per_peer = {{ value = 1, unit = "MiB", kind = "assumed", source = "this test" }}\n'
+    lines = mistakes(A3_TEXT.replace(rung[0], sized * 2))
     assert lines == ["collectives.sdma.ladder.default: got 1 MiB, 1 MiB: bytes_per_peer must rise from rung to rung"]
 
 

@@ -109,6 +109,19 @@ def test_watching_changes_no_result(name: str, changes: dict[str, str]) -> None:
     assert simulate(changed).metrics == simulate(changed.variant(changes={})).metrics
 
 
+DENSE = {"machine": "dgx_h100", "model": "llama_3_1_70b", "kernels": "vllm", "cards": "4", "layout.tp": "4",
+         "model.shapes.layers": "2", "batch.requests": "8"}  # fmt: skip
+
+
+def test_how_tokens_reach_experts_makes_no_difference_to_a_model_without() -> None:
+    settings = {"knobs.exchange": "deepep_ll", "knobs.exchange_engine": "nccl", "knobs.dispatch_dtype": "bf16",
+                "routing.skew": "0.3"}  # fmt: skip
+    dense = load_scenario("transformer:decode").replace(DENSE)
+    result = simulate(dense.replace(settings))
+    assert result.header["unread"] == list(settings)
+    assert result.metrics == simulate(dense).metrics
+
+
 def test_run_says_so_in_its_header(braid: Callable[..., Outcome]) -> None:
     small = ("--set", "model.shapes.layers=5")
     done = braid("run", DP, "--set", "knobs.micro_batches=1", "--set", "batch.requests=32", *small)

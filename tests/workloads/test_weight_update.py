@@ -7,15 +7,19 @@ from functools import cache
 import pytest
 
 from simulator.study.library import load_scenario
-from simulator.study.simulate import simulate
+from simulator.study.simulate import Result, simulate
 
 STAGES_S = (487 * 378 + 974 * 532 + 487 * 37 + 647 * 137 + 1144 * 23) / 1e6
 
 
 @cache
+def run(**changes: str) -> Result:
+    replaced = {key.replace("__", "."): value for key, value in changes.items()}
+    return simulate(load_scenario("pplx_rl:update").replace(replaced))
+
+
 def update(**changes: str) -> dict[str, float]:
-    replaced = {key.replace("__", "."): value for key, value in {"knobs__wait_s": "0", **changes}.items()}
-    return simulate(load_scenario("pplx_rl:update").replace(replaced)).metrics
+    return run(**{"knobs__wait_s": "0", **changes}).metrics
 
 
 def test_stages_in_series_add_up() -> None:
@@ -41,7 +45,7 @@ def test_writes_hide_under_stages_until_the_wire_takes_longer() -> None:
 
 
 def test_the_critical_path_is_the_stages_and_the_waiting() -> None:
-    shares = simulate(load_scenario("pplx_rl:update")).critical.by_kind_and_bound()
+    shares = run(knobs__wait_s="0.357").critical.by_kind_and_bound()
     length_s = STAGES_S + 0.357
     assert shares["unshard", "unshard"] == pytest.approx(974 * 532e-6 / length_s, rel=0.01)
     assert shares["wait", "slowest rank"] == pytest.approx(0.357 / length_s, rel=0.02)

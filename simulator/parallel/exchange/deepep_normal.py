@@ -16,12 +16,13 @@ How many copies there are (`copies`) is their expectation. Published by DeepSeek
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from simulator.die.kernels import Work
+from simulator.errors import InputError
 from simulator.live.gpu_initiated import Arrival, Posted
 from simulator.live.thread import Label
 from simulator.model import ops
@@ -48,6 +49,14 @@ class NormalSettings(BaseModel):
     nodes_per_token: int = Field(
         0, ge=0, description="a token's experts are on so many nodes at most; 0: on as many as its groups of experts"
     )
+
+
+def check_sms(key: str, settings: NormalSettings, machine: str, cores: Mapping[str, int]) -> None:
+    """InputError: a kernel would hold every SM of the machine's chip, or more; pairs of them must leave one."""
+    most = (cores["sm"] - 1) // 2 * 2
+    if settings.sms > most:
+        raise InputError(f"{key}={settings.sms}: the chip of {machine} has {cores['sm']} SMs; it must be 2 to {most}, "
+                         "so that one is left for compute")
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
+from simulator import paths
 from simulator.errors import InputError
 from simulator.live.gpu_initiated import gpu_initiated
 from simulator.live.host import Host
@@ -22,6 +23,7 @@ from simulator.parallel.exchange.rows import DispatchDtype, RowKernels, RowSetti
 from simulator.parallel.exchange.sorted_rows import SortedRows
 from simulator.parallel.exchange.task import Exchange, ExpertTask
 from simulator.parallel.ledger import Item
+from simulator.spec.load import load_machine
 
 ROWS: dict[str, type[RowKernels]] = {"proxy": Proxy, "generic_proxy": GenericProxy, "deepep_ll": LowLatency}
 EXCHANGES: dict[str, Callable[[ExpertTask], Exchange]] = {
@@ -43,6 +45,23 @@ def exchange_of(task: ExpertTask) -> Exchange:
         raise InputError(f"exchange {name}: apart={apart}: ranks of experts have no tokens of their own, and the "
                          f"others no experts; {there} bring rows from one to the other and back")
     return EXCHANGES[name](task)
+
+
+def check_there(name: str, machine: str, engines: Collection[str], cores: Collection[str]) -> None:
+    """InputError: a machine with these engines and pools of cores has no kernels for a way; it names the machines of
+    the library that have, and the ways that this one has."""
+    if _is_there(name, engines, cores):
+        return
+    library = {one: load_machine(one) for one in paths.names("topologies")}
+    others = ", ".join(one for one, spec in library.items() if _is_there(name, spec.collectives, spec.chip.cores))
+    lacks = f"no engine '{name}'" if name.startswith("deepep") else "no SMs, which its kernels are for"
+    here = ", ".join(way for way in EXCHANGES if _is_there(way, engines, cores))
+    raise InputError(f"knobs.exchange={name}: {machine} has {lacks}; machines that have: {others}; {here} run here")
+
+
+def _is_there(name: str, engines: Collection[str], cores: Collection[str]) -> bool:
+    """Ways of DeepEP have engines of their own, others with hosts or cards kernels of GPUs."""
+    return name in engines if name.startswith("deepep") else name not in HOSTS or "sm" in cores
 
 
 def settings_of(name: str, dispatch_dtype: DispatchDtype, sms: int | None) -> RowSettings | NormalSettings | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from math import ceil, inf
 from random import Random
 
@@ -38,26 +39,29 @@ class Change:
     rate: float
 
 
+exactly = lru_cache(maxsize=4096)(Fraction)
+
+
 def exact_rates(rates: list[Fraction], flows: dict[int, Exact]) -> dict[int, Fraction]:
     """Max-min rates of members of flows that are in flight, by progressive filling."""
     given: dict[int, Fraction] = {}
     left = list(rates)
-    pulls = {k: {i: Fraction(c) * f.multiplicity for i, c in f.loads.items() if c} for k, f in flows.items()}
+    limits = {k: exactly(f.limit) / exactly(f.weight) for k, f in flows.items() if f.limit < inf}
+    pulls = {k: {i: exactly(c) * exactly(f.weight) * f.multiplicity for i, c in f.loads.items() if c}
+             for k, f in flows.items()}  # fmt: skip
+    rising = {i: {k: pull[i] for k, pull in pulls.items() if i in pull} for i in range(len(rates))}
+    pulled = {i: sum(here.values()) for i, here in rising.items()}
     while len(given) < len(flows):
-        rising = [k for k in flows if k not in given]
-        stops: list[tuple[Fraction, list[int]]] = [
-            (Fraction(flows[k].limit) / Fraction(flows[k].weight), [k]) for k in rising if flows[k].limit < inf
-        ]
-        for i in range(len(rates)):
-            here = [k for k in rising if i in pulls[k]]
-            if here:
-                pull = sum(pulls[k][i] * Fraction(flows[k].weight) for k in here)
-                stops.append((max(left[i], Fraction(0)) / pull, here))
-        level = min(stop for stop, _ in stops)
-        for k in {k for stop, who in stops if stop == level for k in who}:
-            given[k] = level * Fraction(flows[k].weight)
+        stops = {i: max(left[i], Fraction(0)) / pulled[i] for i, here in rising.items() if here}
+        level = min([*stops.values(), *limits.values()])
+        full = {k for i, stop in stops.items() if stop == level for k in rising[i]}
+        for k in full | {k for k, limit in limits.items() if limit == level}:
+            given[k] = level * exactly(flows[k].weight)
+            limits.pop(k, None)
             for i, pull in pulls[k].items():
-                left[i] -= pull * given[k]
+                left[i] -= pull * level
+                pulled[i] -= pull
+                del rising[i][k]
     return given
 
 

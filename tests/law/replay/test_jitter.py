@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from statistics import mean
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from simulator.program.rank import Rank
 from simulator.study.library import load_scenario
 from simulator.study.simulate import simulate
+from tests.conftest import Outcome
 from tests.replay.small import passes_mb, run, tiny
 
 EAGER = tiny({"host.launch_eager": "200 us"})
@@ -79,3 +81,19 @@ def test_ranks_that_draw_are_no_role() -> None:
     still = simulate(scenario.replace({"launch_jitter": "0"}))
     assert still.header["classes"] == 1
     assert still.metrics["waiting_comm_ms"] == 0.0 < roles.metrics["waiting_comm_ms"]
+
+
+def test_jitter_of_launches_that_take_no_time_is_said_to_have_no_effect() -> None:
+    scenario = load_scenario("transformer:decode").replace({"model.shapes.layers": "2", "launch_jitter": "0.3"})
+    for graph, host in (("decode", "launch_graph"), ("never", "launch_eager")):
+        drawn = simulate(scenario.replace({"knobs.graph": graph}))
+        assert drawn.header["unread"] == []
+        free = {"knobs.graph": graph, f"machine.host.{host}": "0 us"}
+        still = simulate(scenario.replace(free | ({"machine.host.operator": "0 us"} if graph == "never" else {})))
+        assert still.header["unread"] == ["launch_jitter"]
+
+
+def test_jitter_of_captured_steps_is_said_to_be_that_of_their_one_launch(braid: Callable[..., Outcome]) -> None:
+    given = ("run", "transformer:decode", "--set", "model.shapes.layers=2", "--set", "launch_jitter=0.3")
+    assert "launch_jitter = 0.3 (of captured graphs, each of which is one launch)\n" in braid(*given).out
+    assert "launch_jitter = 0.3\n" in braid(*given, "--set", "knobs.graph=never").out

@@ -91,7 +91,7 @@ def test_nothing_to_send_costs_what_does_not_grow_with_tokens() -> None:
     spec = scenario.machine_spec()
     kernels, engine = spec.exchange_kernels, spec.collectives["deepep_ll"]
     begin: Any = kernels["deepep_ll_dispatch"]
-    floor_us = (begin.floor.si + 256 * begin.per_slot.si + engine.startup.si + spec.fabric[0].latency.si + 1e-6) * 1e6
+    floor_us = (begin.floor_s + 256 * begin.per_slot.si + engine.startup_s(1) + spec.fabric[0].latency.si + 1e-6) * 1e6
     assert floor_us < times("deepep:h100_one_token")[0] < floor_us + 0.5
 
 
@@ -156,6 +156,21 @@ def test_skewed_tokens_arrive_as_they_left(dtype: str) -> None:
 
 
 # --- settings of a model ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("scenario", "key", "changes"), [
+    ("transformer:decode", "knobs.exchange_sms", {
+        "machine": "dgx_h100", "kernels": "vllm", "model": "qwen3_30b_a3b", "cards": "4", "layout.tp": "1",
+        "layout.dp": "4", "layout.ep": "4", "model.shapes.layers": "1", "knobs.exchange": "deepep_normal"}),
+    ("deepep:h100_normal", "knobs.sms", {"cards": "8", "batch.per_rank": "128"}),
+])
+def test_kernels_never_hold_all_sms_of_a_chip(scenario: str, key: str, changes: dict[str, str]) -> None:
+    chosen = load_scenario(scenario).replace(changes)
+    assert simulate(chosen.replace({key: "130"})).makespan_ps > 0
+    for sms in (132, 200):
+        right = rf"{key}={sms}: the chip of \w+ has 132 SMs; it must be 2 to 130, so that one is left for compute"
+        with pytest.raises(InputError, match=right):
+            simulate(chosen.replace({key: str(sms)}))
 
 
 def test_settings_that_an_exchange_does_not_have_are_refused() -> None:

@@ -108,6 +108,21 @@ def test_hooks_hide_the_wire_behind_the_other_micro_batch() -> None:
     assert two["hooks"] - one["hooks"] < 0.6 * (two["one_stream"] - one["one_stream"])
 
 
+@pytest.mark.parametrize(("exchange", "machine", "kernels", "there", "here"), [
+    ("deepep_ll", "cloudmatrix384", "cann_decode_2025", "dgx_h100", "all_to_all, sorted_rows, put_collect run here"),
+    ("deepep_normal", "atlas_a2", "cann_2025", "h800_cx7", "all_to_all, sorted_rows, put_collect run here"),
+    ("proxy", "atlas_a2", "cann_2025", "dgx_a100", "all_to_all, sorted_rows, put_collect run here"),
+    ("deepep_ll", "aws_p5en", "vllm", "dgx_h200", "put_collect, proxy, generic_proxy run here"),
+])
+def test_exchanges_of_other_machines_say_which_have_them_and_what_is_right_here(
+        exchange: str, machine: str, kernels: str, there: str, here: str) -> None:
+    changes = {"machine": machine, "kernels": kernels, "model": "qwen3_30b_a3b", "cards": "4", "layout.dp": "4",
+               "layout.ep": "4"} | ({"layout.dp": "8", "layout.ep": "8"} if machine == "cloudmatrix384" else {})
+    with pytest.raises(InputError, match=rf"knobs\.exchange={exchange}: {machine} .*{there}.*; .*{here}$") as refused:
+        simulate(load_scenario("transformer:decode").replace({**BASE, **changes, "knobs.exchange": exchange}))
+    assert machine not in str(refused.value).partition("machines")[2]
+
+
 def test_split_experts_are_refused() -> None:
     with pytest.raises(InputError, match="deepep_ll: ep=8 leaves 2 ranks to split each expert"):
         run("deepep_ll", layout__ep="8")
@@ -115,7 +130,7 @@ def test_split_experts_are_refused() -> None:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_some_layers_stand_for_all_that_are_alike(schedule: str) -> None:
-    whole, some = (run("deepep_ll", knobs__schedule=schedule, knobs__layers=layers, model__shapes__layers="16")
+    whole, some = (run("deepep_ll", knobs__schedule=schedule, knobs__layers=layers, model__shapes__layers="12")
                    for layers in ("0", "3"))  # fmt: skip
     assert len(some.timeline) < 0.5 * len(whole.timeline)
     near = 3e-4 if schedule == "shared_beside" else 1e-4  # 2e-4 off, not yet explained
