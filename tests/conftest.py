@@ -19,6 +19,7 @@ for _name in ("COLUMNS", "LINES", "TERMINAL_WIDTH", "TERM", "FORCE_COLOR", "PY_C
               "TTY_COMPATIBLE", "TTY_INTERACTIVE", "RICH_CLICK_THEME", "PYTHONIOENCODING", "BRAID_DEBUG"):  # fmt: skip
     os.environ.pop(_name, None)
 gc.set_threshold(50_000, 20, 20)  # collecting thousands of tests makes much that stays
+os.environ["BRAID_CACHE"] = "off"  # steps of services are not kept where a user keeps them
 
 
 @dataclass(frozen=True)
