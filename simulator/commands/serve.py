@@ -72,8 +72,8 @@ def serve(service: str | None, values: tuple[str, ...], trace: Path | None, limi
     """
     from simulator.serving.goodput import promises
 
-    if sweep and service is not None and words["model"] is not None:  # then the first word is a value
-        service, values = None, (service, *values)
+    if sweep and service is not None and words["model"] is not None:
+        values, service = (service, *values), None  # the first word is a value
     if bool(sweep) != bool(values):
         raise click.UsageError("--sweep KEY takes VALUES, as in --sweep rate 1 2 4 8")
     changes = settings | {key: words[name] for name, key in WORDS.items() if words[name] is not None}

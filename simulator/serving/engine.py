@@ -18,6 +18,7 @@ from simulator import np
 from simulator.model.micro_batch import MicroBatch
 from simulator.physics.clock import SOLVE, Alarm, Clock, call_later
 from simulator.serving.audit import Audit
+from simulator.serving.board import Board
 from simulator.serving.group import Group
 from simulator.serving.schedulers import SCHEDULERS, Plan, receiving
 from simulator.serving.sequences import Sequence
@@ -46,19 +47,18 @@ class Engine:
     ps. Blocks of groups that only decode are counted as if they grew evenly."""
 
     def __init__(self, name: str, role: Role, settings: Instances, groups: list[Group], times: StepTimes, audit: Audit,
-                 clock: Clock, told: Told) -> None:  # fmt: skip
+                 clock: Clock, told: Told, board: Board) -> None:  # fmt: skip
         self.name, self.role, self.groups = name, role, groups
         self._settings, self._times, self._audit = settings, times, audit
         self._schedule = receiving if role == "decode" else SCHEDULERS[settings.scheduling.scheduler]
         self._clock, self._alarm = clock, Alarm(clock, self._step_ends)
         self._told = told
+        self._board = board
+        board.blocks[:] = [group.cache.blocks for group in groups]
         self._steps = 0  # that have been
         self._plans: dict[int, Plan] = {}  # of the groups that had something to decide
         self._active: set[int] = set()  # groups that have
         self._dues: list[tuple[int, int]] = []  # (steps, group), a heap; those that `_due` does not say are old
-        self._due, self._synced, self._requests, self._cached, self._waiting, self._used = np.zeros(
-            (6, len(groups)), np.int64)
-        self._pace = np.zeros(len(groups))  # tokens that a group generates in a step
         self._start_ps = 0
         self._woken = False
         self._ends_ps: Any = None  # of the steps of this stretch; None: idle
@@ -70,7 +70,7 @@ class Engine:
         """Something has come to a group: an idle engine begins, one in a stretch looks at it after the step that runs.
         """
         self._active.add(group)
-        self._waiting[group] = len(self.groups[group].waiting)
+        self._seen(group)
         self._begin_soon()
 
     def _begin_soon(self) -> None:
@@ -83,14 +83,11 @@ class Engine:
             self._ends_ps = self._ends_ps[: place + 1]
             self._alarm.set(int(self._ends_ps[-1]))
 
-    def levels(self) -> dict[str, Any]:
-        """Of every group at the present step: requests that wait and run, prompt tokens that are not computed, tokens
-        cached of those that decode, and free blocks."""
-        grown, blocks = self._grown(), np.array([group.cache.blocks for group in self.groups])
-        return {"waiting": self._waiting, "running": np.array([group.running for group in self.groups]),
-                "queued_tokens": np.array([group.queued_tokens for group in self.groups]),
-                "cached_tokens": self._cached + grown,
-                "free_blocks": blocks - self._used - grown // self._settings.cache.block_size}
+    def _seen(self, number: int) -> None:
+        """Who is at a group."""
+        group, board = self.groups[number], self._board
+        board.waiting[number], board.running[number] = len(group.waiting), group.running
+        board.queued_tokens[number] = group.queued_tokens
 
     # --- deciding ---------------------------------------------------------------------------------------------------
 
@@ -99,19 +96,18 @@ class Engine:
         self._woken = False
         self._plans = {number: self._decided(number) for number in sorted(self._active)}
         prompts = any(plan.prompts for plan in self._plans.values())
-        decoding = self._requests.copy()
+        decoding = self._board.requests.copy()
         for number, plan in self._plans.items():
             decoding[number] *= plan.decode
         if not prompts and not decoding.any():
             self._ends_ps = None
             return
         self._start_ps = self._clock.now_ps
-        grown = self._grown()
-        held, blocks = self._cached + grown, self._used + grown // self._settings.cache.block_size
+        held = self._board.cached_now()
         new = sum(count for plan in self._plans.values() for _, count in plan.prompts)
         lengths_s = self._mixed_s(decoding, held) if prompts else self._decode_s(decoding, held)
-        self._row = (int(decoding.sum()), int((held * (decoding > 0)).sum()), new, int(self._waiting.sum()),
-                     int(blocks.sum()))  # fmt: skip
+        self._row = (int(decoding.sum()), int((held * (decoding > 0)).sum()), new, int(self._board.waiting.sum()),
+                     int(self._board.used_now().sum()))  # fmt: skip
         lengths_s = self._with_host(lengths_s, self._row[0] + sum(len(plan.prompts) for plan in self._plans.values()))
         self._ends_ps = self._start_ps + np.cumsum(np.maximum(np.rint(lengths_s * PS_PER_S).astype(np.int64), 1))
         self._alarm.set(int(self._ends_ps[-1]))
@@ -134,35 +130,31 @@ class Engine:
 
     def _note(self, number: int) -> None:
         """What a group is like from this step on, and when it must be looked at again."""
-        group = self.groups[number]
-        self._requests[number], self._cached[number] = len(group.decoding), group.cached
-        self._waiting[number], self._used[number] = len(group.waiting), group.cache.used
-        self._pace[number] = group.growth.pace()
+        group, board = self.groups[number], self._board
+        self._seen(number)
+        board.requests[number], board.pace[number] = len(group.decoding), group.growth.pace()
+        board.cached[number], board.used[number] = group.cached, group.cache.used
         steps = group.steps_to_end()
         while steps > 1 and group.blocks_of(steps) > group.cache.free:
             steps //= 2
         due = self._steps + steps if group.decoding else -1
-        if due != self._due[number]:
-            self._due[number] = due
+        if due != board.due[number]:
+            board.due[number] = due
             heappush(self._dues, (due, number))
 
     def _catch_up(self, number: int) -> None:
         """A group decodes the steps that have been since it was looked at."""
-        behind = self._steps - int(self._synced[number])
-        self._synced[number] = self._steps
+        behind = self._steps - int(self._board.synced[number])
+        self._board.synced[number] = self._steps
         if behind:
             for one in self.groups[number].decode(behind):
                 self._told.ended(self, one)
 
     def _first_due(self) -> int:
         """Steps until a group must be looked at."""
-        while self._dues and self._due[self._dues[0][1]] != self._dues[0][0]:
+        while self._dues and self._board.due[self._dues[0][1]] != self._dues[0][0]:
             heappop(self._dues)
         return self._dues[0][0] - self._steps if self._dues else MOST_TOGETHER
-
-    def _grown(self) -> Any:
-        """Tokens that every group has generated since it was looked at."""
-        return np.rint(self._pace * (self._steps - self._synced)).astype(np.int64)
 
     # --- how long it takes ------------------------------------------------------------------------------------------
 
@@ -187,9 +179,10 @@ class Engine:
         steps = max(min(MOST_TOGETHER, self._audit.steps_together(), self._first_due()), 1)
         most = int(decoding.max())
         order = np.argsort(held, kind="stable")
-        lines = dict(zip(self._pace[order].tolist(), held[order].tolist(), strict=True))  # the most cached of a pace
+        pace = self._board.pace[order].tolist()
+        lines = dict(zip(pace, held[order].tolist(), strict=True))  # the most cached of each
         count = np.arange(steps)
-        cached = np.max([tokens + count * pace for pace, tokens in lines.items() if pace], axis=0)
+        cached = np.max([tokens + count * each for each, tokens in lines.items() if each], axis=0)
         load = Load(most, self._captured(most), int(cached[0]), decoding.mean() / most)
         return self._audit.decode_seconds(load, cached, self._batch)
 
@@ -199,12 +192,13 @@ class Engine:
 
     def _batch(self) -> list[MicroBatch]:
         """What all groups work on in the next step."""
-        padded = 0 if any(plan.prompts for plan in self._plans.values()) else self._captured(int(self._requests.max()))
+        prompts, most = any(plan.prompts for plan in self._plans.values()), int(self._board.requests.max())
+        padded = 0 if prompts else self._captured(most)
         return [self._batch_of(number, padded) for number in range(len(self.groups))]
 
     def _batch_of(self, number: int, padded: int) -> MicroBatch:
         group, plan = self.groups[number], self._plans.get(number, DECODING)
-        behind = self._steps - int(self._synced[number])
+        behind = self._steps - int(self._board.synced[number])
         queries, decoding = group.growth.queries, group.decoding.values() if plan.decode else ()
         decodes = tuple((queries, group.length(one, behind)) for one in decoding)
         prompts = tuple((new, one.computed) for one, new in plan.prompts)
@@ -219,14 +213,15 @@ class Engine:
         self._record()
         self._ends_ps = None
         self._steps += steps
+        self._board.steps[:] = self._steps
         for number, plan in self._plans.items():
             if not plan.decode:
-                self._synced[number] = self._steps
+                self._board.synced[number] = self._steps
             for one, new in plan.prompts:
                 one.computed += new
         while self._first_due() <= 0:
             number = heappop(self._dues)[1]
-            self._due[number] = -1
+            self._board.due[number] = -1
             self._active.add(number)
             self._catch_up(number)
         for number, plan in self._plans.items():

@@ -15,6 +15,7 @@ from typing import Any
 from simulator import np
 from simulator.physics.clock import Clock, call_later
 from simulator.serving.audit import Mode
+from simulator.serving.board import Board
 from simulator.serving.build import Kind, kind_of
 from simulator.serving.engine import Engine, Told
 from simulator.serving.front import Admission, ApiServers, ServerTime
@@ -64,6 +65,8 @@ class Loop:
         self._kinds: dict[str, Kind] = {role: kind_of(service.engines, steps, seed, folder)}
         if service.prefill is not None:
             self._kinds["prefill"] = kind_of(service.prefill, steps, seed, folder)
+        self._boards = {role: Board(kind.groups * kind.settings.count, kind.settings.cache.block_size)
+                        for role, kind in self._kinds.items()}  # fmt: skip
         self._engines = [self._engine(role, number) for role in ROLES if role in self._kinds
                          for number in range(self._kinds[role].settings.count)]  # fmt: skip
         self._targets = {role: [(engine, group) for engine in self._engines if engine.role == role
@@ -155,10 +158,10 @@ class Loop:
         if name == "round_robin":
             return targets[one.request % len(targets)]
         caches = [engine.groups[group].cache for engine, group in targets]
-        levels = [engine.levels() for engine in self._engines if engine.role == role]
-        view = Engines(**{key: np.concatenate([one[key] for one in levels]) for key in levels[0]},
-                       hit_blocks=lambda number: caches[number].hit_blocks(one.hashes), input_tokens=one.prompt,
-                       block_tokens=caches[0].block_tokens, seed=self._seed)  # fmt: skip
+        board = self._boards[role]
+        view = Engines(board.waiting, board.running, board.queued_tokens, board.cached_now(),
+                       board.blocks - board.used_now(), lambda number: caches[number].hit_blocks(one.hashes),
+                       one.prompt, board.block_tokens, self._seed)  # fmt: skip
         return targets[ROUTERS[name](one.request, view)]
 
     def _scheduled(self, engine: Engine, one: Sequence) -> None:
@@ -288,7 +291,8 @@ class Loop:
         name = f"{'engine' if role == 'together' else role} {number}"
         groups = [kind.group(self._requests.hash_tokens) for _ in range(kind.groups)]
         return Engine(name, role, settings, groups, kind.times, kind.audit, self._clock,
-                      Told(self._scheduled, self._preempted, self._prefilled, self._finished))  # fmt: skip
+                      Told(self._scheduled, self._preempted, self._prefilled, self._finished),
+                      self._boards[role].part(number * kind.groups, (number + 1) * kind.groups))  # fmt: skip
 
     def _served(self, interrupted: bool) -> Served:
         errors = [exact / said - 1.0 for kind in self._kinds.values() for exact, said in kind.audit.found]
@@ -309,17 +313,29 @@ class Loop:
     def _steps(self) -> dict[str, Any]:
         """A row of every step; of a stretch all is as at its beginning but the tokens cached and the blocks in use,
         which grow."""
-        columns: dict[str, list[Any]] = {name: [] for name in STEPS}
-        for number, engine in enumerate(self._engines):
-            for row, lengths in zip(engine.rows, engine.durations, strict=True):
-                start_ps, steps, decoding, cached, new, waiting, used, begun = row
-                columns["engine"].append(np.full(steps, number, np.int32))
-                columns["start_ps"].append(start_ps + np.concatenate([[0], np.cumsum(lengths[:-1])]).astype(np.int64))
-                columns["duration_ps"].append(lengths)
-                columns["cached_tokens"].append(cached + decoding * np.arange(steps))
-                columns["used_blocks"].append(used + begun * np.arange(steps) // steps)
-                for name, value in (("decoding", decoding), ("prefill_tokens", new), ("waiting", waiting)):
-                    columns[name].append(np.full(steps, value))
-        whole = {name: np.concatenate(parts) if parts else np.zeros(0, np.int64) for name, parts in columns.items()}
+        parts = [_steps_of(number, engine) for number, engine in enumerate(self._engines) if engine.rows]
+        whole = {name: np.concatenate([part[name] for part in parts]) if parts else np.zeros(0, np.int64)
+                 for name in STEPS}  # fmt: skip
+        del parts
         order = np.lexsort((whole["engine"], whole["start_ps"]))
-        return {name: column[order] for name, column in whole.items()}
+        for name in STEPS:
+            whole[name] = whole[name][order]
+        return whole
+
+
+def _steps_of(number: int, engine: Engine) -> dict[str, Any]:
+    start_ps, steps, decoding, cached, new, waiting, used, begun = np.array(engine.rows, np.int64).T
+    lengths_ps, first = np.concatenate(engine.durations), np.cumsum(steps) - steps
+    engine.durations.clear()
+    ends_ps, within = np.cumsum(lengths_ps), np.arange(steps.sum()) - np.repeat(first, steps)
+    before_ps = ends_ps - lengths_ps
+
+    def each(column: Any, dtype: Any = np.int32) -> Any:
+        return np.repeat(column.astype(dtype), steps)
+
+    return {
+        "engine": np.full(len(within), number, np.int16), "duration_ps": lengths_ps,
+        "start_ps": before_ps + each(start_ps - before_ps[first], np.int64), "decoding": each(decoding),
+        "cached_tokens": each(cached, np.int64) + each(decoding) * within, "prefill_tokens": each(new),
+        "waiting": each(waiting), "used_blocks": each(used) + (each(begun) * within // each(steps)).astype(np.int32),
+    }  # fmt: skip

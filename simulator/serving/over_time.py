@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from simulator import np
 from simulator.serving.record import NEVER, REFUSED, Served
@@ -23,20 +24,29 @@ LEVELS = {
 def level(start_ps: np.Array, end_ps: np.Array, value: np.Array | None = None) -> Level:
     """Of values (default 1) that hold from a time to a time. The integral from edge to edge is that of the values to
     rounding: the sum of stays that lie between them (Little's law on this very path)."""
-    values = np.ones(len(start_ps)) if value is None else value.astype(np.float64)
+    return _levels(start_ps, end_ps, {"": np.ones(len(start_ps)) if value is None else value})[""]
+
+
+def _levels(start_ps: np.Array, end_ps: np.Array, values: Mapping[str, np.Array]) -> dict[str, Level]:
+    """Of several values that hold for the same times."""
     times = np.concatenate([start_ps, end_ps])
     order = np.argsort(times, kind="stable")
-    now = np.cumsum(np.concatenate([values, -values])[order])
     times = (times[order] / PS_PER_S).astype(np.float64)
-    area = np.concatenate([[0.0], np.cumsum(now[:-1] * np.diff(times))]) if len(times) else times
+    lengths = np.diff(times)
 
-    def means(edges_ps: np.Array) -> np.Array:
-        edges = np.asarray(edges_ps) / PS_PER_S
-        if not len(times):
-            return np.zeros(len(edges) - 1)
-        return np.diff(np.interp(edges, times, area)) / np.diff(edges)
+    def area_of(value: np.Array) -> np.Array:
+        now = np.cumsum(np.concatenate([value, -value.astype(np.float64)])[order])
+        return np.concatenate([[0.0], np.cumsum(now[:-1] * lengths)]) if len(times) else times
 
-    return means
+    return {name: partial(_means, times, area_of(value)) for name, value in values.items()}
+
+
+def _means(times: np.Array, area: np.Array, edges_ps: np.Array) -> np.Array:
+    edges = np.asarray(edges_ps) / PS_PER_S
+    if not len(times):
+        return np.zeros(len(edges) - 1)
+    found: np.Array = np.diff(np.interp(edges, times, area)) / np.diff(edges)
+    return found
 
 
 def levels(served: Served) -> dict[str, Level]:
@@ -45,7 +55,7 @@ def levels(served: Served) -> dict[str, Level]:
     ends = steps["start_ps"] + steps["duration_ps"]
     found = {"in_flight": level(*_stays(times["arrival"], times["last_token"], served.status, end)),
              "queue": level(*_stays(times["routed"], times["admitted"], served.status, end))}
-    return found | {name: level(steps["start_ps"], ends, steps[name]) for name in LEVELS if name not in found}
+    return found | _levels(steps["start_ps"], ends, {name: steps[name] for name in LEVELS if name not in found})
 
 
 def _stays(start_ps: np.Array, end_ps: np.Array, status: np.Array, until_ps: int) -> tuple[np.Array, np.Array]:
