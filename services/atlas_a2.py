@@ -21,7 +21,6 @@ def service() -> Service:
         prefill=prefill_instances(1, a2_prefill.convert()),
         engines=Instances(
             step=a2_decode.decode_2k2k().variant(expected=(), studies=()),
-            capture=tuple(range(1, REQUESTS + 1)),
             scheduling=Scheduling(max_num_seqs=REQUESTS, enable_chunked_prefill=False),
             cache=CacheSettings(block_size=BLOCK, enable_prefix_caching=False),
         ),

@@ -30,7 +30,6 @@ def service() -> Service:
         engines=Instances(
             step=_decode_step(),
             simplified={"routing.skew": "none"},
-            capture=tuple(range(1, REQUESTS + 1)),
             scheduling=Scheduling(max_num_seqs=REQUESTS, enable_chunked_prefill=False),
             cache=CacheSettings(block_size=BLOCK, enable_prefix_caching=False),
         ),

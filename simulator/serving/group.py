@@ -47,6 +47,12 @@ class Group:
         """Prompt tokens that are not computed."""
         return sum(one.new for one in self.waiting) + sum(one.new for one in self.prefilling)
 
+    @property
+    def held_tokens(self) -> int:
+        """Tokens cached for requests that are here, those included whose keys and values are on their way."""
+        others = (*self.waiting, *self.prefilling, *self.coming.values(), *self.arrived)
+        return self.cached + sum(one.computed for one in others)
+
     def length(self, one: Sequence) -> int:
         """Tokens that a request which decodes has cached."""
         return one.prompt + self.decoded - one.joined

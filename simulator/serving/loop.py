@@ -141,7 +141,7 @@ class Loop:
             return targets[one.request % len(targets)]
         view = Engines(
             np.array([len(group.waiting) for group in groups]), np.array([group.running for group in groups]),
-            np.array([group.queued_tokens for group in groups]), np.array([group.cached for group in groups]),
+            np.array([group.queued_tokens for group in groups]), np.array([group.held_tokens for group in groups]),
             np.array([group.cache.free for group in groups]),
             lambda number: groups[number].cache.hit_blocks(one.hashes), one.prompt, groups[0].block, self._seed)
         return targets[ROUTERS[name](one.request, view)]
