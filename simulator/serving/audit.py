@@ -8,6 +8,7 @@ without prompts apart.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -32,26 +33,42 @@ class Audit:
         self.interpolated = self.exact = 0
         self._kinds = {prompts: _Kind(int(self._random.integers(1, FIRST + 1))) for prompts in (False, True)}
 
-    def corrected(self, load: Load, seconds: float, batch: Callable[[], Sequence[MicroBatch]]) -> float:
-        """What one step takes, which the lattice says takes so many seconds."""
-        return float(self._corrected(self._kinds[bool(load.new)], np.array([seconds]), lambda _: batch())[0])
+    def steps_together(self) -> int:
+        """How many steps without prompts may be asked for at once: an audited one is asked for alone."""
+        if self.mode == "lattice":
+            return sys.maxsize
+        kind = self._kinds[False]
+        return 1 if self.mode == "exact" else max(kind.next - kind.steps - 1, 1)
 
-    def corrected_stretch(self, load: Load, seconds: Any, batch: Callable[[int], Sequence[MicroBatch]]) -> Any:
-        """The same of steps that follow each other; batch: of the step of a number."""
-        return self._corrected(self._kinds[bool(load.new)], seconds, batch)
+    def mixed_seconds(self, load: Load, batch: Callable[[], Sequence[MicroBatch]]) -> Any:
+        """What a step with prompts takes, alone in an array."""
+        return self._seconds(self._kinds[True], lambda: np.array([self._times.seconds(load)]), batch)
 
-    def _corrected(self, kind: _Kind, seconds: Any, batch: Callable[[int], Sequence[MicroBatch]]) -> Any:
+    def decode_seconds(self, load: Load, cached: Any, batch: Callable[[], Sequence[MicroBatch]]) -> Any:
+        """What steps without prompts take that follow each other; cached: as of `StepTimes.decode_seconds`; batch: of
+        the first of them."""
+        return self._seconds(self._kinds[False], lambda: self._times.decode_seconds(load, cached), batch)
+
+    def took_place(self, prompts: bool, steps: int) -> None:
+        """So many steps, with prompts or without, have been."""
+        self._kinds[prompts].steps += steps
         if self.mode == "exact":
-            self.exact += len(seconds)
-            return np.array([self._times.exact(batch(number)) for number in range(len(seconds))])
-        self.interpolated += len(seconds)
-        if self.mode == "audit" and kind.next <= kind.steps + len(seconds):
-            number = max(kind.next - kind.steps - 1, 0)
-            exact = self._times.exact(batch(number))
-            self.found.append((exact, float(seconds[number])))
-            kind.ratios.append(exact / float(seconds[number]))
+            self.exact += steps
+        else:
+            self.interpolated += steps
+
+    def _is_audited(self, kind: _Kind) -> bool:
+        return self.mode == "exact" or (self.mode == "audit" and kind.next <= kind.steps + 1)
+
+    def _seconds(self, kind: _Kind, interpolated: Callable[[], Any], batch: Callable[[], Sequence[MicroBatch]]) -> Any:
+        if self.mode == "exact":
+            return np.array([self._times.exact(batch())])
+        seconds = interpolated()
+        if self._is_audited(kind):
+            exact, said = self._times.exact(batch()), float(seconds[0])
+            self.found.append((exact, said))
+            kind.ratios.append(exact / said)
             kind.next = round(kind.next * self._random.uniform(LEAST, MOST)) + 1
-        kind.steps += len(seconds)
         return seconds * kind.correction
 
 

@@ -77,10 +77,11 @@ class BlockCache:
         """Leading blocks of a prompt that are there now; nothing is taken."""
         return self._leading(self.chain(hashes)) * self.hash_blocks
 
-    def take(self, request: int, hashes: Sequence[int] | Array, blocks: int) -> int | None:
+    def take(self, request: int, hashes: Sequence[int] | Array, blocks: int, spare: int = 0) -> int | None:
         """Hold so many blocks for a request, the leading ones shared where they are present: how many were.
 
-        None, and nothing changed, if there is no room. ValueError if the request holds blocks already.
+        None, and nothing changed, if there is no room for them with `spare` others still free. ValueError if the
+        request holds blocks already.
         """
         if request in self._held:
             raise ValueError(f"request {request} holds blocks already: release them first")
@@ -90,7 +91,7 @@ class BlockCache:
         holders, evictable = self._holders, self._evictable
         revived = {one for one in hashed if not holders[one]}
         hit, came_back = len(hashed) * self.hash_blocks, len(revived) * self.hash_blocks
-        if self.used + came_back + blocks - hit > self.blocks:
+        if self.used + came_back + blocks - hit + spare > self.blocks:
             return None
         for one in revived:
             del evictable[one]

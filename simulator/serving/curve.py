@@ -43,7 +43,8 @@ class Curve:
         """The values at ascending numbers."""
         x, last = float(xs[0]), float(xs[-1])
         while True:
-            _, high = self._around(x)
+            low, high = self._around(x)
+            self._value(low), self._value(high)
             if high >= last or high == self._grid[-1]:
                 break
             x = high

@@ -18,7 +18,7 @@ from simulator.serving.audit import Mode
 from simulator.serving.build import Kind, kind_of
 from simulator.serving.engine import Engine, Told
 from simulator.serving.front import Admission, ApiServers, ServerTime
-from simulator.serving.record import DONE, REFUSED, STEPS, TIMES, UNFINISHED, Served
+from simulator.serving.record import DONE, NEVER, REFUSED, STEPS, TIMES, UNFINISHED, Served
 from simulator.serving.requests import Requests
 from simulator.serving.routers import ROUTERS, Engines
 from simulator.serving.sequences import Sequence
@@ -77,6 +77,7 @@ class Loop:
         placed = [(kind, kind.settings.count) for role in ROLES if (kind := self._kinds.get(role))]
         self._transfers = Transfers(service.transfer, placed, self._clock)
         self._moves: dict[int, _Move] = {}
+        self._since_ps: dict[int, int] = {}  # of requests that were preempted, until they decode again
         self._layers = len(service.engines.step.transformer().layers)
 
     def run(self) -> Served:
@@ -89,6 +90,7 @@ class Loop:
             self._clock.run()
         except KeyboardInterrupt:
             interrupted = True
+            self._stop()
         finally:
             for kind in self._kinds.values():
                 kind.kept.write()
@@ -115,43 +117,41 @@ class Loop:
     def _route(self, request: int) -> None:
         """To a group of an engine; refused where its cache could never hold it."""
         self._times["routed"][request] = self._clock.now_ps
-        tokens = int(self._requests.input_tokens[request] + self._requests.output_tokens[request])
-        if tokens > min(kind.capacity for kind in self._kinds.values()):
+        role: Role = "together" if "together" in self._targets else "prefill"
+        prompt, output = int(self._requests.input_tokens[request]), int(self._requests.output_tokens[request])
+        if any(prompt + (1 if name == "prefill" else output) > kind.most_tokens for name, kind in self._kinds.items()):
             self._numbers["status"][request] = REFUSED
             self._leave(request)
             return
-        one = Sequence(request, int(self._requests.input_tokens[request]), int(self._requests.output_tokens[request]),
-                       self._requests.hashes_of(request).tolist())  # fmt: skip
-        self._send(one, "together" if "together" in self._targets else "prefill")
+        hashes = self._requests.hashes_of(request).tolist()
+        self._send(Sequence(request, prompt, output if role == "together" else 1, hashes), role)
 
     def _send(self, one: Sequence, role: Role) -> None:
         engine, one.group = self._chosen(one, role)
         column = self._numbers["prefill_engine" if role == "prefill" else "decode_engine"]
         column[one.request] = self._number[engine.name]
         engine.groups[one.group].waiting.append(one)
-        engine.wake()
+        engine.wake(one.group)
 
     def _chosen(self, one: Sequence, role: Role) -> tuple[Engine, int]:
         targets = self._targets[role]
         if len(targets) == 1:
             return targets[0]
-        groups = [engine.groups[group] for engine, group in targets]
         name = self._service.front.router
         if name == "round_robin":
             return targets[one.request % len(targets)]
-        view = Engines(
-            np.array([len(group.waiting) for group in groups]), np.array([group.running for group in groups]),
-            np.array([group.queued_tokens for group in groups]), np.array([group.held_tokens for group in groups]),
-            np.array([group.cache.free for group in groups]),
-            lambda number: groups[number].cache.hit_blocks(one.hashes), one.prompt, groups[0].block, self._seed)
+        caches = [engine.groups[group].cache for engine, group in targets]
+        levels = [engine.levels() for engine in self._engines if engine.role == role]
+        view = Engines(**{key: np.concatenate([one[key] for one in levels]) for key in levels[0]},
+                       hit_blocks=lambda number: caches[number].hit_blocks(one.hashes), input_tokens=one.prompt,
+                       block_tokens=caches[0].block_tokens, seed=self._seed)  # fmt: skip
         return targets[ROUTERS[name](one.request, view)]
 
     def _scheduled(self, engine: Engine, one: Sequence) -> None:
         """It is worked on for the first time at this engine."""
-        if one.preempted:
-            return
-        if engine.role == "decode":
+        if engine.role == "decode" and not one.preempted:
             self._fetch(engine, one)
+        if self._times["admitted"][one.request] != NEVER:
             return
         self._times["admitted"][one.request] = self._clock.now_ps
         self._numbers["cached_tokens"][one.request] = one.computed
@@ -159,22 +159,23 @@ class Loop:
             self._hand_over(engine, one)
 
     def _preempted(self, engine: Engine, one: Sequence) -> None:
-        """It gave back its blocks."""
+        """It gave back its blocks, when it decoded or when it was prefilled."""
         self._numbers["preemptions"][one.request] += 1
-        self._numbers["preempted_ps"][one.request] -= self._clock.now_ps
+        if one.preempted:
+            self._since_ps.setdefault(one.request, self._clock.now_ps)
 
     def _prefilled(self, engine: Engine, one: Sequence) -> None:
         """Its prompt is computed, and a token with it."""
         now_ps, request = self._clock.now_ps, one.request
         if one.preempted:
-            self._numbers["preempted_ps"][request] += now_ps
+            self._numbers["preempted_ps"][request] += now_ps - self._since_ps.pop(request)
             one.preempted = False
             return
         for name in ("prefilled", "first_token"):
             self._times[name][request] = now_ps
         if engine.role != "prefill":
             self._times["joined"][request] = now_ps
-        elif one.emitted >= one.output:
+        elif self._requests.output_tokens[request] == 1:
             self._times["joined"][request] = now_ps
             engine.groups[one.group].finish(one)
             self._end(one)
@@ -190,8 +191,9 @@ class Loop:
 
     def _hand_over(self, engine: Engine, one: Sequence) -> None:
         """A place is looked for where it decodes; the blocks here are held until they were read."""
-        if one.output > 1:
-            other = Sequence(one.request, one.input, one.output, [], emitted=1, computed=one.prompt)
+        output = int(self._requests.output_tokens[one.request])
+        if output > 1:
+            other = Sequence(one.request, one.input, output, [], emitted=1, computed=one.prompt)
             self._moves[one.request] = _Move(engine, one, other)
             self._send(other, "decode")
 
@@ -224,8 +226,8 @@ class Loop:
         move.source.groups[move.one.group].finish(move.one)
         group = move.target.groups[move.other.group]
         group.arrived.append(group.coming.pop(request))
-        move.source.wake()
-        move.target.wake()
+        move.source.wake(move.one.group)
+        move.target.wake(move.other.group)
 
     def _finished(self, engine: Engine, one: Sequence) -> None:
         self._end(one)
@@ -248,6 +250,17 @@ class Loop:
             due_ps = 0 if self._closed else to_ps(float(self._requests.arrival_s[later]))
             at_ps = max(self._clock.now_ps + wait_ps, due_ps)
             call_later(self._clock, at_ps - self._clock.now_ps, partial(self._at, self._arrive, later))
+
+    def _stop(self) -> None:
+        """What there is when the run is stopped."""
+        for engine in self._engines:
+            engine.stop()
+            for group in engine.groups:
+                for one in (*group.waiting, *group.prefilling, *group.arrived, *group.decoding.values()):
+                    more = group.length(one) - one.prompt if one.request in group.decoding else 0
+                    self._numbers["emitted"][one.request] = one.emitted + more
+        for request, since_ps in self._since_ps.items():
+            self._numbers["preempted_ps"][request] += self._clock.now_ps - since_ps
 
     # --- engines and results --------------------------------------------------------------------------------------
 
@@ -276,17 +289,18 @@ class Loop:
                       interrupted=interrupted, saturated=None, **self._numbers)  # fmt: skip
 
     def _steps(self) -> dict[str, Any]:
-        """A row of every step; of a stretch all but the tokens cached, which grow, are as at its beginning."""
+        """A row of every step; of a stretch all is as at its beginning but the tokens cached and the blocks in use,
+        which grow."""
         columns: dict[str, list[Any]] = {name: [] for name in STEPS}
         for number, engine in enumerate(self._engines):
             for row, lengths in zip(engine.rows, engine.durations, strict=True):
-                start_ps, steps, decoding, cached, new, waiting, used = row
+                start_ps, steps, decoding, cached, new, waiting, used, begun = row
                 columns["engine"].append(np.full(steps, number, np.int32))
                 columns["start_ps"].append(start_ps + np.concatenate([[0], np.cumsum(lengths[:-1])]).astype(np.int64))
                 columns["duration_ps"].append(lengths)
                 columns["cached_tokens"].append(cached + decoding * np.arange(steps))
-                for name, value in (("decoding", decoding), ("prefill_tokens", new), ("waiting", waiting),
-                                    ("used_blocks", used)):
+                columns["used_blocks"].append(used + begun * np.arange(steps) // steps)
+                for name, value in (("decoding", decoding), ("prefill_tokens", new), ("waiting", waiting)):
                     columns[name].append(np.full(steps, value))
         whole = {name: np.concatenate(parts) if parts else np.zeros(0, np.int64) for name, parts in columns.items()}
         order = np.lexsort((whole["engine"], whole["start_ps"]))

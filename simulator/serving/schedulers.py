@@ -9,6 +9,8 @@ prompts, or chunks of them, of the next step, and whether those that decode get 
   sglang/srt/managers/scheduler.py); room is kept for a part of the tokens that requests may still generate.
 * trtllm: all that decode, and beside them whole prompts, or chunks, within the budget; a request comes in only if it
   can never run out of room (GUARANTEED_NO_EVICT).
+
+Where prompts that have begun hold all blocks, and nothing can go on, the last of them gives way.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ def vllm(group: Group, settings: Scheduling) -> Plan:
     """Decode and prompts in one step."""
     preempted = _make_room(group)
     budget = settings.max_num_batched_tokens - len(group.decoding)
-    prompts = _going_on(group, settings, budget)
+    prompts = _going_on(group, settings, budget, preempted)
     budget -= sum(new for _, new in prompts)
     spare = group.blocks_of(1)
     while group.waiting and budget > 0 and group.running < settings.max_num_seqs:
@@ -51,29 +53,29 @@ def vllm(group: Group, settings: Scheduling) -> Plan:
 
 
 def sglang(group: Group, settings: Scheduling) -> Plan:
-    """Prompts first."""
-    preempted = _make_room(group)
-    budget = settings.max_num_batched_tokens
-    prompts = _going_on(group, settings, budget)
+    """Prompts first. After one that lacked room none is looked at until another one has gone (`batch_is_full`)."""
+    budget, preempted = settings.max_num_batched_tokens, list[Sequence]()
+    prompts = _going_on(group, settings, budget, preempted)
     budget -= sum(new for _, new in prompts)
-    while group.waiting and budget > 0 and group.running < settings.max_num_seqs:
-        new = _let_in(group, settings, budget, _kept_free(group, settings, group.waiting[0]))
+    while group.waiting and budget > 0 and group.running < settings.max_num_seqs and not group.full:
+        new = _let_in(group, settings, budget, *_kept_free(group, settings, group.waiting[0]))
         if not new:
+            group.full = _chunk(group.waiting[0].new, settings, budget) > 0
             break
         prompts.append((group.prefilling[-1], new))
         budget -= new
+    if not prompts:
+        preempted += _make_room(group)
     return Plan(prompts, bool(group.decoding) and not prompts, preempted)
 
 
 def trtllm(group: Group, settings: Scheduling) -> Plan:
     """Decode and prompts in one step, of requests that will never lack a block."""
     budget = settings.max_num_batched_tokens - len(group.decoding)
-    prompts = _going_on(group, settings, budget)
+    prompts = _going_on(group, settings, budget, [])
     budget -= sum(new for _, new in prompts)
     while group.waiting and budget > 0 and group.running < settings.max_num_seqs:
-        one = group.waiting[0]
-        answer = -(-min(one.output - one.emitted, settings.max_output_tokens) // group.block)
-        new = _let_in(group, settings, budget, group.promised + answer)
+        new = _let_in(group, settings, budget, group.promised, group.most_blocks(group.waiting[0]))
         if not new:
             break
         prompts.append((group.prefilling[-1], new))
@@ -83,22 +85,25 @@ def trtllm(group: Group, settings: Scheduling) -> Plan:
 
 def receiving(group: Group, settings: Scheduling) -> Plan:
     """Decode, of requests that were prefilled elsewhere: blocks are held before keys and values come."""
-    preempted = _make_room(group)
     for one in group.arrived:
         group.join(one)
     group.arrived.clear()
-    prompts = _going_on(group, settings, settings.max_num_batched_tokens)
+    preempted = _make_room(group)
+    budget = settings.max_num_batched_tokens - len(group.decoding)
+    prompts = _going_on(group, settings, budget, preempted)
+    budget -= sum(new for _, new in prompts)
     spare = group.blocks_of(1)
     while group.waiting and group.running < settings.max_num_seqs:
         one = group.waiting[0]
         if one.preempted:  # computed again, here
-            new = _let_in(group, settings, settings.max_num_batched_tokens, spare)
+            new = _let_in(group, settings, budget, spare)
             if not new:
                 break
             prompts.append((group.prefilling[-1], new))
+            budget -= new
             continue
         blocks = -(-one.prompt // group.block)
-        if blocks + spare > group.cache.free or group.cache.take(one.request, [], blocks) is None:
+        if group.cache.take(one.request, [], blocks, spare) is None:
             break
         group.coming[one.request] = group.begin(one.prompt, blocks)
     return Plan(prompts, bool(group.decoding), preempted)
@@ -118,38 +123,50 @@ def _make_room(group: Group) -> list[Sequence]:
 
 def preempt(group: Group) -> Sequence:
     """The last one that came stops, gives back its blocks, and waits before all others; all of it is computed again."""
-    one = group.decoding[next(reversed(group.decoding))]
-    group.leave(one)
-    one.prompt, one.computed = one.input + one.emitted, 0
-    one.preempted, one.scheduled = True, False
+    if group.prefilling:
+        one = group.prefilling.pop()
+        group.finish(one)
+    else:
+        one = group.decoding[next(reversed(group.decoding))]
+        group.leave(one)
+        one.preempted = True
+    one.prompt, one.computed, one.blocks, one.scheduled = one.input + one.emitted, 0, 0, False
     group.waiting.appendleft(one)
     return one
 
 
-def _going_on(group: Group, settings: Scheduling, budget: int) -> list[tuple[Sequence, int]]:
-    """Chunks of prompts that have begun, in the order in which they came."""
-    found = []
+def _going_on(group: Group, settings: Scheduling, budget: int, gone: list[Sequence]) -> list[tuple[Sequence, int]]:
+    """Chunks of prompts that have begun, in the order in which they came. Where these alone hold all blocks, and none
+    can go on, the last ones are added to `gone`."""
+    found = _chunks(group, settings, budget)
+    while not found and len(group.prefilling) > 1 and not group.decoding:
+        gone.append(preempt(group))
+        found = _chunks(group, settings, budget)
+    return found
+
+
+def _chunks(group: Group, settings: Scheduling, budget: int) -> list[tuple[Sequence, int]]:
+    found, spare = [], group.blocks_of(1)
     for one in group.prefilling:
         new = _chunk(one.new, settings, budget)
         more = -(-(one.computed + new) // group.block) - one.blocks
-        if new < 1 or not group.grow(one, more):
+        if new < 1 or more + spare > group.cache.free or not group.grow(one, more):
             break
         found.append((one, new))
         budget -= new
     return found
 
 
-def _let_in(group: Group, settings: Scheduling, budget: int, spare: int) -> int:
-    """The first one that waits holds blocks and begins, if so many others stay free: its new tokens in this step, 0 if
-    it cannot begin."""
-    one = group.waiting[0]
-    cached = min(group.cache.hit_blocks(one.hashes) * group.block, one.prompt - 1)
+def _let_in(group: Group, settings: Scheduling, budget: int, spare: int, whole: int = 0) -> int:
+    """The first one that waits holds blocks and begins, if so many others stay free, and those that it lacks to
+    `whole`: its new tokens in this step, 0 if it cannot begin."""
+    one, hashed = group.waiting[0], group.block * group.cache.hash_blocks
+    cached = min(group.cache.hit_blocks(one.hashes) * group.block, one.prompt // hashed * hashed, one.prompt - 1)
     new = _chunk(one.prompt - cached, settings, budget)
-    if not new:
+    if new < 1:
         return 0
     blocks = -(-(cached + new) // group.block)
-    if blocks - cached // group.block + spare > group.cache.free or group.cache.take(one.request, one.hashes,
-                                                                                     blocks) is None:  # fmt: skip
+    if group.cache.take(one.request, one.hashes, blocks, spare + max(whole - blocks, 0)) is None:
         return 0
     group.prefilling.append(group.begin(cached, blocks))
     return new
@@ -164,7 +181,8 @@ def _chunk(tokens: int, settings: Scheduling, budget: int) -> int:
     return min(tokens, most, budget)
 
 
-def _kept_free(group: Group, settings: Scheduling, one: Sequence) -> int:
-    """Blocks that stay free for what those who decode, and this one, may still generate."""
-    tokens = NEW_TOKEN_RATIO * group.to_come + min(one.output - one.emitted, settings.max_output_tokens)
-    return -(-round(tokens) // group.block)
+def _kept_free(group: Group, settings: Scheduling, one: Sequence) -> tuple[int, int]:
+    """Blocks that stay free for what those who decode may still generate, and that this one may have in all."""
+    others = sum(-(-other.prompt // group.block) - other.blocks for other in group.prefilling)
+    whole = -(-(one.prompt + min(one.output - one.emitted, settings.max_output_tokens)) // group.block)
+    return others + -(-round(NEW_TOKEN_RATIO * group.to_come) // group.block), whole
