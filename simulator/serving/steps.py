@@ -78,6 +78,8 @@ class StepTimes:
     def __init__(self, scenario: Scenario, sizes: Sequence[int], capacity: int, kept: Kept,
                  simplified: Mapping[str, str]) -> None:
         self._groups = scenario.data_parallel
+        least = 1.0 / self._groups  # all of it in one group
+        self._shares = [least, *(one for one in SHARES if one > least)]
         self._scenario, self._sizes, self._capacity, self._kept = scenario, list(sizes), capacity, kept
         self._fewer = scenario.replace({**simplified, **_fewer_layers(scenario)})
         self._whole = self._fewer if not simplified and not _drawn(scenario) else scenario
@@ -111,7 +113,7 @@ class StepTimes:
     def _decodes(self, load: Load) -> Iterator[tuple[float, Curve]]:
         """Curves over the tokens cached of a request, with their weights."""
         for weight, count, padded in self._rows(load):
-            for part, share in between(SHARES, load.share if self._groups > 1 else 1.0):
+            for part, share in between(self._shares, load.share):
                 yield weight * part, self._curve("decode", CACHED, count, padded, share)
 
     def _rows(self, load: Load) -> Iterator[tuple[float, int, int]]:
@@ -139,7 +141,7 @@ class StepTimes:
         counts = between(REQUESTS, load.decoding) if load.decoding else [(1.0, 0)]
         for weight, count in counts:
             for part, attended in between(ATTENDED, load.attended):
-                for piece, share in between(SHARES, load.new_share if self._groups > 1 else 1.0):
+                for piece, share in between(self._shares, load.new_share):
                     curve = self._curve("mixed", NEW, int(count), int(attended), share)
                     total += weight * part * piece * curve.at(load.new)
         return total
