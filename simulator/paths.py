@@ -17,7 +17,7 @@ from types import FrameType
 from simulator.errors import InputError
 
 _SUFFIX = {"topologies": ".toml", "topologies/parts": ".toml", "workloads": ".py", "workloads/models": ".toml",
-           "scenarios": ".py"}
+           "scenarios": ".py", "services": ".py"}
 _PACKAGE = Path(__file__).resolve().parent
 
 
@@ -138,6 +138,6 @@ def _is_own(file: str) -> bool:
 @cache
 def _not_own() -> tuple[Path, ...]:
     """Folders of code that users have not written."""
-    library = [root / kind for root in _roots() for kind in ("workloads", "scenarios")]
+    library = [root / kind for root in _roots() for kind in ("workloads", "scenarios", "services")]
     python = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")]
     return tuple(folder.resolve() for folder in (_PACKAGE, *library, *python))

@@ -29,7 +29,7 @@ EXPLAINED = re.compile(r"(?:^|[.;]\s+)((?:[a-z]\w*, )*[a-z]\w*): ")  # "ends, sp
 VAGUE = re.compile(r"\b(?:(?:no|some|every|any)body|whoever)\b", re.IGNORECASE)
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 400, 60
 TOP = {".ci", ".gitignore", "CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml",
-       "results", "scenarios", "simulator", "tests", "topologies", "workloads"}  # fmt: skip
+       "results", "scenarios", "services", "simulator", "tests", "topologies", "workloads"}  # fmt: skip
 def _noun(module: str) -> str:
     """simulator.die.npu -> die"""
     return [*module.split("."), ""][1]

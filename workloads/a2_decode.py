@@ -32,7 +32,8 @@ from simulator.program.rank import DEFAULT_STREAM, Event, Rank
 from simulator.stack.cann import quantised
 from simulator.stack.cann_decode import CannDecode, DecodeKernels
 from simulator.study import scenario
-from simulator.study.scenario import MemoryItem, Workload, decode_measures
+from simulator.study.scenario import MemoryItem, Workload
+from simulator.study.some_layers import LAYERS, decode_readings, measures, simulated
 
 GATHER, SCALES, GATE, SHARED = "gather", "scales", "gate", "shared"
 
@@ -55,6 +56,7 @@ class Knobs(DecodeKernels):
     placement: Literal["in_order", "eplb"] = Field(
         "in_order", description="experts on ranks: in order, or rearranged by load with replicas of the hottest (EPLB)"
     )
+    layers: int = LAYERS
     spare_experts: int = Field(0, ge=0, le=8, description="slots per rank for replicas of experts (EPLB)")
 
 
@@ -64,7 +66,9 @@ Case = scenario.Case[scenario.Requests, scenario.Layout, Knobs]
 def iteration(npu: Rank, case: Case) -> None:
     """Verify, sample, draft."""
     npu.program.captured = True
-    for number, (numbers, layers, queries) in enumerate(passes(quantised(case.model), case.batch.draft_tokens)):
+    model = quantised(case.model)
+    verifying = simulated(model.layers, case.knobs.layers)
+    for number, (numbers, layers, queries) in enumerate(passes(model, case.batch.draft_tokens, verifying)):
         step, a = rank_of(npu, case, numbers, layers), requests_of(npu, case, queries)
         with npu.scope(layer=numbers[0] if number else -1):
             if number:
@@ -160,9 +164,11 @@ def rank_of(npu: Rank, case: Case, numbers: Sequence[int], layers: Sequence[Laye
 
 def requests_of(npu: Rank, case: Case, queries: int) -> Tokens:
     """The requests of a rank; a prefetch of their cache differs in pieces, so that each rank records its own."""
-    own = npu.rank if case.knobs.prefetch_cache_mb and case.batch.length_spread else 0
+    uneven = case.batch.held or case.batch.length_spread
+    own = npu.rank if case.knobs.prefetch_cache_mb and uneven else 0
     each = case.batch.per_die(case.cards, case.ranks)
-    batches = decode_batches(case.batch.lengths(case.ranks, each, case.ranks, case.seed), queries)
+    held = case.batch.lengths(case.ranks, each, case.ranks, case.seed)
+    batches = decode_batches(held, queries, rows=case.batch.rows)
     tokens = tokens_of(batches, 1, own)[0]
     return replace(tokens, batches=()) if own or case.knobs.prefetch_cache_mb else tokens
 
@@ -191,10 +197,11 @@ def memory(case: Case) -> list[MemoryItem]:
     """Weights and cache of a rank; tokens of all ranks."""
     batch, model, mesh = case.batch, quantised(case.model), mesh_of(case)
     requests, longest = batch.per_die(case.cards, case.ranks), batch.prompt_tokens + batch.output_tokens
+    full = max(batch.held, key=sum) if batch.held else [longest] * requests
     together = requests * batch.queries * case.layout.expert_parallel * model.hidden
     return [
         *weights_of(model, mesh, 0, drafts=True, absorbed=False),
-        ("latent cache, BF16, full outputs", "KV", cache_bytes(model, mesh, [longest] * requests, drafts=True)),
+        ("latent cache, BF16, full outputs", "KV", cache_bytes(model, mesh, full, drafts=True)),
         ("gathered tokens and sums", "activations", together * (1 + 2 * 2)),
         ("exchange buffers", "communication", together * 3),
     ]
@@ -205,4 +212,10 @@ def coordinates(case: Case, rank: int) -> Mapping[str, object]:
     return coordinates_of(mesh_of(case), rank)
 
 
-ITERATION = Workload(iteration, groups, coordinates, memory, decode_measures)
+def data_parallel(case: Case) -> int:
+    """Every rank has requests of its own."""
+    return case.ranks
+
+
+ITERATION = Workload(iteration, groups, coordinates, memory, measures, readings=decode_readings,
+                     data_parallel=data_parallel)

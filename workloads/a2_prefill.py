@@ -51,13 +51,13 @@ def prefill(npu: Rank, case: Case) -> None:
     step, lengths = _forward(npu, case), case.batch.lengths
     if case.knobs.split == "all_reduce":
         embed_prompts(step, lengths, "all")
-        replicated(step, *tokens_of_prompts(lengths, 1, "all"))
+        replicated(step, *tokens_of_prompts(case.batch.prompts, 1, "all"))
     elif case.knobs.split == "micro_batch":
         embed_prompts(step, lengths)
         two_streams(step, *(one for one in shared.whole_prompts(npu, case, 2) if any(one.of_groups)))
     else:
         embed_prompts(step, lengths)
-        (a,) = tokens_of_prompts(lengths, 1, "own")
+        (a,) = tokens_of_prompts(case.batch.prompts, 1, "own")
         shared.one_stream(step, a, step.route, step.dispatch, step.experts, step.combine, step.shared, step.finalize)
     head_of_prompts(step, lengths)
 

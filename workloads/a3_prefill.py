@@ -133,7 +133,7 @@ def sp_tp_sp(npu: Rank, case: Case) -> None:
     stream of each  attend | route, shared, dispatch | experts, combine, finalize
     """
     step = _forward(npu, case, _own_tokens(case))
-    batches = _checked(case, tokens_of_prompts(case.batch.lengths, case.knobs.micro_batches, "own"))
+    batches = _checked(case, tokens_of_prompts(case.batch.prompts, case.knobs.micro_batches, "own"))
     embed_prompts(step, case.batch.lengths)
     start = npu.record()
     for one in batches:
@@ -153,7 +153,7 @@ def sp_tp_sp(npu: Rank, case: Case) -> None:
 
 def sp_tp_sp_pipelined(npu: Rank, case: Case) -> None:
     """The same as a pipeline of two streams: what attention exchanges is hidden, too."""
-    batches = tokens_of_prompts(case.batch.lengths, 2, "own")
+    batches = tokens_of_prompts(case.batch.prompts, 2, "own")
     _in_two_streams(_forward(npu, case, _own_tokens(case)), case, batches, pipelined)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from simulator.model.layout import blocks, deal, shard_size
-from simulator.model.passes import prompt_batches
+from simulator.model.passes import deal_prompts, prompt_batches
 from simulator.model.transformer import Experts
 from simulator.parallel.border import Engines
 from simulator.parallel.exchange.task import ExchangeSettings
@@ -66,8 +66,9 @@ def whole_prompts(npu: Rank, case: Case, parts: int) -> list[Tokens]:
     """Micro-batches of the prompts that fall on this data-parallel rank."""
     own = npu.coordinate("prompts")
     assert isinstance(own, tuple)
-    hands = [deal(hand, parts) for hand in deal(case.batch.lengths, case.ranks)]
-    return [Tokens(batch, tuple(sum(hand[batch.number]) for hand in hands)) for batch in prompt_batches(own, parts)]
+    hands = [deal_prompts(hand, parts) for hand in deal_prompts(case.batch.prompts, case.ranks)]
+    return [Tokens(batch, tuple(sum(new for new, _ in hand[batch.number]) for hand in hands))
+            for batch in prompt_batches(own, parts)]
 
 
 # --- what a scenario needs to know ------------------------------------------------------------------------------------
@@ -80,12 +81,14 @@ def workload(program: Callable[[Rank, Case], None], mesh: Callable[[Case], Mesh]
     def items(case: Case) -> list[MemoryItem]:
         model, axes, lengths = quantised(case.model), mesh(case), case.batch.lengths
         tokens = max(map(sum, deal(lengths, case.ranks))) if axes.dp > 1 else -(-sum(lengths) // case.ranks)
+        before = sum(case.batch.prefixes)
+        reused = [("latents that prompts reuse, BF16", "KV", cache_bytes(model, axes, [before]))] if before else []
         return [*weights_of(model, axes, 0, drafts=False, absorbed=False),
-                ("latent cache, BF16", "KV", cache_bytes(model, axes, [tokens])), *memory(case, axes, tokens)]
+                ("latent cache, BF16", "KV", cache_bytes(model, axes, [tokens])), *reused, *memory(case, axes, tokens)]
 
     def coordinates(case: Case, rank: int) -> Mapping[str, object]:
         axes = mesh(case)
-        own = {"prompts": deal(case.batch.lengths, case.ranks)[rank]} if axes.dp > 1 else {}
+        own = {"prompts": deal_prompts(case.batch.prompts, case.ranks)[rank]} if axes.dp > 1 else {}
         return {**coordinates_of(axes, rank), **own}
 
     return Workload(program, lambda case: groups_of(mesh(case)), coordinates, items, prefill_measures)

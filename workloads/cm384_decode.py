@@ -14,7 +14,7 @@ Two parts stand alone, too: `exchanges` (dispatch and combine, for the latency o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -37,7 +37,8 @@ from simulator.stack.cann import quantised
 from simulator.stack.cann_decode import CannDecode, DecodeKernels
 from simulator.study import scenario
 from simulator.study.readings import least_span_us, span_us
-from simulator.study.scenario import Layout, MemoryItem, Workload, decode_measures
+from simulator.study.scenario import Layout, MemoryItem, Workload
+from simulator.study.some_layers import LAYERS, decode_readings, measures, simulated
 from workloads.schedules import one_stream, side_by_side
 
 ATTENTION, MOE = "attention", "moe"
@@ -90,6 +91,7 @@ class Knobs(DecodeKernels):
         " for dispatch and one for combine",
     )
     engine: str = Field("aiv_small", description="what drives the collectives of tensor parallelism")
+    layers: int = LAYERS
     draft_graphs: Literal["pipelined", "separate"] = Field(
         "pipelined", description="separate: the CPU intervenes before every MTP graph"
     )
@@ -118,12 +120,12 @@ def iteration(npu: Rank, case: Case) -> None:
     two, held = case.knobs.micro_batches == 2, held_by(case)
     parts = case.knobs.micro_batches if max(map(len, held)) > 1 else 1  # then on the cores of a half
     with npu.stream(ATTENTION):
-        for number, (numbers, layers, queries) in enumerate(passes(quantised(case.model), case.batch.draft_tokens)):
+        for number, (numbers, layers, queries) in enumerate(passes_of(case)):
             step = die(npu, case, numbers, layers)
             if number and case.knobs.draft_graphs == "separate":
                 npu.launch(ops.delay("draft_graph"), "draft.graph")
             (step.project if number else step.embed)(whole(case, queries))
-            halves = tokens_of(decode_batches(held, queries), parts)
+            halves = tokens_of(decode_batches(held, queries, rows=case.batch.rows), parts)
             for half in halves:
                 half.after = npu.record()
             (side_by_side if two else one_stream)(step, *halves)
@@ -131,6 +133,12 @@ def iteration(npu: Rank, case: Case) -> None:
                 step.wait(half)
             step.head(whole(case, queries))
         npu.launch(ops.delay("iteration_bubble"), "bubble")
+
+
+def passes_of(case: Case) -> Iterator[tuple[Sequence[int], Sequence[Layer], int]]:
+    """Of an iteration, through the layers that are simulated."""
+    model = quantised(case.model)
+    return passes(model, case.batch.draft_tokens, simulated(model.layers, case.knobs.layers))
 
 
 def die(npu: Rank, case: Case, numbers: Sequence[int], layers: Sequence[Layer]) -> Die:
@@ -152,7 +160,7 @@ def partition(npu: Rank, case: Case) -> None:
 
 def whole(case: Case, queries: int) -> Tokens:
     """All tokens of a die, which belong to no micro-batch; those of the others are as many."""
-    batch = max(decode_batches(held_by(case), queries, number=-1), key=lambda one: len(one.decodes))
+    batch = max(decode_batches(held_by(case), queries, -1, case.batch.rows), key=lambda one: len(one.decodes))
     return Tokens(batch, (batch.tokens,) * case.ranks)
 
 
@@ -186,7 +194,7 @@ def attentions(npu: Rank, case: Case) -> None:
     partition(npu, case)
     batch = decode_batches(held_by(case), case.batch.queries)[0]
     with npu.stream(ATTENTION):
-        for numbers, layers, _ in passes(quantised(case.model), case.batch.draft_tokens):
+        for numbers, layers, _ in passes_of(case):
             step = die(npu, case, numbers, layers)
             for layer in step.layers():
                 kernels = dict(step.stack.attend(step.model, layer.attention, batch, 1, 1))
@@ -204,9 +212,10 @@ def exchange_readings(case: Case, columns: Mapping[str, Any]) -> Mapping[str, fl
     return found
 
 
-def iteration_readings(_: Case, columns: Mapping[str, Any]) -> Mapping[str, float]:
-    """Of dispatch and combine, on average and the shortest: that of a die which waits for no other."""
-    found = {}
+def iteration_readings(case: Case, columns: Mapping[str, Any]) -> Mapping[str, float]:
+    """Of dispatch and combine, on average and the shortest: that of a die which waits for no other. Of a part of the
+    layers also what all of them take."""
+    found = decode_readings(case, columns)
     for name in ("dispatch", "combine"):
         found[f"{name}_us"] = span_us(columns, f"{name}.write", f"{name}.arrive")
         found[f"least_{name}_us"] = least_span_us(columns, f"{name}.write", f"{name}.arrive")
@@ -239,7 +248,9 @@ def memory(case: Case) -> list[MemoryItem]:
     """Weights and cache of the fullest die, and buffers."""
     model, batch, held, experts = quantised(case.model), case.batch, held_by(case), experts_of(case.model)
     mesh, requests = case.layout.mesh(case.ranks), max(map(len, held))
-    tokens = max(map(sum, held)) + requests * (batch.output_tokens - batch.output_tokens // 2)
+    tokens = max(map(sum, held))
+    if not batch.held:
+        tokens += requests * (batch.output_tokens - batch.output_tokens // 2)
     away = requests * batch.queries * (experts.per_token + bool(case.layout.shared))
     return [
         *weights_of(model, mesh, 0, drafts=True, absorbed=False),
@@ -258,6 +269,12 @@ def exchange_memory(case: Case) -> list[MemoryItem]:
     return [("dispatch and combine buffers, double", "communication", size)]
 
 
-ITERATION = Workload(iteration, groups, coordinates, memory, decode_measures, readings=iteration_readings)
+def data_parallel(case: Case) -> int:
+    """Every die has requests of its own."""
+    return case.ranks
+
+
+ITERATION = Workload(iteration, groups, coordinates, memory, measures, readings=iteration_readings,
+                     data_parallel=data_parallel)
 EXCHANGE = Workload(exchanges, groups, coordinates, exchange_memory, exchange_measures, readings=exchange_readings)
-BOUND = Workload(attentions, groups, coordinates, memory, decode_measures)
+BOUND = Workload(attentions, groups, coordinates, memory, measures)

@@ -42,7 +42,7 @@ from simulator.stack.stacks import Stack, stack_of
 from simulator.study import scenario
 from simulator.study.readings import last_round_ps
 from simulator.study.scenario import MemoryItem, Part, Workload
-from simulator.study.some_layers import left_seconds, stretches
+from simulator.study.some_layers import LAYERS, left_seconds, simulated, stretches
 from simulator.units import PS_PER_S
 from workloads.schedules import SCHEDULES
 
@@ -125,10 +125,7 @@ class Knobs(BaseModel):
     )
     programmatic_launch: bool = Field(False, description="a kernel's prologue runs beside its predecessor's end (PDL)")
     prefetch_mb: float = Field(0.0, ge=0, description="weights of the next layer's attention that are brought into L2")
-    layers: int = Field(
-        0, ge=0, description="of neighbouring layers that are alike so many are simulated, three at least, and their"
-        " time stands for that of all (0: all are)"
-    )
+    layers: int = LAYERS
     gathered: Gathering = Gathering()
     cores: str = Field(
         "", pattern=r"^(\d+/\d+)?$", description="side_by_side: cores of the attention and the MoE stream, as 66/66"
@@ -256,7 +253,7 @@ def _passes(npu: Rank, case: Case) -> None:
                                   order_of(case), partial(draft, npu, case, model))
             continue
         tokens = tokens_of(groups, knobs.parts, group)
-        numbers = [number for stretch in stretches(model.layers, knobs.layers) for number in stretch.numbers]
+        numbers = simulated(model.layers, knobs.layers)
         step = forward(npu, case, numbers, [model.layers[number] for number in numbers], gathered)
         for one in tokens:
             step.embed(one)
@@ -384,4 +381,5 @@ def readings(case: Case, columns: Mapping[str, Any]) -> Mapping[str, float]:
     return measures(case, last_round_ps(columns, "head.sample", ROUNDS) / PS_PER_S)
 
 
-TRANSFORMER = Workload(program, groups, coordinates, memory, measures, hosts, readings, has_hosts)
+TRANSFORMER = Workload(program, groups, coordinates, memory, measures, hosts, readings, has_hosts,
+                       lambda case: case.layout.dp)

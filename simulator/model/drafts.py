@@ -30,9 +30,11 @@ def draft_passes(model: Model, drafted: int) -> Iterator[tuple[int, Layer, int]]
         yield len(model.layers) + depth, layer, 1 if depth else 1 + drafted
 
 
-def passes(model: Model, drafted: int) -> Iterator[tuple[Sequence[int], Sequence[Layer], int]]:
-    """Numbers and layers of every pass of an iteration, and query tokens of a request: verification, then drafts."""
-    yield range(len(model.layers)), model.layers, 1 + drafted
+def passes(model: Model, drafted: int,
+           verifying: Sequence[int]) -> Iterator[tuple[Sequence[int], Sequence[Layer], int]]:
+    """Numbers and layers of every pass of an iteration, and query tokens of a request: verification, by the layers of
+    these numbers, then drafts."""
+    yield verifying, [model.layers[number] for number in verifying], 1 + drafted
     for number, layer, queries in draft_passes(model, drafted):
         yield (number,), (layer,), queries
 

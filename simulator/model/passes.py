@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from simulator.model.layout import deal
+from simulator.model.eplb import pack
 from simulator.model.micro_batch import MicroBatch
 
 
-def decode_batches(lengths: Sequence[Sequence[int]], queries: int, number: int = 0) -> list[MicroBatch]:
-    """By group: its requests with so many query tokens each, padded to the fullest group, as a captured graph does."""
-    padded = queries * max(map(len, lengths))
+def decode_batches(lengths: Sequence[Sequence[int]], queries: int, number: int = 0, rows: int = 0) -> list[MicroBatch]:
+    """By group: its requests with so many query tokens each, padded to the fullest group, or to so many `rows` of
+    requests where they are more, as a captured graph does."""
+    padded = queries * max(rows, *map(len, lengths))
     return [MicroBatch(number, tuple((queries, length) for length in held), padded=padded) for held in lengths]
 
 
-def prompt_batches(lengths: Sequence[int], parts: int) -> list[MicroBatch]:
-    """Whole prompts in so many micro-batches of about as many tokens."""
-    return [MicroBatch(number, (), tuple((length, 0) for length in some), len(some))
-            for number, some in enumerate(deal(lengths, parts))]
+def prompt_batches(prompts: Sequence[tuple[int, int]], parts: int) -> list[MicroBatch]:
+    """Whole prompts, (new tokens, tokens cached before them), in so many micro-batches of about as many new tokens."""
+    return [MicroBatch(number, (), some, len(some)) for number, some in enumerate(deal_prompts(prompts, parts))]
+
+
+def deal_prompts(prompts: Sequence[tuple[int, int]], hands: int) -> list[tuple[tuple[int, int], ...]]:
+    """As `deal`, by new tokens."""
+    return [tuple(prompts[place] for place in hand)
+            for hand in pack([new for new, _ in prompts], hands, len(prompts))]
 
 
 def prefill_passes(lengths: Sequence[Sequence[int]], prefix: int, budget: int) -> list[list[MicroBatch]]:

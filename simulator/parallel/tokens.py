@@ -72,9 +72,10 @@ def tokens_of(groups: Sequence[MicroBatch], parts: int, own: int = 0) -> list[To
             for each in cut]  # fmt: skip
 
 
-def tokens_of_prompts(lengths: Sequence[int], parts: int, form: Form) -> list[Tokens]:
-    """Micro-batches of whole prompts, of which every rank has a part, or all tokens, in this form."""
-    return [Tokens(batch, (batch.tokens,), form) for batch in prompt_batches(lengths, parts)]
+def tokens_of_prompts(prompts: Sequence[tuple[int, int]], parts: int, form: Form) -> list[Tokens]:
+    """Micro-batches of whole prompts, (new tokens, tokens cached before them), of which every rank has a part, or all
+    tokens, in this form."""
+    return [Tokens(batch, (batch.tokens,), form) for batch in prompt_batches(prompts, parts)]
 
 
 def alike(groups: Sequence[MicroBatch]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,18 +36,17 @@ class Kind:
     kept: Kept
     seed: int
 
-    @property
+    @cached_property
     def groups(self) -> int:
         """Data-parallel groups of an engine."""
-        layout: Any = self.settings.step.layout
-        return int(getattr(layout, "dp", 1))
+        return self.settings.step.data_parallel
 
     @property
     def most_tokens(self) -> int:
         """That one request can have."""
         return self.capacity // self.settings.cache.block_size * self.settings.cache.block_size
 
-    @property
+    @cached_property
     def ranks(self) -> int:
         """Of an engine."""
         return self.settings.step.cards * self.settings.step.machine_spec().dies_per_card.count
@@ -68,7 +68,7 @@ def kind_of(settings: Instances, mode: Mode, seed: int, folder: Path | None) -> 
     if capacity < settings.cache.block_size:
         raise InputError(f"{settings.step.name}: {capacity} tokens of cache are left, a block has "
                          f"{settings.cache.block_size}: give it more cards, or a model that is quantised")
-    times = StepTimes(settings.step, settings.capture, capacity, kept)
+    times = StepTimes(settings.step, settings.capture, capacity, kept, settings.simplified)
     return Kind(settings, capacity, token_bytes, times, Audit(times, mode, seed), kept, seed)
 
 
@@ -87,18 +87,25 @@ def tokens_of_cache(settings: Instances) -> tuple[int, float]:
 
 
 def _kv_and_rest(settings: Instances, tokens: int) -> tuple[float, float]:
-    """Bytes of the KV cache, and of all else, with so many tokens cached in every group."""
-    scenario = settings.step
-    layout: Any = scenario.layout
+    """Bytes of the KV cache, and of all else, with so many tokens cached in every group: of requests that decode, with
+    prompts beside them where the step has them, or of prompts where it has nothing else."""
+    scenario, groups = settings.step, settings.step.data_parallel
     most = min(settings.scheduling.max_num_batched_tokens, 8 * PROBED)
-    batch = MicroBatch(0, ((1, tokens),), ((most, 0),), 1)
     plain = MicroBatch(0, ((1, tokens),), padded=settings.scheduling.max_num_seqs)
-    kv, rest = _by_kind(scenario, [plain] * getattr(layout, "dp", 1))
+    beside, alone = MicroBatch(0, ((1, tokens),), ((most, 0),), 1), MicroBatch(0, (), ((most, 0),), 1)
+    found = _where_it_can_be(scenario, [plain] * groups), _where_it_can_be(scenario, [beside] * groups)
+    if found[0] is None:
+        kv, _ = _by_kind(scenario, [MicroBatch(0, (), ((tokens, 0),), 1)] * groups)
+        return kv, _by_kind(scenario, [alone] * groups)[1]
+    return found[0][0], max(rest for _, rest in filter(None, found))
+
+
+def _where_it_can_be(scenario: Scenario, groups: list[MicroBatch]) -> tuple[float, float] | None:
+    """As `_by_kind`; None of a batch that the step cannot have."""
     try:
-        _, with_prompts = _by_kind(scenario, [batch] * getattr(layout, "dp", 1))
+        return _by_kind(scenario, groups)
     except (InputError, DoesNotFit):
-        return kv, rest
-    return kv, max(rest, with_prompts)
+        return None
 
 
 def _by_kind(scenario: Scenario, groups: list[MicroBatch]) -> tuple[float, float]:

@@ -88,6 +88,7 @@ class Engine:
         group, board = self.groups[number], self._board
         board.waiting[number], board.running[number] = len(group.waiting), group.running
         board.queued_tokens[number] = group.queued_tokens
+        board.begun[number] = group.begun_tokens
 
     # --- deciding ---------------------------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ class Group:
         self.decoded = 0
         self.full = False
         self.promised = 0
-        self._finals = 0  # tokens that those who decode will have cached in the end
+        self._queued = self._came = 0  # tokens of prompts that wait: not computed, and computed
         self._ends: list[tuple[int, int]] = []
         cache.take(GROWN, [], 0)
 
@@ -46,7 +46,12 @@ class Group:
     @property
     def queued_tokens(self) -> int:
         """Prompt tokens that are not computed."""
-        return sum(one.new for one in self.waiting) + sum(one.new for one in self.prefilling)
+        return self._queued + sum(one.new for one in self.prefilling)
+
+    @property
+    def begun_tokens(self) -> int:
+        """Tokens cached, or on their way, for requests that do not decode yet."""
+        return self._came + sum(one.computed for one in (*self.prefilling, *self.coming.values(), *self.arrived))
 
     @property
     def cached(self) -> int:
@@ -62,9 +67,17 @@ class Group:
         """Tokens that a request which decodes has cached, now or so many steps later."""
         return one.prompt + self.growth.grown(one, self.decoded - one.joined + later)
 
+    def add(self, one: Sequence, first: bool = False) -> None:
+        """A request waits behind all others, or, where it gave way, before them."""
+        (self.waiting.appendleft if first else self.waiting.append)(one)
+        self._queued += one.new
+        self._came += one.computed
+
     def begin(self, computed: int, blocks: int) -> Sequence:
         """The first request that waits is scheduled, and holds so many blocks; so many tokens of it are there."""
         one = self.waiting.popleft()
+        self._queued -= one.new
+        self._came -= one.computed
         one.computed, one.blocks = computed, blocks
         self.promised += self.most_blocks(one) - blocks
         return one

@@ -147,7 +147,7 @@ class Loop:
         engine, one.group = self._chosen(one, role)
         column = self._numbers["prefill_engine" if role == "prefill" else "decode_engine"]
         column[one.request] = self._number[engine.name]
-        engine.groups[one.group].waiting.append(one)
+        engine.groups[one.group].add(one)
         engine.wake(one.group)
 
     def _chosen(self, one: Sequence, role: Role) -> tuple[Engine, int]:
@@ -159,7 +159,7 @@ class Loop:
             return targets[one.request % len(targets)]
         caches = [engine.groups[group].cache for engine, group in targets]
         board = self._boards[role]
-        view = Engines(board.waiting, board.running, board.queued_tokens, board.cached_now(),
+        view = Engines(board.waiting, board.running, board.queued_tokens, board.cached_now() + board.begun,
                        board.blocks - board.used_now(), lambda number: caches[number].hit_blocks(one.hashes),
                        one.prompt, board.block_tokens, self._seed)  # fmt: skip
         return targets[ROUTERS[name](one.request, view)]

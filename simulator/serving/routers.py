@@ -22,8 +22,8 @@ class Engines:
     """What a router sees when a request of `input_tokens` comes; arrays have an entry for each engine.
 
     waiting, running: requests there. queued_tokens: prompt tokens there that are not computed yet. cached_tokens: those
-    whose KV running requests hold. free_blocks: of the cache, `block_tokens` each. hit_blocks(engine): leading blocks
-    of the prompt in that engine's cache, or in what the router takes for it.
+    whose KV requests there hold, or will hold when it has come. free_blocks: of the cache, `block_tokens` each.
+    hit_blocks(engine): leading blocks of the prompt in that engine's cache, or in what the router takes for it.
     """
 
     waiting: Array

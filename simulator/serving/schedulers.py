@@ -131,7 +131,7 @@ def preempt(group: Group) -> Sequence:
         group.leave(one)
         one.preempted = True
     one.prompt, one.computed, one.blocks, one.scheduled = one.input + one.emitted, 0, 0, False
-    group.waiting.appendleft(one)
+    group.add(one, first=True)
     return one
 
 

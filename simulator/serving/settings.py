@@ -56,6 +56,10 @@ class Instances(Part):
 
     count: PositiveInt = 1
     step: SerializeAsAny[Scenario] = Field(exclude=True)
+    simplified: dict[str, str] = Field(
+        {}, description="settings of the step where step times are interpolated; steps that are simulated as they are"
+        " say what that leaves out"
+    )
     capture: tuple[PositiveInt, ...] = Field(
         (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16)), description="rows of captured graphs of decode steps"
     )
@@ -83,7 +87,7 @@ class Transfer(Part):
 
 
 class Load(Part):
-    """Requests that nobody recorded: how many, how long, when."""
+    """Requests of no trace: how many, how long, when."""
 
     requests: PositiveInt = 256
     rate: float = Field(0.0, ge=0, description="requests a second (0: a closed loop of `concurrency`)")

@@ -19,7 +19,7 @@ rows, each on a curve through 1,024, 2,560 and 4,096 tokens: 6 steps are simulat
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -72,13 +72,18 @@ def load_of(groups: Sequence[MicroBatch]) -> Load:
 
 class StepTimes:
     """Of one engine. scenario: one step of it; its batch is replaced. sizes: rows of its captured graphs, ascending.
-    capacity: tokens that the cache of a data-parallel group holds. kept: nodes that were simulated before."""
+    capacity: tokens that the cache of a data-parallel group holds. kept: nodes that were simulated before. simplified:
+    settings of the scenario at the nodes alone; what they leave out is seen where a step is simulated as it is."""
 
-    def __init__(self, scenario: Scenario, sizes: Sequence[int], capacity: int, kept: Kept) -> None:
-        layout: Any = scenario.layout
-        self._groups: int = getattr(layout, "dp", 1)
+    def __init__(self, scenario: Scenario, sizes: Sequence[int], capacity: int, kept: Kept,
+                 simplified: Mapping[str, str]) -> None:
+        self._groups = scenario.data_parallel
+        least = 1.0 / self._groups  # all of it in one group
+        self._shares = [least, *(one for one in SHARES if one > least)]
         self._scenario, self._sizes, self._capacity, self._kept = scenario, list(sizes), capacity, kept
-        self._fewer = scenario.replace(_fewer_layers(scenario))
+        self._fewer = scenario.replace({**simplified, **_fewer_layers(scenario)})
+        self._whole = self._fewer if not simplified and not _drawn(scenario) else scenario
+        self._nodes = "".join(f"{name}={value} " for name, value in sorted(simplified.items()))
         self._curves: dict[tuple[Any, ...], Curve] = {}
         self.simulated = 0
 
@@ -98,8 +103,9 @@ class StepTimes:
         return np.sum([weight * curve.over(each) for weight, curve in self._decodes(load)], axis=0)
 
     def exact(self, groups: Sequence[MicroBatch]) -> float:
-        """Of one step with this very batch, all layers simulated."""
-        return self._asked(self._scenario, groups)
+        """Of one step with this very batch, all layers simulated, or where nothing is drawn by layer those that stand
+        for them without an error."""
+        return self._asked(self._whole, groups)
 
     def _decode(self, load: Load, each: float) -> float:
         return sum(weight * curve.at(each) for weight, curve in self._decodes(load))
@@ -107,7 +113,7 @@ class StepTimes:
     def _decodes(self, load: Load) -> Iterator[tuple[float, Curve]]:
         """Curves over the tokens cached of a request, with their weights."""
         for weight, count, padded in self._rows(load):
-            for part, share in between(SHARES, load.share if self._groups > 1 else 1.0):
+            for part, share in between(self._shares, load.share):
                 yield weight * part, self._curve("decode", CACHED, count, padded, share)
 
     def _rows(self, load: Load) -> Iterator[tuple[float, int, int]]:
@@ -135,7 +141,7 @@ class StepTimes:
         counts = between(REQUESTS, load.decoding) if load.decoding else [(1.0, 0)]
         for weight, count in counts:
             for part, attended in between(ATTENDED, load.attended):
-                for piece, share in between(SHARES, load.new_share if self._groups > 1 else 1.0):
+                for piece, share in between(self._shares, load.new_share):
                     curve = self._curve("mixed", NEW, int(count), int(attended), share)
                     total += weight * part * piece * curve.at(load.new)
         return total
@@ -173,7 +179,7 @@ class StepTimes:
         """Simulated, or known."""
         if not any(one.decodes for one in groups):
             groups = [one if one.prompts else MicroBatch(padded=1) for one in groups]
-        key = f"{'' if scenario is self._fewer else 'all '}{_words(groups)}"
+        key = f"{self._nodes if scenario is self._fewer else 'all '}{_words(groups)}"
         known = self._kept.get(key)
         if known is None:
             self.simulated += 1
@@ -211,12 +217,18 @@ def between(nodes: Sequence[float], x: float) -> list[tuple[float, float]]:
 
 
 def _fewer_layers(scenario: Scenario) -> dict[str, str]:
-    """Settings that simulate some layers for all, where the scenario's workload can."""
+    """Settings that simulate some layers for all, where the scenario's workload can and the scenario does not say how
+    many."""
     layout: Any = scenario.layout
-    if "knobs.layers" not in scenario.settings() or getattr(layout, "pp", 1) > 1:
+    if scenario.settings().get("knobs.layers") != 0 or getattr(layout, "pp", 1) > 1:
         return {}
-    drawn = any(isinstance(layer.feed_forward, Experts) for layer in scenario.transformer().layers)
-    return {"knobs.layers": str(LAYERS_DRAWN if drawn else LAYERS_ALIKE)}
+    return {"knobs.layers": str(LAYERS_DRAWN if _drawn(scenario) else LAYERS_ALIKE)}
+
+
+def _drawn(scenario: Scenario) -> bool:
+    """Whether something is drawn layer by layer."""
+    experts = any(isinstance(layer.feed_forward, Experts) for layer in scenario.transformer().layers)
+    return experts and scenario.routing.skew is not None
 
 
 def _words(groups: Sequence[MicroBatch]) -> str:

@@ -1,8 +1,8 @@
 """Keys and values on their way from where a prompt is prefilled to where it is decoded: flows on the machine's fabric.
 
 Every rank of the group that decodes gets what it will hold, from the rank at the same place of the group that
-prefilled; all transfers that are under way share the links that they cross. Engines stand on the fabric one after the
-other.
+prefilled, or, where several are at this place, from one after the other: each has a part of every prompt. All
+transfers under way share the links that they cross. Engines stand on the fabric one after the other.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class Transfers:
                 ranks += kind.ranks
         self._fabric = None if settings.rate_gb_s else _fabric([kind for kind, _ in placed], ranks)
         self._capacity = cache(self._new_capacity)
+        self._turn = 0
 
     def start(self, source: tuple[int, int], target: tuple[int, int], tokens: float, done: Callable[[], None]) -> None:
         """So many tokens from a group to another one, each (number of the engine, of the group); done: called at the
@@ -44,6 +45,7 @@ class Transfers:
         """
         kind, _ = self._firsts[target[0]]
         size, left = tokens * kind.token_bytes, kind.ranks // kind.groups
+        self._turn += 1
 
         def ended(_: object) -> None:
             nonlocal left
@@ -63,10 +65,10 @@ class Transfers:
             self._network.start(Flow(size, loads, limit), ended, latency_ps)
 
     def _rank(self, group: tuple[int, int], place: int, of: int) -> int:
-        """The rank of a group at a place of so many."""
+        """The rank of a group at a place of so many; in turn where it has several at one place."""
         kind, first = self._firsts[group[0]]
         each = kind.ranks // kind.groups
-        return first + group[1] * each + place * each // of
+        return first + group[1] * each + place * each // of + self._turn % max(each // of, 1)
 
     def _new_capacity(self, edge: tuple[str, str]) -> Capacity:
         assert self._fabric is not None

@@ -1,4 +1,6 @@
-"""Scenarios by name ("a3_prefill:dp") from the library, or by path ("my.py:mine") from a user's own file."""
+"""Scenarios by name ("a3_prefill:dp") from the library, or by path ("my.py:mine") from a user's own file, and whatever
+else is what a function of such a file returns.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from simulator import paths
 from simulator.errors import InputError
@@ -17,39 +19,53 @@ from simulator.paths import did_you_mean, own_location
 from simulator.study.refusals import exits_refused
 from simulator.study.scenario import Scenario
 
+ReturnedT = TypeVar("ReturnedT")
+_PREFIX = "braid_"  # of modules that were loaded here, before their kind
+
 
 def scenario_names() -> list[tuple[str, str]]:
     """(name, first line of what it is) of every scenario of the library, file by file in the order of the code."""
-    return [(f"{file}:{name}", (inspect.getdoc(function) or "").partition("\n")[0]) for file in paths.names("scenarios")
-            for name, function in _functions(_module(paths.find("scenarios", file)))]
+    return names_of("scenarios")
 
 
 def load_scenario(reference: str) -> Scenario:
     """The scenario FILE:FUNCTION, FILE being a name of the library or a path to a .py file; InputError where there
     is no such file or function, with those that there are, or it does not return a scenario."""
+    return returned("scenarios", reference, Scenario).variant(name=reference)
+
+
+def names_of(kind: str) -> list[tuple[str, str]]:
+    """(name, first line of what it is) of every function of the library's files of a kind, in the order of the code."""
+    return [(f"{file}:{name}", (inspect.getdoc(function) or "").partition("\n")[0]) for file in paths.names(kind)
+            for name, function in _functions(_module(kind, paths.find(kind, file)))]
+
+
+def returned(kind: str, reference: str, of: type[ReturnedT]) -> ReturnedT:
+    """What FILE:FUNCTION of a kind ("scenarios") returns, which must be of this type; InputError as `load_scenario`."""
+    what = of.__name__.lower()
     file, colon, name = reference.rpartition(":")
     if not colon and reference.endswith(".py"):
-        has = [f"{reference}:{one}" for one, _ in _functions(_module(paths.find("scenarios", reference)))]
+        has = [f"{reference}:{one}" for one, _ in _functions(_module(kind, paths.find(kind, reference)))]
         raise InputError(f"'{reference}' is a file: write FILE:FUNCTION; it has {', '.join(has) or 'none'}")
     if not colon:
-        known = [one for one, _ in scenario_names()]
-        if reference in paths.names("scenarios"):
+        known = [one for one, _ in names_of(kind)]
+        if reference in paths.names(kind):
             known = [one for one in known if one.startswith(f"{reference}:")]
         hint = did_you_mean(reference, known)
-        raise InputError(f"'{reference}' is no scenario: write FILE:FUNCTION{hint}; there are {', '.join(known)}")
-    module = _module(paths.find("scenarios", file))
+        raise InputError(f"'{reference}' is no {what}: write FILE:FUNCTION{hint}; there are {', '.join(known)}")
+    module = _module(kind, paths.find(kind, file))
     functions = dict(_functions(module))
     if name not in functions:
-        raise InputError(f"'{reference}' is no scenario{_why_not(module, name, file, list(functions))}")
+        raise InputError(f"'{reference}' is no {what}{_why_not(module, name, file, list(functions), what)}")
     with exits_refused(reference):
-        scenario = functions[name]()
-    if not isinstance(scenario, Scenario):
-        raise InputError(f"{reference} returns {type(scenario).__name__}, not a Scenario")
-    return scenario.variant(name=reference)
+        found = functions[name]()
+    if not isinstance(found, of):
+        raise InputError(f"{reference} returns {type(found).__name__}, not a {of.__name__}")
+    return found
 
 
-def _why_not(module: ModuleType, name: str, file: str, functions: list[str]) -> str:
-    """What is wrong with the name of a function that is no scenario, and which there are."""
+def _why_not(module: ModuleType, name: str, file: str, functions: list[str], of: str) -> str:
+    """What is wrong with the name of a function that returns no such thing, and which there are."""
     known = [f"{file}:{one}" for one in functions]
     what, value = did_you_mean(f"{file}:{name}", known), vars(module).get(name)
     if inspect.isfunction(value):
@@ -59,23 +75,23 @@ def _why_not(module: ModuleType, name: str, file: str, functions: list[str]) -> 
         elif value.__module__ != module.__name__:
             what = f": {name} is imported: give the file that defines it"
         elif needed:
-            what = f": {name} needs {', '.join(needed)}: a scenario function takes no arguments"
+            what = f": {name} needs {', '.join(needed)}: a {of} function takes no arguments"
     there = f"there are {', '.join(known)}" if known else "no function in this file can be called without arguments"
     return f"{what}; {there}"
 
 
-def _module(path: Path) -> ModuleType:
+def _module(kind: str, path: Path) -> ModuleType:
     """The file as a module; its own folder's siblings and the library's `workloads` can be imported from it.
 
     Siblings belong to the file: another file's sibling of the same name is another module.
     """
-    name = f"braid_scenarios.{path.stem}"
+    name = f"{_PREFIX}{kind}.{path.stem}"
     known = sys.modules.get(name)
     if known is not None and getattr(known, "__file__", None) == str(path):
         return known
     own = path.resolve().parent
     for folder in (paths.folder("workloads").parent, own):  # also for what is imported later, in a function
-        if str(folder) not in sys.path and folder != paths.folder("scenarios"):
+        if str(folder) not in sys.path and folder != paths.folder(kind):
             sys.path.append(str(folder))
     specification = importlib.util.spec_from_file_location(name, path)
     assert specification is not None
@@ -83,7 +99,7 @@ def _module(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(specification)
     sys.modules[name] = module
     try:
-        with _siblings(own) if own != paths.folder("scenarios") else nullcontext(), exits_refused(str(path)):
+        with _siblings(own) if own != paths.folder(kind) else nullcontext(), exits_refused(str(path)):
             specification.loader.exec_module(module)
     except BaseException as error:
         del sys.modules[name]
@@ -104,7 +120,7 @@ def _siblings(folder: Path) -> Iterator[None]:
         sys.path.remove(str(folder))
         for name in set(sys.modules) - before:
             file = getattr(sys.modules[name], "__file__", None)
-            if file and Path(file).resolve().is_relative_to(folder) and not name.startswith("braid_scenarios."):
+            if file and Path(file).resolve().is_relative_to(folder) and not name.startswith(_PREFIX):
                 del sys.modules[name]
 
 

@@ -11,7 +11,7 @@ Every leaf is a setting that the command line can change ("batch.requests=128"),
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
@@ -20,8 +20,6 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, SerializeAsAny, model_validator
 
 from simulator.errors import InputError
-from simulator.model.drafts import tokens_per_iteration
-from simulator.model.layout import lengths_on_ranks
 from simulator.model.library import transformer_of
 from simulator.model.transformer import Model
 from simulator.program.rank import Rank
@@ -32,73 +30,9 @@ from simulator.spec.load import load_machine, override
 from simulator.spec.machine import MachineSpec
 from simulator.spec.model import ModelShapes, load_model, override_model, shapes_of
 from simulator.spec.typed_toml import quantities
+from simulator.study.batch import Part, Prompts, Requests
 from simulator.study.reads import Reads
 from simulator.study.settings import leaves, replaced
-
-
-class Part(BaseModel):
-    """A part of a scenario: unknown keys are refused, values cannot change."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Prompts(Part):
-    """A batch of prompts to prefill: `requests` of `prompt_tokens` each, or the lengths of `prompt_lengths`."""
-
-    requests: int = Field(1, gt=0, le=10**6, description="prompts in the batch")
-    prompt_tokens: PositiveInt = Field(4096, description="of each prompt")
-    prompt_lengths: tuple[PositiveInt, ...] = Field((), description="uneven prompts; instead of the two above")
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        """Tokens of every prompt."""
-        return self.prompt_lengths or (self.prompt_tokens,) * self.requests
-
-
-class Requests(Part):
-    """Requests in decode, half-way through their outputs: so many a card, `draft_tokens` of each by MTP modules."""
-
-    per_card: int = Field(gt=0, le=10**4, description="requests on every card")
-    prompt_tokens: PositiveInt = Field(2048, description="of each request")
-    output_tokens: PositiveInt = Field(2048, description="of each request; half of them are cached")
-    draft_tokens: int = Field(1, ge=0, le=8, description="per request and iteration, by MTP modules")
-    acceptance: float = Field(
-        0.7, ge=0, le=1, description="probability that a draft token is accepted, given that those before it were"
-    )
-    length_spread: float = Field(
-        0.0, ge=0, le=2, description="coefficient of variation of the cached tokens between requests (0: all alike)"
-    )
-    placement: Literal["arrival", "length_aware"] = Field(
-        "arrival", description="requests fall on ranks as they arrive, or so that ranks cache as many tokens each"
-    )
-
-    @property
-    def cached_tokens(self) -> int:
-        """Of an average request, half-way through its output."""
-        return self.prompt_tokens + self.output_tokens // 2
-
-    def per_die(self, cards: int, dies: int) -> int:
-        """Requests on every die, of a card with several as many on each; InputError where they do not divide."""
-        each, rest = divmod(self.per_card * cards, dies)
-        if rest:
-            raise InputError(f"batch.per_card is {self.per_card}: it must be a multiple of machine.dies_per_card, "
-                             f"{dies // cards}")  # fmt: skip
-        return each
-
-    def lengths(self, arrivals: int, each: int, ranks: int, seed: int) -> Sequence[tuple[int, ...]]:
-        """Cached tokens of every rank's requests, where `each` arrive at each of so many places."""
-        return lengths_on_ranks(arrivals, each, self.cached_tokens, self.length_spread, seed, ranks,
-                                self.placement == "length_aware")
-
-    @property
-    def queries(self) -> int:
-        """Tokens per request that an iteration verifies."""
-        return 1 + self.draft_tokens
-
-    @property
-    def tokens_per_iteration(self) -> float:
-        """Expected output tokens per request and iteration: 1 + p + p^2 + ..."""
-        return tokens_per_iteration(self.acceptance, self.draft_tokens)
 
 
 class Layout(Part):
@@ -217,7 +151,8 @@ class Case(Generic[BatchT, LayoutT, KnobsT]):
 def decode_measures(case: Case[Requests, Any, Any], seconds: float) -> Mapping[str, float]:
     """Iteration time, time per output token (TPOT), and output tokens per second and card."""
     tpot_s = seconds / case.batch.tokens_per_iteration
-    rate = case.batch.per_card / tpot_s
+    per_card = sum(map(len, case.batch.held)) / case.cards if case.batch.held else case.batch.per_card
+    rate = per_card / tpot_s
     return {"iteration_ms": seconds * 1e3, "tpot_ms": tpot_s * 1e3, "throughput_tok_s_per_card": rate}
 
 
@@ -239,7 +174,8 @@ class Workload(NamedTuple):
     in HBM. measures: metrics from the makespan in seconds (left out: the latency).
     live: what the host of every rank does beside it: a generator of a `live.host.Host` and the case, which reacts to
     time (then every rank is simulated by itself). readings: metrics from the columns of the timeline. has_hosts:
-    whether hosts take part in this case, where there is a `live`.
+    whether hosts take part in this case, where there is a `live`. data_parallel: groups of ranks that have requests of
+    their own, as `batch.working_on` takes them (left out: all ranks are one).
     """
 
     program: Callable[[Rank, Case], None] = lambda npu, case: None
@@ -250,6 +186,7 @@ class Workload(NamedTuple):
     live: Callable[[Any, Case], Any] | None = None
     readings: Callable[[Case, Mapping[str, Any]], Mapping[str, float]] | None = None
     has_hosts: Callable[[Case], bool] = lambda case: True
+    data_parallel: Callable[[Case], int] = lambda case: 1
 
 
 class Scenario(Part):
@@ -329,6 +266,11 @@ class Scenario(Part):
         """The machine's file with the changes of this scenario and the collectives of its generation."""
         spec = override(load_machine(self.machine), self.machine_changes)
         return (reads.machine(spec) if reads else spec).of_generation(self.kernels)
+
+    @property
+    def data_parallel(self) -> int:
+        """Groups of ranks that have requests of their own."""
+        return self.workload.data_parallel(self.case(self.machine_spec(), 0))
 
     def transformer(self) -> Model:
         """The model's layers with the changes of this scenario."""

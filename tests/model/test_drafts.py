@@ -12,10 +12,10 @@ from simulator.spec.model import load_model
 
 def test_the_last_draft_layer_runs_again_and_the_first_pass_catches_up() -> None:
     model = transformer_of(load_model("deepseek_r1"))
-    assert [(list(numbers), queries) for numbers, _, queries in passes(model, 2)] == [
+    assert [(list(numbers), queries) for numbers, _, queries in passes(model, 2, range(61))] == [
         (list(range(61)), 3), ([61], 3), ([62], 1)]
     assert draft_layers(model, 3) == model.drafts * 3
-    assert len(list(passes(model, 0))) == 1
+    assert len(list(passes(model, 0, range(61)))) == 1
 
 
 def test_without_an_mtp_layer_a_dense_layer_drafts_or_none_does() -> None:

@@ -31,4 +31,4 @@ def test_a_group_without_prompts_left_takes_part_with_a_token() -> None:
 
 def test_requests_are_padded_to_the_fullest_group() -> None:
     assert [one.tokens for one in decode_batches([(9, 8, 7), (5,)], 2)] == [6, 6]
-    assert [one.tokens for one in prompt_batches([60, 40, 20], 2)] == [60, 60]
+    assert [one.tokens for one in prompt_batches([(60, 0), (40, 9), (20, 0)], 2)] == [60, 60]

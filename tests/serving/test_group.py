@@ -27,7 +27,7 @@ class Plain:
 def joined(group: Group, request: int, prompt: int, output: int) -> Sequence:
     """A request comes, is prefilled at once, and decodes."""
     one = Sequence(request, prompt, output, [])
-    group.waiting.append(one)
+    group.add(one)
     again(group, one)
     return one
 

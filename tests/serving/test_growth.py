@@ -16,7 +16,7 @@ from simulator.serving.sequences import Sequence
 def joined(group: Group, request: int, prompt: int, output: int) -> Sequence:
     """A request whose prompt is computed, with its first token."""
     one = Sequence(request, prompt, output, [])
-    group.waiting.append(one)
+    group.add(one)
     blocks = -(-prompt // group.block)
     assert group.cache.take(request, [], blocks) == 0
     group.begin(prompt, blocks)
