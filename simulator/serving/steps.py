@@ -36,7 +36,8 @@ CACHED = [16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576]  # tokens of a
 NEW = [16, 64, 256, 1024, 4096, 16384, 65536, 262144]  # prompt tokens of a step: where curves of M begin
 ATTENDED = [64, 512, 2048, 8192, 32768, 131072, 524288]  # tokens that each of them attends to
 REQUESTS = [1, 8, 64, 256, 1024, 4096]  # that decode beside prompts
-SHARES = [0.0625, 0.125, 0.25, 0.5, 1.0]  # of the group that has most
+SHARES = [0.0625, 0.125, 0.25, 0.5, 0.75, 1.0]  # of requests, of the group that has most
+NEW_SHARES = [0.0625, 0.125, 0.25, 0.5, 1.0]  # of prompt tokens
 BESIDE = 256  # tokens cached of a request that decodes beside prompts, where M is measured
 LAYERS_DRAWN, LAYERS_ALIKE = 16, 3  # simulated at a node, where experts are drawn layer by layer, and where not
 
@@ -134,7 +135,7 @@ class StepTimes:
         counts = between(REQUESTS, load.decoding) if load.decoding else [(1.0, 0)]
         for weight, count in counts:
             for part, attended in between(ATTENDED, load.attended):
-                for piece, share in between(SHARES, load.new_share if self._groups > 1 else 1.0):
+                for piece, share in between(NEW_SHARES, load.new_share if self._groups > 1 else 1.0):
                     curve = self._curve("mixed", NEW, int(count), int(attended), share)
                     total += weight * part * piece * curve.at(load.new)
         return total
