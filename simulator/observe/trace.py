@@ -14,6 +14,7 @@ import io
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from itertools import chain
 from json import dumps
 from os import PathLike
 from pathlib import Path
@@ -95,12 +96,20 @@ def write_trace(columns: Columns, path: str | PathLike[str], ranks: Sequence[int
     some = select(columns, np.isin(columns["rank"], chosen))
     writer = _Events(some)
     lines = [writer.tracks(), writer.slices(), writer.arrows(), writer.flights(flights, set(chosen)),
-             writer.counters(counters, set(chosen))]
+             sampled(one for one in counters if one.rank in chosen)]
+    write_events(chain.from_iterable(lines), path, run=str(some["run"][0]) if len(some["run"]) else "")
+    return writer.written
+
+
+def write_events(events: Iterable[str], path: str | PathLike[str], **about: object) -> None:
+    """Writes events, each one line of JSON, as a trace (.json or .json.gz); about: what its metadata says.
+
+    Raises OSError where the file cannot be written; half a file is never left behind.
+    """
     with whole_file(path) as part, _text_file(part, str(path).endswith(".gz")) as file:
         file.write('{"traceEvents":[\n')
-        file.writelines(_joined(line for group in lines for line in group))
-        file.write('\n],"schemaVersion":1,"run":' + dumps(str(some["run"][0]) if len(some["run"]) else "") + "}\n")
-    return writer.written
+        file.writelines(_joined(events))
+        file.write('\n],"schemaVersion":1' + "".join(f",{dumps(key)}:{dumps(it)}" for key, it in about.items()) + "}\n")
 
 
 class _Events:
@@ -123,11 +132,11 @@ class _Events:
         multiplicity = dict(zip(self.columns["rank"].tolist(), self.columns["multiplicity"].tolist(), strict=True))
         for rank, times in multiplicity.items():
             name = f"rank {rank}" + (f" (stands for {times})" if times > 1 else "")
-            yield _meta("process_name", rank, 0, name)
-            yield _meta("process_sort_index", rank, 0, rank)
+            yield meta("process_name", rank, 0, name)
+            yield meta("process_sort_index", rank, 0, rank)
         for (rank, stream), tid in self.tids.items():
-            yield _meta("thread_name", rank, tid, f"stream {stream}")
-            yield _meta("thread_sort_index", rank, tid, tid)
+            yield meta("thread_name", rank, tid, f"stream {stream}")
+            yield meta("thread_sort_index", rank, tid, tid)
 
     def slices(self) -> Iterator[str]:
         """One slice per task and one per wait for cores or peers, in the order of each stream."""
@@ -144,14 +153,14 @@ class _Events:
             place = f'"ph":"X","pid":{self.pid[row]},"tid":{self.tid[row]}'
             if start[row] > ready[row]:
                 self.written += 1
-                yield (f'{{{place},"name":{waiting[lists["name"][row]]},"cat":"wait","ts":{_us(ready[row])},'
-                       f'"dur":{_us(start[row] - ready[row])}}}')
+                yield (f'{{{place},"name":{waiting[lists["name"][row]]},"cat":"wait","ts":{us(ready[row])},'
+                       f'"dur":{us(start[row] - ready[row])}}}')
             args = "".join(f',"{name}":{lists[name][row]}' for name in numbers if lists[name][row] >= 0)
             args += "".join(f',"{name}":{quoted[lists[name][row]]}' for name in texts[1:])
             args += "".join(f',"{name}":{lists[name][row]:.6g}' for name in amounts if lists[name][row])
             self.written += 1
-            yield (f'{{{place},"name":{quoted[lists["name"][row]]},"cat":"kernel","ts":{_us(start[row])},'
-                   f'"dur":{_us(end[row] - start[row])},"args":{{"stream":{self.tid[row]},"correlation":{row + 1},'
+            yield (f'{{{place},"name":{quoted[lists["name"][row]]},"cat":"kernel","ts":{us(start[row])},'
+                   f'"dur":{us(end[row] - start[row])},"args":{{"stream":{self.tid[row]},"correlation":{row + 1},'
                    f'"device":{lists["rank"][row]}{args},"solo_us":{_exact_us(solo[row])}}}}}')
 
     def arrows(self) -> Iterator[str]:
@@ -173,8 +182,8 @@ class _Events:
                 continue
             number += 1
             head = f'"cat":"wait","name":"waits for","id":{number}'
-            yield (f'{{"ph":"s",{head},"pid":{self.pid[awaited]},"tid":{self.tid[awaited]},"ts":{_us(left)}}}')
-            yield f'{{"ph":"f","bp":"e",{head},"pid":{self.pid[row]},"tid":{self.tid[row]},"ts":{_us(at)}}}'
+            yield (f'{{"ph":"s",{head},"pid":{self.pid[awaited]},"tid":{self.tid[awaited]},"ts":{us(left)}}}')
+            yield f'{{"ph":"f","bp":"e",{head},"pid":{self.pid[row]},"tid":{self.tid[row]},"ts":{us(at)}}}'
 
     def flights(self, flights: Iterable[Flight], ranks: set[int]) -> Iterator[str]:
         """Overlapping things in flight, as async events with an id each."""
@@ -183,20 +192,21 @@ class _Events:
                 continue
             head = (f'"cat":"flow","name":{dumps(flight.name)},"id2":{{"local":"flow-{number}"}},'
                     f'"pid":{FIRST_PID + flight.rank}')
-            yield f'{{"ph":"b",{head},"ts":{_us(flight.start_ps // PS_PER_NS)}}}'
-            yield f'{{"ph":"e",{head},"ts":{_us(flight.end_ps // PS_PER_NS)}}}'
-
-    def counters(self, samples: Iterable[Sample], ranks: set[int]) -> Iterator[str]:
-        """Values over time, such as a capacity's rate."""
-        for sample in samples:
-            if sample.rank in ranks:
-                name, _, unit = sample.name.rpartition(" ")  # Perfetto joins the two again
-                yield (f'{{"ph":"C","name":{dumps(name or unit)},"pid":{FIRST_PID + sample.rank},'
-                       f'"ts":{_us(sample.time_ps // PS_PER_NS)},'
-                       f'"args":{{{dumps(unit if name else "value")}:{sample.value:.9g}}}}}')
+            yield f'{{"ph":"b",{head},"ts":{us(flight.start_ps // PS_PER_NS)}}}'
+            yield f'{{"ph":"e",{head},"ts":{us(flight.end_ps // PS_PER_NS)}}}'
 
 
-def _meta(what: str, rank: int, tid: int, value: str | int) -> str:
+def sampled(samples: Iterable[Sample]) -> Iterator[str]:
+    """Values over time, such as a capacity's rate."""
+    for sample in samples:
+        name, _, unit = sample.name.rpartition(" ")  # Perfetto joins the two again
+        yield (f'{{"ph":"C","name":{dumps(name or unit)},"pid":{FIRST_PID + sample.rank},'
+               f'"ts":{us(sample.time_ps // PS_PER_NS)},'
+               f'"args":{{{dumps(unit if name else "value")}:{sample.value:.9g}}}}}')
+
+
+def meta(what: str, rank: int, tid: int, value: str | int) -> str:
+    """What a process (of a rank) or a thread of it is called, or its place among others."""
     key = "name" if isinstance(value, str) else "sort_index"
     return f'{{"ph":"M","name":"{what}","pid":{FIRST_PID + rank},"tid":{tid},"args":{{"{key}":{dumps(value)}}}}}'
 
@@ -205,7 +215,8 @@ def _ns(times_ps: Array) -> list[int]:
     return (times_ps // PS_PER_NS).tolist()
 
 
-def _us(ns: int) -> str:
+def us(ns: int) -> str:
+    """Nanoseconds as microseconds, exact."""
     return f"{ns // 1000}.{ns % 1000:03d}"
 
 

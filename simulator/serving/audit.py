@@ -40,16 +40,14 @@ class Audit:
         kind = self._kinds[False]
         return 1 if self.mode == "exact" else max(kind.next - kind.steps - 1, 1)
 
-    def mixed_seconds(self, load: Load, batch: Sequence[MicroBatch]) -> Any:
+    def mixed_seconds(self, load: Load, batch: Callable[[], Sequence[MicroBatch]]) -> Any:
         """What a step with prompts takes, alone in an array."""
         return self._seconds(self._kinds[True], lambda: np.array([self._times.seconds(load)]), batch)
 
     def decode_seconds(self, load: Load, cached: Any, batch: Callable[[], Sequence[MicroBatch]]) -> Any:
         """What steps without prompts take that follow each other; cached: as of `StepTimes.decode_seconds`; batch: of
         the first of them."""
-        kind = self._kinds[False]
-        asked = batch() if self._is_audited(kind) else ()
-        return self._seconds(kind, lambda: self._times.decode_seconds(load, cached), asked)
+        return self._seconds(self._kinds[False], lambda: self._times.decode_seconds(load, cached), batch)
 
     def took_place(self, prompts: bool, steps: int) -> None:
         """So many steps, with prompts or without, have been."""
@@ -62,12 +60,12 @@ class Audit:
     def _is_audited(self, kind: _Kind) -> bool:
         return self.mode == "exact" or (self.mode == "audit" and kind.next <= kind.steps + 1)
 
-    def _seconds(self, kind: _Kind, interpolated: Callable[[], Any], batch: Sequence[MicroBatch]) -> Any:
+    def _seconds(self, kind: _Kind, interpolated: Callable[[], Any], batch: Callable[[], Sequence[MicroBatch]]) -> Any:
         if self.mode == "exact":
-            return np.array([self._times.exact(batch)])
+            return np.array([self._times.exact(batch())])
         seconds = interpolated()
         if self._is_audited(kind):
-            exact, said = self._times.exact(batch), float(seconds[0])
+            exact, said = self._times.exact(batch()), float(seconds[0])
             self.found.append((exact, said))
             kind.ratios.append(exact / said)
             kind.next = round(kind.next * self._random.uniform(LEAST, MOST)) + 1

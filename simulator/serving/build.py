@@ -12,6 +12,7 @@ from simulator.model.micro_batch import MicroBatch
 from simulator.serving.audit import Audit, Mode
 from simulator.serving.cache import BlockCache
 from simulator.serving.group import Group
+from simulator.serving.growth import Drafted, OneToken
 from simulator.serving.kept import Kept
 from simulator.serving.settings import Instances
 from simulator.serving.steps import StepTimes
@@ -32,6 +33,7 @@ class Kind:
     times: StepTimes
     audit: Audit
     kept: Kept
+    seed: int
 
     @property
     def groups(self) -> int:
@@ -53,7 +55,10 @@ class Kind:
         """A group with an empty cache; hash_tokens: of the hashes of prompts."""
         cache, block = self.settings.cache, self.settings.cache.block_size
         hashed = hash_tokens if cache.enable_prefix_caching and hash_tokens else block
-        return Group(BlockCache(self.capacity // block, block, cache.enable_prefix_caching, hashed))
+        batch: Any = self.settings.step.batch
+        drafts = batch.queries - 1
+        growth = Drafted(block, drafts, batch.acceptance, self.seed) if drafts else OneToken(block)
+        return Group(BlockCache(self.capacity // block, block, cache.enable_prefix_caching, hashed), growth)
 
 
 def kind_of(settings: Instances, mode: Mode, seed: int, folder: Path | None) -> Kind:
@@ -64,7 +69,7 @@ def kind_of(settings: Instances, mode: Mode, seed: int, folder: Path | None) -> 
         raise InputError(f"{settings.step.name}: {capacity} tokens of cache are left, a block has "
                          f"{settings.cache.block_size}: give it more cards, or a model that is quantised")
     times = StepTimes(settings.step, settings.capture, capacity, kept)
-    return Kind(settings, capacity, token_bytes, times, Audit(times, mode, seed), kept)
+    return Kind(settings, capacity, token_bytes, times, Audit(times, mode, seed), kept, seed)
 
 
 def tokens_of_cache(settings: Instances) -> tuple[int, float]:

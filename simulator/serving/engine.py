@@ -3,11 +3,15 @@
 A step is decided at its beginning: the scheduler of every group says what it works on. Steps that only decode, while
 nothing else can happen at the engine, are taken together (a stretch): nothing is decided between them, and the time of
 each follows from the tokens cached. What arrives meanwhile is seen at the end of the step that runs.
+
+Of hundreds of groups few have something to decide in a step. The others decode: they are left alone until a request of
+theirs ends or their blocks run out (`_due`), and are then brought up to the steps that have been (`_catch_up`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 from simulator import np
@@ -18,10 +22,11 @@ from simulator.serving.group import Group
 from simulator.serving.schedulers import SCHEDULERS, Plan, receiving
 from simulator.serving.sequences import Sequence
 from simulator.serving.settings import Instances, Role
-from simulator.serving.steps import Load, StepTimes, load_of
+from simulator.serving.steps import Load, StepTimes
 from simulator.units import PS_PER_S
 
 MOST_TOGETHER = 4096  # steps of a stretch
+DECODING = Plan([], decode=True, preempted=[])  # of a group that has nothing to decide
 
 
 class Told(NamedTuple):
@@ -38,7 +43,7 @@ class Engine:
     """name: as results say it. role: whether it prefills, decodes, or both. rows: of every stretch its start, how many
     steps it has, and as they were at its beginning requests that decode, tokens that they have cached, new prompt
     tokens, requests that wait, and blocks in use, and how many the stretch began; durations: of all steps of each, in
-    ps."""
+    ps. Blocks of groups that only decode are counted as if they grew evenly."""
 
     def __init__(self, name: str, role: Role, settings: Instances, groups: list[Group], times: StepTimes, audit: Audit,
                  clock: Clock, told: Told) -> None:  # fmt: skip
@@ -47,16 +52,28 @@ class Engine:
         self._schedule = receiving if role == "decode" else SCHEDULERS[settings.scheduling.scheduler]
         self._clock, self._alarm = clock, Alarm(clock, self._step_ends)
         self._told = told
-        self._plans: list[Plan] = []
+        self._steps = 0  # that have been
+        self._plans: dict[int, Plan] = {}  # of the groups that had something to decide
+        self._active: set[int] = set()  # groups that have
+        self._dues: list[tuple[int, int]] = []  # (steps, group), a heap; those that `_due` does not say are old
+        self._due, self._synced, self._requests, self._cached, self._waiting, self._used = np.zeros(
+            (6, len(groups)), np.int64)
+        self._pace = np.zeros(len(groups))  # tokens that a group generates in a step
         self._start_ps = 0
         self._woken = False
         self._ends_ps: Any = None  # of the steps of this stretch; None: idle
-        self._seen = (0, 0)  # requests that wait and blocks in use, when the stretch began
+        self._row: tuple[int, ...] = ()
         self.rows: list[tuple[int, ...]] = []
         self.durations: list[Any] = []
 
-    def wake(self) -> None:
-        """Something has come: an idle engine begins, one in a stretch looks at it after the step that runs."""
+    def wake(self, group: int) -> None:
+        """Something has come to a group: an idle engine begins, one in a stretch looks at it after the step that runs.
+        """
+        self._active.add(group)
+        self._waiting[group] = len(self.groups[group].waiting)
+        self._begin_soon()
+
+    def _begin_soon(self) -> None:
         if self._ends_ps is None:
             if not self._woken:  # after all that comes in this instant
                 self._woken = True
@@ -66,102 +83,162 @@ class Engine:
             self._ends_ps = self._ends_ps[: place + 1]
             self._alarm.set(int(self._ends_ps[-1]))
 
+    def levels(self) -> dict[str, Any]:
+        """Of every group at the present step: requests that wait and run, prompt tokens that are not computed, tokens
+        cached of those that decode, and free blocks."""
+        grown, blocks = self._grown(), np.array([group.cache.blocks for group in self.groups])
+        return {"waiting": self._waiting, "running": np.array([group.running for group in self.groups]),
+                "queued_tokens": np.array([group.queued_tokens for group in self.groups]),
+                "cached_tokens": self._cached + grown,
+                "free_blocks": blocks - self._used - grown // self._settings.cache.block_size}
+
+    # --- deciding ---------------------------------------------------------------------------------------------------
+
     def _begin(self) -> None:
         """Decide on the next step, or be idle."""
         self._woken = False
-        self._plans = [self._schedule(group, self._settings.scheduling) for group in self.groups]
-        for plan in self._plans:
-            for one in plan.preempted:
-                self._told.preempted(self, one)
-        for one in self._new():
-            self._told.scheduled(self, one)
-        prompts, decode = any(plan.prompts for plan in self._plans), any(plan.decode for plan in self._plans)
-        if not prompts and not decode:
+        self._plans = {number: self._decided(number) for number in sorted(self._active)}
+        prompts = any(plan.prompts for plan in self._plans.values())
+        decoding = self._requests.copy()
+        for number, plan in self._plans.items():
+            decoding[number] *= plan.decode
+        if not prompts and not decoding.any():
             self._ends_ps = None
             return
         self._start_ps = self._clock.now_ps
-        self._seen = (sum(len(group.waiting) for group in self.groups), sum(group.cache.used for group in self.groups))
-        lengths_s = self._mixed_s() if prompts else self._decode_s()
-        lengths_ps = np.maximum(np.rint(self._with_host(lengths_s) * PS_PER_S).astype(np.int64), 1)
-        self._ends_ps = self._start_ps + np.cumsum(lengths_ps)
+        grown = self._grown()
+        held, blocks = self._cached + grown, self._used + grown // self._settings.cache.block_size
+        new = sum(count for plan in self._plans.values() for _, count in plan.prompts)
+        lengths_s = self._mixed_s(decoding, held) if prompts else self._decode_s(decoding, held)
+        self._row = (int(decoding.sum()), int((held * (decoding > 0)).sum()), new, int(self._waiting.sum()),
+                     int(blocks.sum()))  # fmt: skip
+        lengths_s = self._with_host(lengths_s, self._row[0] + sum(len(plan.prompts) for plan in self._plans.values()))
+        self._ends_ps = self._start_ps + np.cumsum(np.maximum(np.rint(lengths_s * PS_PER_S).astype(np.int64), 1))
         self._alarm.set(int(self._ends_ps[-1]))
 
-    def _new(self) -> Iterator[Sequence]:
-        """Requests that are worked on for the first time since they came."""
-        for group, plan in zip(self.groups, self._plans, strict=True):
-            for one in (*(one for one, _ in plan.prompts), *group.coming.values()):
-                if not one.scheduled:
-                    one.scheduled = True
-                    yield one
+    def _decided(self, number: int) -> Plan:
+        """What a group works on in the next step."""
+        self._catch_up(number)
+        group = self.groups[number]
+        plan = self._schedule(group, self._settings.scheduling)
+        for one in plan.preempted:
+            self._told.preempted(self, one)
+        for one in (*(one for one, _ in plan.prompts), *group.coming.values()):
+            if not one.scheduled:
+                one.scheduled = True
+                self._told.scheduled(self, one)
+        if not plan.prompts and not plan.preempted:
+            self._active.discard(number)
+        self._note(number)
+        return plan
 
-    def _with_host(self, steps_s: Any) -> Any:
+    def _note(self, number: int) -> None:
+        """What a group is like from this step on, and when it must be looked at again."""
+        group = self.groups[number]
+        self._requests[number], self._cached[number] = len(group.decoding), group.cached
+        self._waiting[number], self._used[number] = len(group.waiting), group.cache.used
+        self._pace[number] = group.growth.pace()
+        steps = group.steps_to_end()
+        while steps > 1 and group.blocks_of(steps) > group.cache.free:
+            steps //= 2
+        due = self._steps + steps if group.decoding else -1
+        if due != self._due[number]:
+            self._due[number] = due
+            heappush(self._dues, (due, number))
+
+    def _catch_up(self, number: int) -> None:
+        """A group decodes the steps that have been since it was looked at."""
+        behind = self._steps - int(self._synced[number])
+        self._synced[number] = self._steps
+        if behind:
+            for one in self.groups[number].decode(behind):
+                self._told.ended(self, one)
+
+    def _first_due(self) -> int:
+        """Steps until a group must be looked at."""
+        while self._dues and self._due[self._dues[0][1]] != self._dues[0][0]:
+            heappop(self._dues)
+        return self._dues[0][0] - self._steps if self._dues else MOST_TOGETHER
+
+    def _grown(self) -> Any:
+        """Tokens that every group has generated since it was looked at."""
+        return np.rint(self._pace * (self._steps - self._synced)).astype(np.int64)
+
+    # --- how long it takes ------------------------------------------------------------------------------------------
+
+    def _with_host(self, steps_s: Any, requests: int) -> Any:
         """What a step takes with its host."""
         host = self._settings.host
-        requests = sum(len(plan.prompts) + len(group.decoding) * plan.decode
-                       for plan, group in zip(self._plans, self.groups, strict=True))  # fmt: skip
         host_s = host.step_ms / 1e3 + host.request_us / 1e6 * requests
         return np.maximum(steps_s, host_s) if host.overlapped else steps_s + host_s
 
-    def _mixed_s(self) -> Any:
+    def _mixed_s(self, decoding: Any, held: Any) -> Any:
         """One step with prompts."""
-        batch = [self._batch(group, plan) for group, plan in zip(self.groups, self._plans, strict=True)]
-        load = load_of(batch)
-        return self._audit.mixed_seconds(load, batch)
+        chunks = [[(new, one.computed) for one, new in plan.prompts] for plan in self._plans.values()]
+        new = [sum(count for count, _ in some) for some in chunks]
+        pairs = sum(count * (before + count / 2) for some in chunks for count, before in some)
+        most = int(decoding.max())
+        load = Load(most, 0, int((held * (decoding > 0)).max()), decoding.mean() / most if most else 1.0, max(new),
+                    pairs / sum(new), sum(new) / len(self.groups) / max(new))  # fmt: skip
+        return self._audit.mixed_seconds(load, self._batch)
 
-    def _decode_s(self) -> Any:
+    def _decode_s(self, decoding: Any, held: Any) -> Any:
         """The steps of a stretch."""
-        groups = [group for group, plan in zip(self.groups, self._plans, strict=True) if plan.decode]
-        steps = self._steps_together(groups)
-        most = max(len(group.decoding) for group in groups)
-        share = sum(len(group.decoding) for group in groups) / most / len(self.groups)
+        steps = max(min(MOST_TOGETHER, self._audit.steps_together(), self._first_due()), 1)
+        most = int(decoding.max())
+        order = np.argsort(held, kind="stable")
+        lines = dict(zip(self._pace[order].tolist(), held[order].tolist(), strict=True))  # the most cached of a pace
         count = np.arange(steps)
-        lines = {len(group.decoding): group.cached for group in sorted(groups, key=lambda group: group.cached)}
-        cached = np.max([held + count * requests for requests, held in lines.items()], axis=0)
-        load = Load(most, self._captured(most), int(cached[0]), share)
-        return self._audit.decode_seconds(load, cached, self._decoding)
-
-    def _steps_together(self, groups: list[Group]) -> int:
-        """Decode steps in which nothing ends, none comes in, and no block is missing."""
-        steps = min(MOST_TOGETHER, self._audit.steps_together(), *(group.steps_to_end() for group in groups))
-        while steps > 1 and any(group.blocks_of(steps) > group.cache.free for group in groups):
-            steps //= 2
-        return max(steps, 1)
+        cached = np.max([tokens + count * pace for pace, tokens in lines.items() if pace], axis=0)
+        load = Load(most, self._captured(most), int(cached[0]), decoding.mean() / most)
+        return self._audit.decode_seconds(load, cached, self._batch)
 
     def _captured(self, requests: int) -> int:
         """Rows of the graph that so many requests run in; 0: none is as large."""
         return next((size for size in self._settings.capture if size >= requests), 0)
 
-    def _batch(self, group: Group, plan: Plan) -> MicroBatch:
-        """What a group works on in a step."""
-        decodes = tuple((1, group.length(one)) for one in group.decoding.values()) if plan.decode else ()
+    def _batch(self) -> list[MicroBatch]:
+        """What all groups work on in the next step."""
+        padded = 0 if any(plan.prompts for plan in self._plans.values()) else self._captured(int(self._requests.max()))
+        return [self._batch_of(number, padded) for number in range(len(self.groups))]
+
+    def _batch_of(self, number: int, padded: int) -> MicroBatch:
+        group, plan = self.groups[number], self._plans.get(number, DECODING)
+        behind = self._steps - int(self._synced[number])
+        queries, decoding = group.growth.queries, group.decoding.values() if plan.decode else ()
+        decodes = tuple((queries, group.length(one, behind)) for one in decoding)
         prompts = tuple((new, one.computed) for one, new in plan.prompts)
         ends = sum(one.computed + new == one.prompt for one, new in plan.prompts)
-        return MicroBatch(0, decodes, prompts, ends)
+        return MicroBatch(0, decodes, prompts, ends, queries * padded)
 
-    def _decoding(self) -> list[MicroBatch]:
-        """What all groups work on in a step without prompts."""
-        padded = self._captured(max(len(group.decoding) for group in self.groups))
-        return [MicroBatch(0, self._batch(group, plan).decodes, padded=padded)
-                for group, plan in zip(self.groups, self._plans, strict=True)]  # fmt: skip
+    # --- what comes of it -------------------------------------------------------------------------------------------
 
     def _step_ends(self) -> None:
         """All steps of the stretch are over."""
         steps = len(self._ends_ps)
         self._record()
         self._ends_ps = None
-        for group, plan in zip(self.groups, self._plans, strict=True):
+        self._steps += steps
+        for number, plan in self._plans.items():
+            if not plan.decode:
+                self._synced[number] = self._steps
             for one, new in plan.prompts:
                 one.computed += new
-            if plan.decode:
-                for one in group.decode(steps):
-                    self._told.ended(self, one)
+        while self._first_due() <= 0:
+            number = heappop(self._dues)[1]
+            self._due[number] = -1
+            self._active.add(number)
+            self._catch_up(number)
+        for number, plan in self._plans.items():
             for one, _ in plan.prompts:
                 if not one.new:
-                    self._computed(group, one)
-        self.wake()
+                    self._computed(number, one)
+        self._begin_soon()
 
     def stopped(self) -> int:
         """The run is stopped: steps of the stretch that are over by now, which have a row of their own."""
+        for number in range(len(self.groups)):
+            self._catch_up(number)
         if self._ends_ps is None:
             return 0
         steps = int(np.searchsorted(self._ends_ps, self._clock.now_ps, side="right"))
@@ -170,8 +247,11 @@ class Engine:
             self._record()
         return steps
 
-    def _computed(self, group: Group, one: Sequence) -> None:
+    def _computed(self, number: int, one: Sequence) -> None:
         """A prompt is computed, and with it the next token is there."""
+        group = self.groups[number]
+        self._catch_up(number)
+        self._active.add(number)
         group.prefilling.remove(one)
         one.emitted += 1
         self._told.prefilled(self, one)
@@ -186,10 +266,7 @@ class Engine:
     def _record(self) -> None:
         """A row of the stretch that is over, as it was at its beginning."""
         steps = len(self._ends_ps)
-        groups = [group for group, plan in zip(self.groups, self._plans, strict=True) if plan.decode]
-        new = sum(count for plan in self._plans for _, count in plan.prompts)
-        begun = sum(group.blocks_of(steps) for group in groups) if steps > 1 else 0
-        self.rows.append((self._start_ps, steps, sum(len(group.decoding) for group in groups),
-                          sum(group.cached for group in groups), new, *self._seen, begun))  # fmt: skip
+        begun = self._row[0] * (steps - 1) // self._settings.cache.block_size
+        self.rows.append((self._start_ps, steps, *self._row, begun))
         self.durations.append(np.diff(self._ends_ps, prepend=self._start_ps))
-        self._audit.took_place(bool(new), steps)
+        self._audit.took_place(self._row[2] > 0, steps)

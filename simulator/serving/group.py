@@ -1,10 +1,8 @@
 """A data-parallel group of an engine: who waits, who prefills, who decodes, and the cache that they share.
 
-All requests that decode get a token in every decode step of their group, so a group only counts these steps: a request
-that joined at the count j with o tokens to come ends at j + o, and has L + (count - j) tokens cached. What it needs of
-blocks follows in the same way: a request writes the key and value of a token at every step, and begins a block when its
-length is a multiple of a block; (length - count) modulo the block size stays the same as long as it decodes, so
-requests are counted by it (`classes`), and how many blocks any number of steps begins is a sum over classes.
+All requests that decode take part in every decode step of their group, so a group only counts these steps: a request
+that joined at the count j and takes s steps ends at j + s. What they have generated meanwhile, and which blocks they
+have begun, follows from the count (`growth.py`).
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ from collections import deque
 from heapq import heappop, heappush
 
 from simulator.serving.cache import BlockCache
+from simulator.serving.growth import Growth, OneToken
 from simulator.serving.sequences import Sequence
 
 GROWN = -1  # holds in the cache what decode steps have begun
@@ -20,12 +19,13 @@ GROWN = -1  # holds in the cache what decode steps have begun
 
 class Group:
     """cache: its blocks. waiting, prefilling, decoding: requests; coming, arrived: of those prefilled elsewhere, whose
-    keys and values are on their way, or have come since the last step. decoded: decode steps so far. cached: tokens
-    that those who decode have, in all; to_come: that they will still generate. promised: blocks that running requests
-    will need beside those that they hold. full: the first one that waits lacked room, and none has gone since."""
+    keys and values are on their way, or have come since the last step. decoded: decode steps so far. promised: blocks
+    that running requests will need beside those that they hold. full: the first one that waits lacked room, and none
+    has gone since."""
 
-    def __init__(self, cache: BlockCache) -> None:
+    def __init__(self, cache: BlockCache, growth: Growth | None = None) -> None:
         self.cache, self.block = cache, cache.block_tokens
+        self.growth = growth or OneToken(self.block)
         self.waiting: deque[Sequence] = deque()
         self.coming: dict[int, Sequence] = {}
         self.arrived: list[Sequence] = []
@@ -33,8 +33,8 @@ class Group:
         self.decoding: dict[int, Sequence] = {}
         self.decoded = 0
         self.full = False
-        self.cached = self.to_come = self.promised = 0
-        self.classes = [0] * self.block
+        self.promised = 0
+        self._finals = 0  # tokens that those who decode will have cached in the end
         self._ends: list[tuple[int, int]] = []
         cache.take(GROWN, [], 0)
 
@@ -48,9 +48,19 @@ class Group:
         """Prompt tokens that are not computed."""
         return sum(one.new for one in self.waiting) + sum(one.new for one in self.prefilling)
 
-    def length(self, one: Sequence) -> int:
-        """Tokens that a request which decodes has cached."""
-        return one.prompt + self.decoded - one.joined
+    @property
+    def cached(self) -> int:
+        """Tokens that those who decode have cached, in all."""
+        return self.growth.cached(self.decoded)
+
+    @property
+    def to_come(self) -> int:
+        """Tokens that they will still generate."""
+        return self._finals - self.cached
+
+    def length(self, one: Sequence, later: int = 0) -> int:
+        """Tokens that a request which decodes has cached, now or so many steps later."""
+        return one.prompt + self.growth.grown(one, self.decoded - one.joined + later)
 
     def begin(self, computed: int, blocks: int) -> Sequence:
         """The first request that waits is scheduled, and holds so many blocks; so many tokens of it are there."""
@@ -75,10 +85,9 @@ class Group:
         """A request whose prompt is computed decodes from the next step on; its first token is there."""
         one.joined = self.decoded
         self.decoding[one.request] = one
-        self.cached += one.prompt
-        self.to_come += one.output - one.emitted
-        self.classes[(one.prompt - self.decoded) % self.block] += 1
-        heappush(self._ends, (self.decoded + one.output - one.emitted, one.request))
+        self.growth.join(one, self.decoded)
+        self._finals += one.prompt + one.output - one.emitted
+        heappush(self._ends, (self.decoded + one.steps, one.request))
 
     def steps_to_end(self) -> int:
         """Decode steps until the first request ends; 0 if none decodes."""
@@ -89,13 +98,11 @@ class Group:
     def _is_end(self, at: int, request: int) -> bool:
         """Whether this is the end of a request that still decodes; one that was preempted has another."""
         one = self.decoding.get(request)
-        return one is not None and one.joined + one.output - one.emitted == at
+        return one is not None and one.joined + one.steps == at
 
     def blocks_of(self, steps: int) -> int:
         """Blocks that so many decode steps begin."""
-        rounds, rest = divmod(steps, self.block)
-        begun = rounds * len(self.decoding)
-        return begun + sum(self.classes[-(self.decoded + step) % self.block] for step in range(rest))
+        return self.growth.begun(self.decoded, steps)
 
     def decode(self, steps: int) -> list[Sequence]:
         """All that decode get so many tokens; gives those that have ended, which hold nothing any more."""
@@ -106,8 +113,6 @@ class Group:
             raise ValueError(f"{begun} blocks are not there: {self.cache.free} are free")
         self.promised -= begun
         self.decoded += steps
-        self.cached += steps * len(self.decoding)
-        self.to_come -= steps * len(self.decoding)
         ended: dict[int, Sequence] = {}  # a request that was preempted may have the same end twice
         while self._ends and self._ends[0][0] <= self.decoded:
             at, request = heappop(self._ends)
@@ -125,13 +130,12 @@ class Group:
 
     def leave(self, one: Sequence) -> None:
         """A request stops decoding and gives back its blocks; `emitted` says how far it came."""
-        length, most = self.length(one), self.most_blocks(one)
-        one.emitted += self.decoded - one.joined
+        final = one.prompt + one.output - one.emitted
+        one.emitted += self.growth.grown(one, self.decoded - one.joined)
         del self.decoding[one.request]
-        self.cached -= length
-        self.to_come -= one.output - one.emitted
-        self.promised -= most - -(-length // self.block)
-        self.classes[(one.prompt - one.joined) % self.block] -= 1
-        self.cache.give(GROWN, -(-length // self.block) - one.blocks)
+        self._finals -= final
+        begun = self.growth.leave(one, self.decoded)
+        self.promised -= self.most_blocks(one) - one.blocks - begun
+        self.cache.give(GROWN, begun)
         self.cache.release(one.request)
         self.full = False

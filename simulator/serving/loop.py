@@ -131,21 +131,20 @@ class Loop:
         column = self._numbers["prefill_engine" if role == "prefill" else "decode_engine"]
         column[one.request] = self._number[engine.name]
         engine.groups[one.group].waiting.append(one)
-        engine.wake()
+        engine.wake(one.group)
 
     def _chosen(self, one: Sequence, role: Role) -> tuple[Engine, int]:
         targets = self._targets[role]
         if len(targets) == 1:
             return targets[0]
-        groups = [engine.groups[group] for engine, group in targets]
         name = self._service.front.router
         if name == "round_robin":
             return targets[one.request % len(targets)]
-        view = Engines(
-            np.array([len(group.waiting) for group in groups]), np.array([group.running for group in groups]),
-            np.array([group.queued_tokens for group in groups]), np.array([group.cached for group in groups]),
-            np.array([group.cache.free for group in groups]),
-            lambda number: groups[number].cache.hit_blocks(one.hashes), one.prompt, groups[0].block, self._seed)
+        caches = [engine.groups[group].cache for engine, group in targets]
+        levels = [engine.levels() for engine in self._engines if engine.role == role]
+        view = Engines(**{key: np.concatenate([one[key] for one in levels]) for key in levels[0]},
+                       hit_blocks=lambda number: caches[number].hit_blocks(one.hashes), input_tokens=one.prompt,
+                       block_tokens=caches[0].block_tokens, seed=self._seed)  # fmt: skip
         return targets[ROUTERS[name](one.request, view)]
 
     def _scheduled(self, engine: Engine, one: Sequence) -> None:
@@ -227,8 +226,8 @@ class Loop:
         move.source.groups[move.one.group].finish(move.one)
         group = move.target.groups[move.other.group]
         group.arrived.append(group.coming.pop(request))
-        move.source.wake()
-        move.target.wake()
+        move.source.wake(move.one.group)
+        move.target.wake(move.other.group)
 
     def _finished(self, engine: Engine, one: Sequence) -> None:
         self._end(one)
@@ -263,7 +262,7 @@ class Loop:
                 for one in (*group.waiting, *group.prefilling, *group.coming.values(), *group.arrived):
                     self._numbers["emitted"][one.request] = one.emitted
                 for one in group.decoding.values():
-                    self._numbers["emitted"][one.request] = one.emitted + group.length(one) - one.prompt + steps
+                    self._numbers["emitted"][one.request] = one.emitted + group.length(one, steps) - one.prompt
         for request, since_ps in self._since_ps.items():
             self._numbers["preempted_ps"][request] += self._clock.now_ps - since_ps
 

@@ -10,7 +10,8 @@ class Sequence:
     """request: its number. input, output: tokens of its prompt, and that it will have generated in all; emitted: so
     far. prompt: tokens to compute before it decodes, those generated before a preemption included; computed: of these.
     hashes: of its prompt. group: of its engine, by number. joined: decode steps of its group when it began to decode;
-    blocks: that it held then, or holds before. scheduled: whether it has been worked on since it came or was preempted.
+    steps: that it takes; blocks: that it held then, or holds before. scheduled: whether it has been worked on since it
+    came or was preempted.
     """
 
     request: int
@@ -22,6 +23,7 @@ class Sequence:
     computed: int = 0
     emitted: int = 0
     joined: int = 0
+    steps: int = 0
     blocks: int = 0
     priority: int = 0
     preempted: bool = False

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Literal, get_args
 
 from pydantic import Field, PositiveInt, SerializeAsAny, model_validator
 
+from simulator.errors import InputError
 from simulator.serving.front import API_SERVER_S
 from simulator.study.scenario import Expected, Part, Scenario
+from simulator.study.settings import replaced
+from simulator.study.step import StepWords, step_of
 
 Role = Literal["together", "prefill", "decode"]
 
@@ -113,3 +117,28 @@ class Service(Part):
     def gpus(self) -> int:
         """Cards of all engines."""
         return sum(one.count * one.step.cards for one in (self.engines, self.prefill) if one)
+
+
+def one_engine(words: StepWords) -> Service:
+    """A service of one engine with the scheduler of the stack whose kernels it has."""
+    step = step_of(words)
+    scheduler = next((name for name in get_args(Scheduling.model_fields["scheduler"].annotation)
+                      if step.kernels.startswith(name)), "vllm")  # fmt: skip
+    title = f"{step.transformer().name} on {step.cards} cards of {words.machine}, {step.kernels}"
+    instances = Instances(step=step, scheduling=Scheduling.model_validate({"scheduler": scheduler}))
+    return Service(name="one engine", title=title, engines=instances)
+
+
+def changed(service: Service, changes: Mapping[str, str]) -> Service:
+    """The service with settings changed, from text; what begins with engines.step. or prefill.step. is one of that
+    scenario. InputError says all that is wrong, and what is right."""
+    own = {key: text for key, text in changes.items() if not key.partition(".")[2].startswith("step.")}
+    for role in ("engines", "prefill"):
+        begin, instances = f"{role}.step.", getattr(service, role)
+        of_step = {key.removeprefix(begin): text for key, text in changes.items() if key.startswith(begin)}
+        if of_step and instances is None:
+            raise InputError(f"--set {begin}...: {service.name} has no engines that prefill apart")
+        if of_step:
+            instances = instances.model_copy(update={"step": instances.step.replace(of_step)})
+            service = service.model_copy(update={role: instances})
+    return replaced(service, own)

@@ -64,7 +64,8 @@ def load_of(groups: Sequence[MicroBatch]) -> Load:
     new = [sum(count for count, _ in one.prompts) for one in groups]
     pairs = sum(count * (before + count / 2) for one in groups for count, before in one.prompts)
     most, most_new = max(decoding), max(new)
-    padded = max(one.padded for one in groups) if most else 0
+    queries = max((count for one in groups for count, _ in one.decodes), default=1)
+    padded = max(one.padded for one in groups) // queries if most else 0
     share = sum(decoding) / len(groups) / most if most else 1.0
     new_share = sum(new) / len(groups) / most_new if most_new else 1.0
     return Load(most, padded, max(cached), share, most_new, pairs / sum(new) if most_new else 0.0, new_share)

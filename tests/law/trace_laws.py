@@ -30,17 +30,34 @@ def check_trace(path: Path) -> list[dict[str, Any]]:
     _check_arrows(events, slices)
     named = {(one["pid"], one["tid"]) for one in events if one["name"] == "thread_name"}
     assert set(slices) <= named, f"tracks without a name: {sorted(set(slices) - named)}"
-    pairs = defaultdict(list)
-    for one in events:
-        if one["ph"] in "be":
-            pairs[one["pid"], one["cat"], one["id2"]["local"]].append(one["ph"])
-    assert all(ends == ["b", "e"] for ends in pairs.values()), "async events need one b and one e per id"
+    _check_nesting(events)
     for one in events:
         for key in ("ts", "dur"):
             if key in one:
                 assert one[key] >= 0
                 assert one[key] * 1000 == int(one[key] * 1000), f"{key} {one[key]} us is no whole number of nanoseconds"
     return events
+
+
+def _check_nesting(events: list[dict[str, Any]]) -> None:
+    """Each id has one slice, and others only inside it: what begins ends, the last begun first, and never before."""
+    opened: dict[Any, list[dict[str, Any]]] = defaultdict(list)
+    whole = set()
+    for one in events:
+        if one["ph"] not in "be":
+            continue
+        key = one["pid"], one["cat"], one["id2"]["local"]
+        assert key not in whole, f"async id {key} has a second slice"
+        if one["ph"] == "b":
+            assert not opened[key] or opened[key][-1]["ts"] <= one["ts"], f"async id {key} goes back in time"
+            opened[key].append(one)
+            continue
+        assert opened[key], f"async id {key} ends what did not begin"
+        begun = opened[key].pop()
+        assert (begun["name"], begun["ts"] <= one["ts"]) == (one["name"], True), f"async id {key} does not nest"
+        if not opened[key]:
+            whole.add(key)
+    assert not any(opened.values()), "async events need an e for each b"
 
 
 def _slices(events: list[dict[str, Any]]) -> dict[Track, list[tuple[Decimal, Decimal]]]:

@@ -47,7 +47,7 @@ def decode(audit: Audit, most: int = 10**6) -> list[float]:
 
 
 def mixed(audit: Audit) -> float:
-    found = audit.mixed_seconds(Load(1, new=5), [MicroBatch(0, (), ((5, 0),))])
+    found = audit.mixed_seconds(Load(1, new=5), lambda: [MicroBatch(0, (), ((5, 0),))])
     audit.took_place(True, 1)
     return float(found[0])
 

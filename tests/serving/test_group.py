@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from simulator.serving.cache import BlockCache
 from simulator.serving.group import GROWN, Group
+from simulator.serving.growth import OneToken
 from simulator.serving.schedulers import preempt
 from simulator.serving.sequences import Sequence
 
@@ -96,7 +97,8 @@ def test_classes_say_what_requests_say_one_by_one(events: list[tuple[str, int, i
                  for request, one in plain.items() if one.emitted + steps < one.output}  # fmt: skip
         check(group, plain)
     assert (group.cache.used, group.promised, group.to_come, group.cached) == (0, 0, 0, 0)
-    assert not any(group.classes)
+    assert isinstance(group.growth, OneToken)
+    assert not any(group.growth._classes)
 
 
 def test_a_request_that_ends_holds_nothing_and_the_last_one_to_come_is_preempted() -> None:

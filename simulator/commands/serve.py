@@ -1,0 +1,168 @@
+"""`braid serve`: requests over time through a service; what its users see, and what they waited for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import rich_click as click
+
+from simulator.commands import options
+
+WORDS = {"requests": "load.requests", "isl": "load.input_tokens", "osl": "load.output_tokens",
+         "range_ratio": "load.range_ratio", "rate": "load.rate", "concurrency": "load.concurrency",
+         "router": "front.router"}  # fmt: skip
+SWEPT = {"rate": "load.rate", "concurrency": "load.concurrency"}
+ROWS = (("requests/s", "request_throughput"), ("tok/s", "output_token_throughput"),
+        ("tok/s per GPU", "output_token_throughput_per_gpu"), ("TTFT ms", "time_to_first_token"),
+        ("ITL ms", "inter_token_latency"), ("E2E ms", "request_latency"))  # fmt: skip
+
+
+@click.command()
+@click.argument("service", required=False)
+@click.argument("values", nargs=-1, metavar="[VALUE]...")
+@click.option("--model", metavar="NAME", help="Instead of SERVICE: one engine with this model, as of `braid step`.")
+@click.option("--machine", metavar="NAME", help="Its machine.")
+@click.option("--mesh", default="", metavar="AXES", help="Its mesh, as tp=8.  [default: the smallest tp that fits]")
+@click.option("--stack", default="", metavar="NAME", help="Whose kernels and scheduler: vllm, sglang, trtllm.")
+@click.option("--trace", type=click.Path(path_type=Path), metavar="FILE",
+              help="Recorded requests: Mooncake or Qwen-Bailian JSON lines, Azure or BurstGPT CSV, a table of lengths.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only its first N requests.")
+@click.option("--speedup", type=click.FloatRange(min=0, min_open=True), default=1.0, metavar="X",
+              help="Its times are divided by X.")
+@click.option("--skip-bad", is_flag=True, help="Leave out lines that are broken, and count them.")
+@click.option("--requests", metavar="N", help="Instead of a trace: so many requests,")
+@click.option("--isl", metavar="N", help="of so many prompt tokens,")
+@click.option("--osl", metavar="N", help="and so many output tokens,")
+@click.option("--range-ratio", metavar="R", help="drawn evenly from [R x length, length],")
+@click.option("--rate", metavar="X", help="so many a second (Poisson),")
+@click.option("--concurrency", metavar="N", help="or N at a time, one for each that ends.")
+@click.option("--router", metavar="NAME",
+              help="round_robin, random, power_of_two, cache_aware, kv, length_aware.")
+@click.option("--goodput", default="", metavar="TEXT",
+              help='What is promised, in ms: "time_to_first_token:2000 inter_token_latency:50".')
+@click.option("--steps", type=click.Choice(["audit", "lattice", "exact"]), default="audit", show_default=True,
+              help="Steps interpolated and corrected by some that are simulated, not corrected, or all simulated.")
+@click.option("--sweep", type=click.Choice([*SWEPT]), default=None, metavar="KEY",
+              help="rate or concurrency takes each VALUE: the latency-throughput curve.")
+@options.settings
+@options.seed
+@click.option("--out", type=click.Path(path_type=Path), default=None, metavar="DIR",
+              help="Write profile_export_aiperf.json, requests.parquet, steps.parquet and trace.json.gz there.")
+@options.as_json
+def serve(service: str | None, values: tuple[str, ...], trace: Path | None, limit: int | None, speedup: float,
+          skip_bad: bool, goodput: str, steps: str, sweep: str | None, settings: dict[str, str], seed: int,
+          out: Path | None, as_json: bool, **words: Any) -> None:
+    """Simulate requests over time through SERVICE: percentiles of latency, throughput, goodput, what was waited for.
+
+    SERVICE is a name of the library (`braid list --services`) or FILE.py:FUNCTION; without one --model and --machine
+    make a service of one engine. Steps take what the timeline says for their batch: some are simulated, others
+    interpolated between them, and some of these are audited; simulated ones are kept in the cache folder of the user
+    (BRAID_CACHE names another one, or "off"), so a second run is faster. Metrics are those of AIPerf.
+
+    \b
+    Examples:
+      braid serve --model llama_3_1_70b --machine dgx_h100 --concurrency 32 --requests 128 --isl 1024 --osl 256
+      # a service of the library, at 2 requests a second; what it promises
+      braid serve one_server:llama_3_1_70b --rate 2 --goodput "time_to_first_token:2000 inter_token_latency:50"
+      # a recorded trace
+      braid serve one_server:llama_3_1_70b --trace conversation.jsonl --limit 1000
+      # the latency-throughput curve
+      braid serve one_server:llama_3_1_70b --sweep concurrency 1 4 16 64
+    """
+    from simulator.serving.goodput import promises
+
+    if bool(sweep) != bool(values):
+        raise click.UsageError("--sweep KEY takes VALUES, as in --sweep rate 1 2 4 8")
+    changes = settings | {key: words[name] for name, key in WORDS.items() if words[name] is not None}
+    if words["rate"] is None and (words["concurrency"] is not None or sweep == "concurrency"):
+        changes["load.rate"] = "0"
+    promised = promises(goodput) if goodput else {}
+    asked = {"trace": trace, "limit": limit, "speedup": speedup, "skip_bad": skip_bad}
+    if sweep is None:
+        _once(_service(service, words, changes), asked, steps, seed, promised, out, as_json)
+    else:
+        _curve(service, words, changes, sweep, values, asked, steps, seed, promised, as_json)
+
+
+def _service(reference: str | None, words: dict[str, Any], changes: dict[str, str]) -> Any:
+    """The service that is meant, with its settings changed."""
+    from simulator.serving.settings import changed, one_engine
+    from simulator.study.step import StepWords
+
+    own = [words[name] for name in ("model", "machine")]
+    if (reference is None) != all(own) or (reference is not None and any(own)):
+        raise click.UsageError("give SERVICE, or --model and --machine")
+    if reference is not None:
+        from simulator.serving.library import load_service
+
+        return changed(load_service(reference), changes)
+    step = {key: changes.pop(key) for key in list(changes) if key.partition(".")[0] in ("knobs", "layout", "machine")}
+    named = StepWords(words["model"], words["machine"], words["stack"], words["mesh"], "decode", step)
+    return changed(one_engine(named), changes)
+
+
+def _offered(service: Any, asked: dict[str, Any], seed: int) -> Any:
+    from simulator.serving.offered import drawn, recorded
+
+    if asked["trace"] is None:
+        return drawn(service.load, seed)
+    return recorded(asked["trace"], service.load, seed, limit=asked["limit"], speedup=asked["speedup"],
+                    skip_bad=asked["skip_bad"])
+
+
+def _outcome(service: Any, asked: dict[str, Any], steps: Any, seed: int, promised: dict[str, float]) -> Any:
+    """One run, with a progress bar where a person watches."""
+    from simulator.commands.request import progress_bar
+    from simulator.serving.kept import cache_folder
+    from simulator.serving.loop import Loop
+    from simulator.serving.outcome import outcome
+
+    offered = _offered(service, asked, seed)
+    with progress_bar(service.name) as tell:
+        loop = Loop(service, offered.requests, concurrency=offered.concurrency, steps=steps, seed=seed,
+                    folder=cache_folder(), tell=tell)  # fmt: skip
+        served = loop.run()
+    return outcome(served, promised or None, offered.concurrency or None)
+
+
+def _once(service: Any, asked: dict[str, Any], steps: str, seed: int, promised: dict[str, float], out: Path | None,
+          as_json: bool) -> None:
+    from simulator.commands.output import OutputFolder, to_json
+    from simulator.errors import Interrupted
+    from simulator.serving.files import profile_export, write_files
+    from simulator.serving.show import print_outcome
+
+    folder = OutputFolder(out) if out is not None else None
+    found = _outcome(service, asked, steps, seed, promised)
+    config = {"service": service.name, "title": service.title, "seed": seed, "steps": steps}
+    if folder is not None:
+        with folder.staged() as staged:
+            write_files(found, staged, config)
+    if as_json:
+        click.echo(to_json(profile_export(found, config)))
+    else:
+        print_outcome(found, f"{service.name}: {service.title}")
+        if folder is not None:
+            click.echo(f"wrote {folder.path}")
+    if found.served.interrupted:
+        raise Interrupted("stopped by Ctrl-C: what is shown is of the requests so far")
+
+
+def _curve(reference: str | None, words: dict[str, Any], changes: dict[str, str], key: str, values: tuple[str, ...],
+           asked: dict[str, Any], steps: str, seed: int, promised: dict[str, float], as_json: bool) -> None:
+    """A row for every value; the steady state where there is one."""
+    from simulator.commands.output import print_table, to_json
+
+    rows = []
+    for value in values:
+        found = _outcome(_service(reference, words, changes | {SWEPT[key]: value}), asked, steps, seed, promised)
+        metrics = (found.steady or found.whole).metrics
+        rows.append({key: value, "state": "steady" if found.steady else "all"}
+                    | {name: metrics[metric]["avg"] for name, metric in ROWS if metric in metrics})
+    if as_json:
+        click.echo(to_json(rows))
+        return
+    head = (f">{key}", "<state", *(f">{name}" for name, _ in ROWS))
+    print_table(head, [[row[key], row["state"], *(f"{row[name]:.4g}" if name in row else "-" for name, _ in ROWS)]
+                       for row in rows])

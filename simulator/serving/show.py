@@ -1,0 +1,137 @@
+"""What a person reads of a service: how much it served, how long requests took, and what they waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import IO, TYPE_CHECKING, Any
+
+from simulator.np import Array
+from simulator.observe.tables import Titled, console, number, show
+from simulator.serving.goodput import LARGER_IS_BETTER, VLLM
+from simulator.serving.outcome import Outcome, Part
+from simulator.serving.over_time import LEVELS
+from simulator.serving.record import WAITS
+from simulator.units import PS_PER_S
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+SHOWN = ("time_to_first_token", "time_to_second_token", "inter_token_latency", "inter_chunk_latency",
+         "time_between_tokens", "request_latency", "output_token_throughput_per_user", "input_sequence_length",
+         "output_sequence_length")  # fmt: skip
+STATISTICS = ("avg", "p50", "p90", "p99")
+BESIDE = VLLM | {"time_between_tokens": "TBT (Mooncake)"}
+WAITED_FOR = {
+    "front": "API servers", "queue": "to be scheduled first", "prefill": "its prompt",
+    "transfer": "KV to the decode engine", "decode": "its tokens", "preempted": "to decode again",
+}  # fmt: skip
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def print_outcome(found: Outcome, title: str, file: IO[str] | None = None, width: int | None = None) -> None:
+    """Prints the report to a terminal, or as plain text to anything else (see observe.tables)."""
+    show(console(file, width), *parts(found, title))
+
+
+def parts(found: Outcome, title: str) -> list[RenderableType]:
+    """The pieces of a report from top to bottom."""
+    from rich.text import Text
+
+    made: list[RenderableType] = [Text.assemble((title, "bold"), *(f"\n{line}" for line in headline(found))), ""]
+    for name, part in (("all requests", found.whole), ("steady state", found.steady)):
+        if part is not None:
+            made += [_latencies(name, part), *([_waits(name, part)] if part.waits else ())]
+    made.append(_over_time(found))
+    if found.served.about_steps:
+        made.append(Text("\n".join(steps_lines(found.served.about_steps))))
+    return made
+
+
+def headline(found: Outcome) -> Iterator[str]:
+    """Lines below the title: what was served, how fast, and what to beware of."""
+    counts, served = found.counts, found.served
+    if served.interrupted:
+        yield "INTERRUPTED: what follows is of the part that was simulated"
+    gone = ", ".join(f"{counts[kind]:,} {kind}{why}" for kind, why in (
+        ("done", ""), ("refused", " (longer than memory)"), ("unfinished", "")) if counts[kind] or kind == "done")
+    yield f"{counts['requests']:,} request{'s' * (counts['requests'] != 1)}: {gone}"
+    yield _rates("all", found.whole)
+    if found.steady is None:
+        yield f"no steady state: {found.window.why}"
+    else:
+        yield _rates("steady", found.steady)
+        yield f"steady {found.window.why}"
+    if found.promised:
+        yield from _goodput(found)
+    if served.saturated is not None:
+        rate, stable = (served.saturated[name] for name in ("rate_per_s", "stable_per_s"))
+        yield f"SATURATED: {number(rate)} requests/s are offered, about {number(stable)} can be served;"
+        yield "the queue grows, and times depend on the length of the run"
+
+
+def _rates(name: str, part: Part) -> str:
+    texts = (("benchmark_duration", "s"), ("request_throughput", "requests/s"), ("output_token_throughput", "tok/s"),
+             ("output_token_throughput_per_gpu", "tok/s/GPU"))  # fmt: skip
+    found = [f"{number(float(part.metrics[metric]['avg']))} {unit}" for metric, unit in texts if metric in part.metrics]
+    if (hits := part.metrics.get("prefix_cache_hit_ratio")) and hits["avg"]:
+        found.append(f"{hits['avg']:.1%} of prompts cached")
+    return f"{name}: {', '.join(found) or 'nothing ended'}"
+
+
+def _goodput(found: Outcome) -> Iterator[str]:
+    promised = ", ".join(f"{name} {'>=' if name in LARGER_IS_BETTER else '<='} {value:g}"
+                         f"{'' if name in LARGER_IS_BETTER else ' ms'}" for name, value in found.promised.items())
+    texts = []
+    for name, part in (("all", found.whole), ("steady", found.steady)):
+        if part is not None and "goodput" in part.metrics:
+            rate, share = (float(part.metrics[metric]["avg"]) for metric in ("goodput", "good_request_fraction"))
+            texts.append(f"{name} {number(rate)} requests/s ({share:.1%} good)")
+    yield f"goodput: {', '.join(texts) or 'none'}"
+    yield f"good: {promised}"
+
+
+def _latencies(name: str, part: Part) -> Titled:
+    rows = [(_name(metric, str(part.metrics[metric]["unit"])), BESIDE.get(metric, ""),
+             *(number(float(part.metrics[metric][one])) for one in STATISTICS))
+            for metric in SHOWN if metric in part.metrics]  # fmt: skip
+    headings = (f"<{name}", "<also called", *(f">{one}" for one in STATISTICS))
+    return Titled("", headings, rows, _span(part))
+
+
+def _name(metric: str, unit: str) -> str:
+    return f"{metric}, {unit.replace('tokens/sec/user', 'tok/s')}"
+
+
+def _span(part: Part) -> str:
+    return f"{part.start_ps / PS_PER_S:.4g} to {part.end_ps / PS_PER_S:.4g} s"
+
+
+def _waits(name: str, part: Part) -> Titled:
+    rows = [(wait, WAITED_FOR[wait], number(one["mean_s"] * 1e3), number(one["p99_s"] * 1e3), f"{one['share']:.1%}")
+            for wait in WAITS for one in (part.waits[wait],) if one["share"] or wait != "preempted"]  # fmt: skip
+    return Titled("", (f"<{name} waited", "<for", ">mean, ms", ">p99, ms", ">share of E2EL"), rows)
+
+
+def _over_time(found: Outcome) -> Titled:
+    means = found.steady.means if found.steady is not None else found.whole.means
+    which = "mean, steady" if found.steady is not None else "mean"
+    rows = [(name.replace("_", " "), bars(found.over_time[name]), number(means[name]),
+             number(float(found.over_time[name].max()))) for name in LEVELS]  # fmt: skip
+    return Titled("", ("<over time", f"<{_span(found.whole)}", f">{which}", ">most"), rows)
+
+
+def bars(values: Array) -> str:
+    """One character for each value, as high as it is of the highest; a space for nothing."""
+    top = float(values.max(initial=0.0))
+    return "".join(BARS[min(int(value / top * len(BARS)), len(BARS) - 1)] if value > 0 else " " for value in values)
+
+
+def steps_lines(about: Mapping[str, Any]) -> Iterator[str]:
+    """How the times of steps were found, and how far from simulated ones they are."""
+    kinds = (("simulated", "simulated"), ("known", "known from disk"), ("interpolated", "interpolated"),
+             ("audited", "audited"))  # fmt: skip
+    yield "steps: " + ", ".join(f"{about[kind]:,} {text}" for kind, text in kinds if kind in about)
+    if about.get("audited"):
+        corrected = f"; interpolated times x{about['correction']:.4f}" if "correction" in about else ""
+        yield (f"error of interpolated steps: mean {about['audit_error_mean']:+.2%}, "
+               f"worst {about['audit_error_worst']:+.2%}{corrected}")  # fmt: skip
