@@ -42,26 +42,39 @@ def test_weights_between_nodes_add_up_to_the_number() -> None:
 
 
 @pytest.mark.parametrize(("count", "padded", "want"), [
-    (60, 64, [(57, 64), (64, 64)]), (64, 64, [(64, 64)]), (57, 64, [(57, 64)]), (3, 4, [(3, 4)]), (1, 1, [(1, 1)]),
-    (60, 0, [(56, 56), (64, 64)]), (600, 0, [(600, 600)]), (520, 0, [(520, 520)])])  # fmt: skip
-def test_requests_are_between_those_that_a_graph_pads_alike(count: int, padded: int, want: list[tuple[int, int]]) -> None:
+    (60, 64, [(60, 64)]), (62, 64, [(60, 64), (64, 64)]), (64, 64, [(64, 64)]), (57, 64, [(57, 64)]), (3, 4, [(3, 4)]),
+    (1, 1, [(1, 1)]), (60, 0, [(56, 56), (64, 64)]), (600, 0, [(600, 600)]), (520, 0, [(520, 520)])])  # fmt: skip
+def test_requests_are_between_those_that_a_graph_pads_alike(count: int, padded: int, want: list[tuple[int, int]],
+                                                            monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    steps_by_formula(monkeypatch)
     rows = list(StepTimes(step(), SIZES, 10_000, Kept(step(), None))._rows(Load(count, padded)))
     assert [(first, rows) for _, first, rows in rows] == want
     assert sum(weight for weight, _, _ in rows) == pytest.approx(1.0)
     assert sum(weight * first for weight, first, _ in rows) == pytest.approx(count)
 
 
+def test_a_jump_between_numbers_of_requests_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second wave of a kernel from 62 requests on."""
+    def waves(_: Scenario, groups: list[MicroBatch]) -> float:
+        return 1e-3 + (5e-4 if len(groups[0].decodes) > 61 else 0.0)
+
+    monkeypatch.setattr(steps, "step_seconds", waves)
+    times = StepTimes(step(), SIZES, 100_000, Kept(step(), None))
+    assert [times.seconds(Load(count, 64, count * 900)) for count in (57, 60, 61, 62, 64)] == pytest.approx(
+        [1e-3, 1e-3, 1e-3, 1.5e-3, 1.5e-3])  # fmt: skip
+
+
 def test_nodes_are_asked_once_and_near_batches_share_them(monkeypatch: pytest.MonkeyPatch) -> None:
     steps_by_formula(monkeypatch)
     times = StepTimes(step(), SIZES, 100_000, Kept(step(), None))
-    first = times.seconds(Load(60, 64, 60 * 1500))
+    first = times.seconds(Load(62, 64, 62 * 1500))
     asked = times.simulated
     assert 0 < asked <= 12
-    assert times.seconds(Load(60, 64, 60 * 1500)) == first
+    assert times.seconds(Load(62, 64, 62 * 1500)) == first
     for held in range(1400, 1600, 20):
-        times.seconds(Load(61, 64, 61 * held))
+        times.seconds(Load(63, 64, 63 * held))
     assert times.simulated == asked
-    stretch = times.decode_seconds(Load(60, 64, 0), 60 * np.arange(1400, 1600))
+    stretch = times.decode_seconds(Load(62, 64, 0), 62 * np.arange(1400, 1600))
     assert stretch[100] == pytest.approx(first, rel=1e-12)
     assert (np.diff(stretch) >= 0).all()
 
@@ -101,7 +114,6 @@ def test_the_lattice_is_near_the_timeline_of_uneven_batches(name: str) -> None:
     scenario, groups, most = (step(layers=8), 1, 128) if name == "dense" else (experts(), 8, 64)
     times = StepTimes(scenario, SIZES, 400_000, Kept(scenario, None))
     errors = np.array([times.seconds(load_of(one)) / times.exact(one) - 1 for one in batches(50, groups, most, 1)])
-    print(name, times.simulated, np.abs(errors).mean(), np.abs(errors).max(), errors.mean())
     assert np.abs(errors).mean() <= 0.005
     assert np.abs(errors).max() <= 0.03
 
