@@ -22,7 +22,8 @@ NARROW = 8  # nodes less than an eighth apart are not told apart further: what i
 
 class Curve:
     """ask: the function, of whole numbers; grid: where it is asked first, ascending; beyond its ends the nearest line
-    goes on. tolerance: of the middle of two nodes, relative; nodes nearer than one part in `narrow` are not bisected."""
+    goes on. tolerance: of the middle of two nodes, relative; what is nearer than one part in `narrow` is not
+    bisected."""
 
     def __init__(self, ask: Callable[[int], float], grid: Sequence[int], tolerance: float,
                  narrow: int = NARROW) -> None:  # fmt: skip
