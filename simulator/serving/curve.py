@@ -22,12 +22,14 @@ NARROW = 8  # nodes less than an eighth apart are not told apart further: what i
 
 class Curve:
     """ask: the function, of whole numbers; grid: where it is asked first, ascending; beyond its ends the nearest line
-    goes on. tolerance: of the middle of two nodes, relative."""
+    goes on. tolerance: of the middle of two nodes, relative; what is nearer than one part in `narrow` is not
+    bisected."""
 
-    def __init__(self, ask: Callable[[int], float], grid: Sequence[int], tolerance: float) -> None:
+    def __init__(self, ask: Callable[[int], float], grid: Sequence[int], tolerance: float,
+                 narrow: int = NARROW) -> None:  # fmt: skip
         if len(grid) < 2 or any(low >= high for low, high in pairwise(grid)):
             raise ValueError(f"grid {list(grid)}: it must have two numbers at least, and ascend")
-        self._ask, self._grid, self._tolerance = ask, list(grid), tolerance
+        self._ask, self._grid, self._tolerance, self._narrow = ask, list(grid), tolerance, narrow
         self._known: dict[int, float] = {}
         self._nodes: list[int] = []
         self._straight: set[tuple[int, int]] = set()  # intervals of which the line was found to hold
@@ -35,7 +37,7 @@ class Curve:
 
     def at(self, x: float) -> float:
         """The value at one number."""
-        low, high = self._around(x)
+        low, high = self.around(x)
         first, last = self._value(low), self._value(high)
         return first + (last - first) * (x - low) / (high - low)
 
@@ -43,7 +45,7 @@ class Curve:
         """The values at ascending numbers."""
         x, last = float(xs[0]), float(xs[-1])
         while True:
-            low, high = self._around(x)
+            low, high = self.around(x)
             self._value(low), self._value(high)
             if high >= last or high == self._grid[-1]:
                 break
@@ -57,11 +59,11 @@ class Curve:
             found = np.where(xs > nodes[-1], values[-1] + slope * (xs - nodes[-1]), found)
         return found
 
-    def _around(self, x: float) -> tuple[int, int]:
+    def around(self, x: float) -> tuple[int, int]:
         """The neighbouring nodes around a number between which the line holds."""
         place = min(max(bisect_right(self._grid, x), 1), len(self._grid) - 1)
         low, high = self._grid[place - 1], self._grid[place]
-        while (low, high) not in self._straight and high - low > max(1, low // NARROW):
+        while (low, high) not in self._straight and high - low > max(1, low // self._narrow):
             middle = (low + high) // 2
             first, value, last = self._value(low), self._value(middle), self._value(high)
             line = first + (last - first) * (middle - low) / (high - low)

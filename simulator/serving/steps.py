@@ -7,13 +7,15 @@ A step without prompts is D; one with prompts is M of requests with few tokens c
     T(batch) = D(requests, padded, share, tokens each)
     T(batch) = M(requests, prompt tokens, attended to, share) + D(requests, tokens each) - D(requests, few tokens each)
 
-D is a curve over the tokens cached of a request for every number of requests (it is flat, then linear, with a bend
-where attention becomes the bound); between captured sizes it goes on along the line of the two that a batch is padded
-from and to. M is a curve over the prompt tokens, for a few numbers of requests, of tokens attended to, and of shares,
-and goes on along lines between these. Both are simulated where a batch first asks for them.
+D is a curve over the tokens cached of a request for some numbers of requests (it is flat, then linear, with a bend
+where attention becomes the bound); between the smallest and the largest number that are padded alike it goes on along
+a line, bisected where that does not hold (kernels that run in waves jump). M is a curve over the prompt tokens, for a
+few numbers of requests, of tokens attended to, and of shares, and goes on along lines between these. Both are simulated
+where a batch first asks for them.
 
-Worked example. 60 requests decode with 3,000 tokens each, padded to 64 rows: D lies between 57 and 64 requests in 64
-rows, each on a curve through 1,024, 2,560 and 4,096 tokens: 6 steps are simulated, and serve all batches near by.
+Worked example. 60 requests decode with 3,000 tokens each, padded to 64 rows. 57, 60 and 64 requests are on one line, so
+D lies between 57 and 60 in 64 rows, each on a curve through 1,024, 2,560 and 4,096 tokens: 7 steps are simulated, and
+serve all batches near by.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ CACHED = [16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576]  # tokens of a
 NEW = [16, 64, 256, 1024, 4096, 16384, 65536, 262144]  # prompt tokens of a step: where curves of M begin
 ATTENDED = [64, 512, 2048, 8192, 32768, 131072, 524288]  # tokens that each of them attends to
 REQUESTS = [1, 8, 64, 256, 1024, 4096]  # that decode beside prompts
-SHARES = [0.0625, 0.125, 0.25, 0.5, 1.0]  # of the group that has most
+SHARES = [0.0625, 0.125, 0.25, 0.5, 0.75, 1.0]  # of requests, of the group that has most
+NEW_SHARES = [0.0625, 0.125, 0.25, 0.5, 1.0]  # of prompt tokens
+AMONG = 4096  # tokens cached of a request, where numbers of requests are bisected
 BESIDE = 256  # tokens cached of a request that decodes beside prompts, where M is measured
 LAYERS_DRAWN, LAYERS_ALIKE = 16, 3  # simulated at a node, where experts are drawn layer by layer, and where not
 
@@ -79,7 +83,7 @@ class StepTimes:
                  simplified: Mapping[str, str]) -> None:
         self._groups = scenario.data_parallel
         least = 1.0 / self._groups  # all of it in one group
-        self._shares = [least, *(one for one in SHARES if one > least)]
+        self._shares, self._new_shares = ([least, *(one for one in some if one > least)] for some in (SHARES, NEW_SHARES))
         self._scenario, self._sizes, self._capacity, self._kept = scenario, list(sizes), capacity, kept
         self._fewer = scenario.replace({**simplified, **_fewer_layers(scenario)})
         self._whole = self._fewer if not simplified and not _drawn(scenario) else scenario
@@ -117,8 +121,8 @@ class StepTimes:
                 yield weight * part, self._curve("decode", CACHED, count, padded, share)
 
     def _rows(self, load: Load) -> Iterator[tuple[float, int, int]]:
-        """(weight, requests, rows) of the sizes around a number of requests: those from which and to which a graph pads
-        it, or the two captured ones beside it."""
+        """(weight, requests, rows) of the sizes around a number of requests: of those that a graph pads alike, or the
+        two captured ones beside it."""
         count, padded = load.decoding, load.padded or load.decoding
         place = bisect_left(self._sizes, padded)
         below = self._sizes[place - 1] if place else 0
@@ -130,18 +134,27 @@ class StepTimes:
             for weight, size in between([max(below, 1), self._sizes[place]], count):
                 yield weight, int(size), int(size)
             return
-        share = (count - first) / (padded - first) if padded > first else 1.0
-        if share < 1.0:
-            yield 1.0 - share, first, padded
-        if share > 0.0:
-            yield share, padded, padded
+        for weight, size in between(self._sizes_alike(first, padded, count), count):
+            yield weight, int(size), padded
+
+    def _sizes_alike(self, first: int, padded: int, count: int) -> tuple[int, ...]:
+        """The two numbers of requests around one, of those that are padded alike, between which steps are linear:
+        kernels that run in waves have jumps."""
+        if first == padded:
+            return (padded,)
+        key = "requests", first, padded
+        if key not in self._curves:
+            cached = min(AMONG, max(self._capacity // padded, 32))
+            self._curves[key] = Curve(lambda one: self._decode_at(cached, one, padded, 1.0), [first, padded], TOLERANCE,
+                                      padded)  # fmt: skip
+        return self._curves[key].around(count)
 
     def _mixed(self, load: Load) -> float:
         total = 0.0
         counts = between(REQUESTS, load.decoding) if load.decoding else [(1.0, 0)]
         for weight, count in counts:
             for part, attended in between(ATTENDED, load.attended):
-                for piece, share in between(self._shares, load.new_share):
+                for piece, share in between(self._new_shares, load.new_share):
                     curve = self._curve("mixed", NEW, int(count), int(attended), share)
                     total += weight * part * piece * curve.at(load.new)
         return total

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -64,7 +64,7 @@ def test_the_first_audit_comes_soon_and_later_ones_ever_further_apart() -> None:
             at.append(steps + 1)
         steps += len(stretch)
     assert 1 <= at[0] <= 8
-    assert all(2 * one <= other <= 4 * one + 2 for one, other in itertools.pairwise(at))
+    assert all(2 * one <= other <= 4 * one + 2 for one, other in pairwise(at))
     assert audit.interpolated == steps
 
 

@@ -24,9 +24,9 @@ print(digest(one), one.about_steps["simulated"])
 
 def served(folder: Path | None) -> Served:
     """Prefill and decode apart, with shared prompts, preemptions, and routers that draw."""
-    of = service(instances("tp=1,dp=2", tokens=640), prefill=instances(count=2),
+    of = service(instances("tp=1,dp=2", tokens=320), prefill=instances(count=2),
                  front={"request_ms": 0.1, "router": "power_of_two"})  # fmt: skip
-    return Loop(of, sharing(40, 2), seed=3, folder=folder).run()
+    return Loop(of, sharing(24, 2), seed=3, folder=folder).run()
 
 
 def digest(one: Served) -> str:
