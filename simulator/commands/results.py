@@ -80,7 +80,7 @@ def validate(ctx: click.Context, pattern: str | None, jobs: int, points: Path | 
       braid validate --points mine.jsonl --where gpu_key=H200,concurrency=1..16
     """
     if points is not None:
-        _compare_points(points, where, as_json)
+        _compare_points(points, where, jobs, as_json)
         return
     from simulator.commands.request import progress_bar
     from simulator.study import validate as validation
@@ -96,19 +96,19 @@ def validate(ctx: click.Context, pattern: str | None, jobs: int, points: Path | 
         ctx.exit(1)
 
 
-def _compare_points(path: Path, where: str, as_json: bool) -> None:
+def _compare_points(path: Path, where: str, jobs: int, as_json: bool) -> None:
     """Measured points: a row each as JSON, or errors by family, and what could not be simulated."""
     from simulator.commands.output import print_table, to_json
     from simulator.commands.request import progress_bar
     from simulator.errors import InputError
-    from simulator.study import points
+    from simulator.serving import points
 
     pairs = [one.partition("=") for one in where.split(",") if one.strip()]
     if wrong := [key for key, equals, _ in pairs if not equals]:
         raise InputError(f"--where {', '.join(wrong)}: write FIELD=VALUE")
     chosen = points.read_points(path, {key.strip(): value.strip() for key, _, value in pairs})
     with progress_bar(f"{len(chosen)} points") as tell:
-        rows = points.compare(chosen, tell)
+        rows = points.compare(chosen, jobs, tell)
     if as_json:
         for one in rows:
             if not one.metric:

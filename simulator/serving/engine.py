@@ -53,6 +53,13 @@ class Engine:
         self.rows: list[tuple[int, int, int, int, int, int, int]] = []
         self.durations: list[Any] = []
 
+    def receive(self, one: Sequence) -> None:
+        """A request comes to its group; while a step runs whose successor is decided, it is looked at after that."""
+        group = self.groups[one.group]
+        ahead = self._settings.scheduling.async_scheduling and self._ends_ps is not None
+        (group.unseen if ahead else group.waiting).append(one)
+        self.wake()
+
     def wake(self) -> None:
         """Something has come: an idle engine begins, one in a stretch looks at it after the step that runs."""
         if self._ends_ps is None:
@@ -74,14 +81,26 @@ class Engine:
         for one in self._new():
             self._told.scheduled(self, one)
         prompts, decode = any(plan.prompts for plan in self._plans), any(plan.decode for plan in self._plans)
+        came = self._see()
         if not prompts and not decode:
             self._ends_ps = None
+            if came:
+                self.wake()
             return
         self._start_ps = self._clock.now_ps
-        lengths_s = self._mixed_s() if prompts else self._decode_s()
+        lengths_s = self._mixed_s() if prompts else self._decode_s(1 if came else MOST_TOGETHER)
         lengths_ps = np.maximum(np.rint(self._with_host(lengths_s) * PS_PER_S).astype(np.int64), 1)
         self._ends_ps = self._start_ps + np.cumsum(lengths_ps)
         self._alarm.set(int(self._ends_ps[-1]))
+
+    def _see(self) -> bool:
+        """What came after the step that begins was decided can be in the next one: whether there is any."""
+        came = False
+        for group in self.groups:
+            came |= bool(group.unseen)
+            group.waiting.extend(group.unseen)
+            group.unseen.clear()
+        return came
 
     def _new(self) -> Iterator[Sequence]:
         """Requests that are worked on for the first time since they came."""
@@ -105,10 +124,10 @@ class Engine:
         load = load_of(batch)
         return np.array([self._audit.corrected(load, self._times.seconds(load), lambda: batch)])
 
-    def _decode_s(self) -> Any:
-        """The steps of a stretch."""
+    def _decode_s(self, most_steps: int) -> Any:
+        """The steps of a stretch, so many at most."""
         groups = [group for group, plan in zip(self.groups, self._plans, strict=True) if plan.decode]
-        steps = self._steps_together(groups)
+        steps = min(self._steps_together(groups), most_steps)
         most = max(len(group.decoding) for group in groups)
         share = sum(len(group.decoding) for group in groups) / most / len(self.groups)
         count = np.arange(steps)
@@ -121,6 +140,8 @@ class Engine:
 
     def _steps_together(self, groups: list[Group]) -> int:
         """Decode steps in which nothing ends, none comes in, and no block is missing."""
+        if any(group.waited for group in groups):
+            return 1
         steps = min(MOST_TOGETHER, *(group.steps_to_end() for group in groups))
         while steps > 1 and any(group.blocks_of(steps) > group.cache.free for group in groups):
             steps //= 2

@@ -128,8 +128,7 @@ class Loop:
         engine, one.group = self._chosen(one, role)
         column = self._numbers["prefill_engine" if role == "prefill" else "decode_engine"]
         column[one.request] = self._number[engine.name]
-        engine.groups[one.group].waiting.append(one)
-        engine.wake()
+        engine.receive(one)
 
     def _chosen(self, one: Sequence, role: Role) -> tuple[Engine, int]:
         targets = self._targets[role]

@@ -34,6 +34,13 @@ class Scheduling(Part):
     max_output_tokens: PositiveInt = Field(
         4096, description="that a request may ask for: what trtllm reserves, and sglang in part"
     )
+    async_scheduling: bool = Field(
+        False, description="a step is decided when the one before it begins: what comes later is not in it"
+    )
+    batch_wait_timeout_iters: int = Field(0, ge=0, description="trtllm: steps that prompts wait for more of them")
+    batch_wait_max_tokens_ratio: float = Field(
+        0.0, ge=0, le=1, description="trtllm: of max_num_batched_tokens, with so many prompts do not wait"
+    )
     batching_wait_iters: int = Field(0, ge=0, description="trtllm: steps that prompts wait for those of other groups")
     timeout_iters: int = Field(0, ge=0, description="trtllm: steps after which a group does not wait any longer")
 
@@ -44,6 +51,9 @@ class CacheSettings(Part):
     block_size: PositiveInt = Field(16, description="tokens of a block")
     enable_prefix_caching: bool = True
     gpu_memory_utilization: float = Field(0.9, gt=0, le=1, description="of what the ledger says can be used")
+    free_gpu_memory_fraction: float = Field(
+        1.0, gt=0, le=1, description="of what is left of that beside weights and buffers (trtllm)"
+    )
     tokens: int = Field(0, ge=0, description="that it holds (0: what memory leaves)")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from simulator.errors import InputError
-from simulator.study.launches import launch_settings, merged
+from simulator.serving.launches import launch_settings, merged
 
 POINT: dict[str, Any] = {"source_kind": "inferencex", "family": "llama-70b", "fw_key": "vllm", "gpu_key": "H200",
                          "date": "2025-10-29"}  # fmt: skip
