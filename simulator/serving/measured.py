@@ -14,12 +14,10 @@ from simulator import np
 from simulator.errors import InputError
 from simulator.paths import did_you_mean, names
 from simulator.serving.arrivals import arrivals
-from simulator.serving.draws import stream_of
 from simulator.serving.launches import CAMPAIGNS, CAPTURED, framework_of, launch_settings, merged, of_server, of_step
 from simulator.serving.lengths import uniform
 from simulator.serving.requests import Requests, independent
 from simulator.serving.settings import CacheSettings, Front, Host, Instances, Scheduling, Service
-from simulator.study.scenario import Scenario
 from simulator.study.step import StepWords, step_of
 
 MACHINES = {"A100": "dgx_a100", "H100": "dgx_h100", "H200": "dgx_h200", "B200": "dgx_b200", "GB200": "gb200_nvl72",
@@ -132,10 +130,10 @@ def _service(point: Mapping[str, Any]) -> Service:
     step = step_of(StepWords(_model(point), machine, framework, _mesh(point), "decode", settings))
     if framework not in CAPTURED:
         raise NotExpressible(f"framework {framework}: there are {', '.join(CAPTURED)}")
-    scheduling = Scheduling(scheduler=framework, **of_server(launched, "scheduling"))  # type: ignore[arg-type]
-    cache = CacheSettings(enable_prefix_caching=False, **of_server(launched, "cache"))  # type: ignore[arg-type]
-    host = Host(**of_server(launched, "host"))  # type: ignore[arg-type]
-    front = Front(**of_server(launched, "front"))  # type: ignore[arg-type]
+    scheduling = Scheduling(scheduler=framework, **of_server(launched, "scheduling"))
+    cache = CacheSettings(enable_prefix_caching=False, **of_server(launched, "cache"))
+    host = Host(**of_server(launched, "host"))
+    front = Front(**of_server(launched, "front"))
     engines = Instances(step=step, capture=CAPTURED[framework], scheduling=scheduling, cache=cache, host=host)
     return Service(title=str(point["id"]), engines=engines, front=front)
 

@@ -11,10 +11,7 @@ Points of one launch are simulated one after the other by one process: they ask 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from math import ceil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -22,39 +19,17 @@ from typing import Any
 from simulator.errors import BraidError, InputError
 from simulator.paths import did_you_mean
 from simulator.serving.kept import cache_folder
+from simulator.serving.launches import framework_of
 from simulator.serving.loop import Loop
 from simulator.serving.measured import gpus_of, mean_lengths, measured
+from simulator.serving.point_errors import METRICS, PointRow
 from simulator.serving.record import Served
 from simulator.study.processes import Tell, in_processes
 from simulator.units import PS_PER_S
 
-METRICS = ("tpot_ms", "ttft_ms", "output_tok_s_per_gpu")
 LAUNCH = ("family", "model", "gpu_key", "machine", "n_gpus", "fw_key", "framework", "layout", "quantisation",
           "gemm_quant", "moe_quant", "settings")  # fmt: skip
 """What points have in common that ask for the same steps."""
-@dataclass(frozen=True)
-class PointRow:
-    """One metric of one point. value: as measured; simulated: None, with a reason, where it cannot be."""
-
-    id: str
-    family: str
-    metric: str
-    value: float
-    simulated: float | None
-    reason: str = ""
-
-    @property
-    def error(self) -> float | None:
-        """Relative."""
-        return None if self.simulated is None or not self.value else self.simulated / self.value - 1.0
-
-    def as_object(self) -> dict[str, Any]:
-        """For JSON."""
-        found = {"id": self.id, "metric": self.metric, "value": self.value, "simulated": self.simulated,
-                 "error": self.error}  # fmt: skip
-        return found | ({"reason": self.reason} if self.reason else {})
-
-
 def read_points(path: Path, where: Mapping[str, str]) -> list[dict[str, Any]]:
     """The points of a JSON Lines file whose fields are as `where` says: one value, or "1..16" for a range.
 
@@ -117,19 +92,21 @@ def _of_launch(text: str) -> list[tuple[dict[str, float], str]]:
 
 
 def _rows(point: Mapping[str, Any], simulated: Mapping[str, float], reason: str) -> Iterator[PointRow]:
-    family = str(point.get("family", point.get("model", "")))
+    of = (str(point.get("family", point.get("model", ""))), str(point.get("gpu_key", point.get("machine", ""))),
+          framework_of(point))  # fmt: skip
     values = measured_values(point)
     if not values:
-        yield PointRow(str(point["id"]), family, "", 0.0, None, f"no number of {', '.join(METRICS)} was measured")
+        yield PointRow(str(point["id"]), of, "", 0.0, None, f"no number of {', '.join(METRICS)} was measured")
     for metric, value in values.items():
-        yield PointRow(str(point["id"]), family, metric, value, simulated.get(metric), reason)
+        yield PointRow(str(point["id"]), of, metric, value, simulated.get(metric), reason)
 
 
 def measured_values(point: Mapping[str, Any]) -> dict[str, float]:
     """The metrics of a point: means, or medians where those were published."""
     found = {metric: value for metric in METRICS if (value := _published(point, metric)) is not None}
     concurrency = point.get("replica_concurrency", point.get("concurrency"))
-    if "output_tok_s_per_gpu" not in found and len(found) == 2 and isinstance(concurrency, int):
+    means = all(isinstance(point.get(metric), Mapping) and "mean" in point[metric] for metric in METRICS[:2])
+    if "output_tok_s_per_gpu" not in found and len(found) == 2 and means and isinstance(concurrency, int):
         try:
             found["output_tok_s_per_gpu"] = _closed_rate(point, found)
         except InputError:
@@ -172,7 +149,7 @@ def _is_median(point: Mapping[str, Any]) -> bool:
     return isinstance(value, Mapping) and "mean" not in value
 
 
-def seen(served: Served, typical: Any = fmean) -> dict[str, float]:
+def seen(served: Served, typical: Callable[[Sequence[float]], float] = fmean) -> dict[str, float]:
     """What clients see of the requests that are done. typical: the mean, or the median."""
     times, done, tokens = served.times, served.done, served.requests.output_tokens
     first = (times["first_token"] - times["arrival"])[done] / PS_PER_S
@@ -181,27 +158,3 @@ def seen(served: Served, typical: Any = fmean) -> dict[str, float]:
     rate = float(tokens[done].sum()) / ((served.end_ps - served.start_ps) / PS_PER_S) / served.gpus
     return {"tpot_ms": 1e3 * typical(each.tolist() or [0.0]), "ttft_ms": 1e3 * typical(first.tolist()),
             "output_tok_s_per_gpu": rate}  # fmt: skip
-
-
-def summary(rows: Sequence[PointRow]) -> list[tuple[str, str, int, float, float, float]]:
-    """(metric, family, points, median error, median and ninth decile of its size), families after the whole."""
-    found = []
-    for metric in METRICS:
-        known = [row for row in rows if row.metric == metric and row.error is not None]
-        for family in ("all", *sorted({row.family for row in known})):
-            errors = [row.error for row in known if family in ("all", row.family)]
-            if errors:
-                sizes = sorted(abs(error) for error in errors if error is not None)
-                signed = median(error for error in errors if error is not None)
-                found.append((metric, family, len(sizes), signed, median(sizes), sizes[ceil(0.9 * len(sizes)) - 1]))
-    return found
-
-
-def reasons(rows: Sequence[PointRow]) -> list[tuple[str, int, str]]:
-    """(reason, points, the first one's id) of those that cannot be simulated, the most frequent first."""
-    ids: dict[str, dict[str, None]] = {}
-    for row in rows:
-        if row.reason:
-            ids.setdefault(row.reason, {})[row.id] = None
-    counted = Counter({reason: len(those) for reason, those in ids.items()})
-    return [(reason, count, next(iter(ids[reason]))) for reason, count in counted.most_common()]

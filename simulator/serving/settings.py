@@ -89,7 +89,7 @@ class Transfer(Part):
 
 
 class Load(Part):
-    """Requests that nobody recorded: how many, how long, when."""
+    """Requests that are drawn, not recorded: how many, how long, when."""
 
     requests: PositiveInt = 256
     rate: float = Field(0.0, ge=0, description="requests a second (0: a closed loop of `concurrency`)")
