@@ -19,11 +19,11 @@ GROWN = -1  # holds in the cache what decode steps have begun
 
 
 class Group:
-    """cache: its blocks. waiting, prefilling, decoding: requests; unseen: those that came after the next
-    step was decided; waited: steps for which prompts were held back; coming, arrived: of those prefilled elsewhere,
-    whose keys and values are on their way, or have come since the last step. decoded: decode steps so far. cached: tokens
-    that those who decode have, in all; to_come: that they will still generate. promised: blocks that running requests
-    will need beside those that they hold."""
+    """cache: its blocks. waiting, prefilling, decoding: requests; unseen: those that came after the next step was
+    decided; waited: steps for which prompts were held back; coming, arrived: of those prefilled elsewhere, whose keys
+    and values are on their way, or have come since the last step. decoded: decode steps so far. cached: tokens that
+    those who decode have, in all; to_come: that they will still generate. promised: blocks that running requests will
+    need beside those that they hold."""
 
     def __init__(self, cache: BlockCache) -> None:
         self.cache, self.block = cache, cache.block_tokens

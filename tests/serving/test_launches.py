@@ -25,7 +25,7 @@ def test_scripts_of_a_campaign_say_more_than_its_table() -> None:
 
 def test_the_server_is_as_its_framework_has_it_where_the_script_says_nothing() -> None:
     ours = POINT | {"source_kind": "ours", "fw_key": "trtllm"}
-    assert launch_settings(ours) == DEFAULTS["trtllm"] | FRONT["trtllm"]
+    assert launch_settings(ours) == {**DEFAULTS["trtllm"], **FRONT["trtllm"]}
     assert launch_settings(POINT | {"fw_key": "trtllm"})[TOKENS] == "16384"
     assert of_server({"cache.tokens": "5", "scheduling.max_num_seqs": "7"}, "cache") == {"tokens": "5"}
 
@@ -70,7 +70,7 @@ def test_lists_are_words_and_nothing_is_nothing() -> None:
 
 @pytest.mark.parametrize("key", ["layout.tp", "batch.requests", "model", "kernels"])
 def test_what_follows_from_the_point_is_no_setting_of_it(key: str) -> None:
-    with pytest.raises(InputError, match=f"settings: {key}: a point's own are those of knobs., routing., machine., scheduling., "):
+    with pytest.raises(InputError, match=f"settings: {key}: a point's own are those of knobs., routing., machine., "):
         launch_settings({"settings": {key: 4}})
 
 

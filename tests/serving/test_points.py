@@ -120,6 +120,26 @@ def test_more_in_flight_wait_longer() -> None:
     assert many["tpot_ms"] > few["tpot_ms"]
 
 
+def test_a_step_that_is_decided_ahead_lets_a_request_wait_for_one_more() -> None:
+    """Where the clients are in step with the engine: each comes when another one has ended."""
+    point = SMALL | {"osl": 64, "concurrency": 4, "range_ratio": 0.5, "num_prompts": 80}
+    at_once, ahead = (predicted(point | {"settings": {"scheduling.async_scheduling": one}}) for one in (False, True))
+    assert 0.7 < (ahead["ttft_ms"] - at_once["ttft_ms"]) / ahead["tpot_ms"] < 1.1
+
+
+def test_held_back_prompts_wait_for_so_many_steps_at_most() -> None:
+    point = SMALL | {"fw_key": "trtllm", "osl": 64, "concurrency": 4, "range_ratio": 0.5, "num_prompts": 80}
+
+    def ttft_ms(ratio: float) -> float:
+        own = {"scheduling.batch_wait_timeout_iters": 20, "scheduling.batch_wait_max_tokens_ratio": ratio}
+        return predicted(point | {"settings": own})["ttft_ms"]
+
+    never, long, few_tokens = ttft_ms(0.0), ttft_ms(1.0), ttft_ms(0.001)
+    step_ms = predicted(point)["tpot_ms"]
+    assert 10 * step_ms < long - never < 22 * step_ms
+    assert few_tokens == never, "8 tokens have come with the first prompt"
+
+
 def test_host_time_of_a_request_is_part_of_its_ttft() -> None:
     without, with_ = (predicted(SMALL | {"concurrency": 1, "settings": {"front.request_ms": ms}}) for ms in (0, 50))
     assert with_["ttft_ms"] - without["ttft_ms"] == pytest.approx(50.0, rel=0.01)
@@ -221,8 +241,7 @@ def test_errors_by_family() -> None:
     rows = [PointRow(str(number), (family, "", ""), "tpot_ms", 10.0, 10.0 * (1 + error))
             for family, errors in sizes.items() for number, error in enumerate(errors)]
     rows.append(PointRow("z", ("y", "", ""), "tpot_ms", 10.0, None, "why"))
-    found = {(one.metric, one.group): (one.points, pytest.approx(one.signed), pytest.approx(one.median))
-             for one in summary(rows)}
+    found = {(one.metric, one.group): (one.points, round(one.signed, 6), round(one.median, 6)) for one in summary(rows)}
     assert found == {("tpot_ms", "all"): (4, -0.05, 0.25), ("tpot_ms", "x"): (3, 0.1, 0.2),
                      ("tpot_ms", "y"): (1, -0.5, 0.5)}
 
