@@ -37,13 +37,14 @@ class Launch(NamedTuple):
 TOKENS = "scheduling.max_num_batched_tokens"
 AHEAD = {"scheduling.async_scheduling": "true"}
 """vLLM: set by the scripts of 2025, the default since; SGLang: overlap schedule; TensorRT-LLM: overlap scheduler."""
-FRONT: Mapping[str, Mapping[str, str]] = {
-    "vllm": {"front.request_ms": "4", "front.input_token_us": "2"},
-    "sglang": {"front.request_ms": "4", "front.input_token_us": "2"},
-    "trtllm": {"front.request_ms": "6", "front.input_token_us": "9"},
+_VLLM = {"front.request_ms": "6", "front.input_token_us": "4", "host.request_us": "20", "host.overlapped": "false"}
+HOSTS: Mapping[str, Mapping[str, str]] = {
+    "vllm": _VLLM,
+    "sglang": _VLLM,
+    "trtllm": {"front.request_ms": "6", "front.input_token_us": "8"},
 }
-"""Of HTTP, tokeniser and host before a request is at the engine: fitted on half of 100 measured points of llama-70b
-(`results/calibration.md`); SGLang's, of which these have none, are vLLM's."""
+"""What HTTP, tokeniser and host take of a request, of a token of its prompt, and of a token that it is given: fitted on
+half of a sample of measured points (`results/calibration.md`). SGLang's are vLLM's: its points tell nothing of them."""
 DEFAULTS: Mapping[str, Mapping[str, str]] = {
     # vllm/engine/arg_utils.py: 8192 tokens for a server on GPUs of 70 GiB and more; vllm/config/cache.py
     "vllm": AHEAD | {TOKENS: "8192", "cache.gpu_memory_utilization": "0.9"},
@@ -66,6 +67,8 @@ FP8_CACHE = {"knobs.precision": "kv=fp8"}
 LAUNCHES = (
     # --kv-cache-dtype fp8; kv_cache_config: dtype: fp8
     Launch("llama-70b", FP8_CACHE),
+    # the script of H100 says fp8 too; requests queue at TP2, and steps grow with contexts, as with 16 bits
+    Launch("llama-70b", {"knobs.precision": "kv=bf16"}, ("vllm",), ("H100",)),
     Launch("gpt-oss-120b", FP8_CACHE, gpus=("B200",)),
     Launch("deepseek-v3arch", FP8_CACHE, ("trtllm",)),
     Launch("deepseek-v3arch", FP8_CACHE, ("sglang",), ("B200",)),
@@ -91,7 +94,7 @@ def launch_settings(point: Mapping[str, Any]) -> dict[str, str]:
     """Settings by default, then those that the scripts behind a measured point made, and those that it names itself
     (`settings`)."""
     framework = framework_of(point)
-    found = {**DEFAULTS.get(framework, {}), **FRONT.get(framework, {})}
+    found = {**DEFAULTS.get(framework, {}), **HOSTS.get(framework, {})}
     for one in LAUNCHES if point.get("source_kind") in CAMPAIGNS else ():
         if _is_of(point, one):
             found = merged(found, one.settings)

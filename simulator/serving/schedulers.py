@@ -138,12 +138,12 @@ def preempt(group: Group) -> Sequence:
 
 
 def _going_on(group: Group, settings: Scheduling, budget: int) -> list[tuple[Sequence, int]]:
-    """Chunks of prompts that have begun, in the order in which they came."""
-    found = []
+    """Chunks of prompts that have begun, in the order in which they came; those that decode have their blocks first."""
+    found, spare = [], group.blocks_of(1)
     for one in group.prefilling:
         new = _chunk(one.new, settings, budget)
         more = -(-(one.computed + new) // group.block) - one.blocks
-        if new < 1 or not group.grow(one, more):
+        if new < 1 or more + spare > group.cache.free or not group.grow(one, more):
             break
         found.append((one, new))
         budget -= new

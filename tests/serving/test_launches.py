@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from simulator.errors import InputError
-from simulator.serving.launches import DEFAULTS, FRONT, TOKENS, launch_settings, merged, of_server, of_step
+from simulator.serving.launches import DEFAULTS, HOSTS, TOKENS, launch_settings, merged, of_server, of_step
 
 POINT: dict[str, Any] = {"source_kind": "inferencex", "family": "llama-70b", "fw_key": "vllm", "gpu_key": "H200",
                          "date": "2025-10-29"}  # fmt: skip
@@ -25,7 +25,7 @@ def test_scripts_of_a_campaign_say_more_than_its_table() -> None:
 
 def test_the_server_is_as_its_framework_has_it_where_the_script_says_nothing() -> None:
     ours = POINT | {"source_kind": "ours", "fw_key": "trtllm"}
-    assert launch_settings(ours) == {**DEFAULTS["trtllm"], **FRONT["trtllm"]}
+    assert launch_settings(ours) == {**DEFAULTS["trtllm"], **HOSTS["trtllm"]}
     assert launch_settings(POINT | {"fw_key": "trtllm"})[TOKENS] == "16384"
     assert of_server({"cache.tokens": "5", "scheduling.max_num_seqs": "7"}, "cache") == {"tokens": "5"}
 
