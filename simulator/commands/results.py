@@ -50,10 +50,12 @@ def bench(ctx: click.Context, pattern: str | None, as_json: bool) -> None:
                    "their format.")
 @click.option("--where", default="", metavar="FIELD=VALUE,...",
               help="Only points with these fields, as gpu_key=H200,family=llama-70b,concurrency=1..16.")
+@click.option("--beside", type=click.Path(path_type=Path), metavar="FILE",
+              help="Other predictions of the same points, a JSON line each: their errors stand beside Braid's.")
 @options.as_json
 @click.pass_context
 def validate(ctx: click.Context, pattern: str | None, jobs: int, points: Path | None, where: str,
-             as_json: bool) -> None:
+             beside: Path | None, as_json: bool) -> None:
     """Compare the library, or measurements of your own, with what is simulated; write results/validation.md.
 
     PATTERN chooses scenarios or expected values by name or part of it, with * for any text.
@@ -64,9 +66,12 @@ def validate(ctx: click.Context, pattern: str | None, jobs: int, points: Path | 
     A point is a line {"id": "a", "model": "llama_3_1_70b", "gpu_key": "H200", "n_gpus": 8, "fw_key": "vllm",
     "layout": {"tp": 8, "pp": 1, "ep": 1}, "gemm_quant": "fp8", "isl": 1024, "osl": 1024, "concurrency": 16,
     "tpot_ms": {"mean": 9.8}, "ttft_ms": {"mean": 120}, "output_tok_s_per_gpu": 190}: a closed loop of so many
-    requests on n_gpus, means or p50 of what was measured, any of the three. `family` may stand for the model; how the
-    service was launched, where it matters, are "settings" (knobs, routing, machine) as of `braid run
-    transformer:decode`: {"knobs.precision": "kv=fp8", "knobs.norm_in_all_reduce": false}. gpu_key is A100, H100, H200,
+    requests on n_gpus, means or p50 of what was measured, any of the three. Without a concurrency requests come at
+    "request_rate" ("inf": all at once). "num_prompts" is how many there were (ten for each in flight), "range_ratio"
+    their shortest over their longest length. `family` may stand for the model; how the service was launched, where it
+    matters, are "settings" of a step (knobs, routing, machine), as of `braid run transformer:decode`, and of the
+    engine (scheduling, cache, host, front): {"knobs.precision": "kv=fp8", "scheduling.max_num_batched_tokens": 16384}.
+    Steps that were simulated are kept in BRAID_CACHE, or in the user's cache folder. gpu_key is A100, H100, H200,
     B200, GB200, H20 or H800, or `machine` names one. What cannot be simulated is named, with its reason; no failure.
 
     \b
@@ -80,7 +85,7 @@ def validate(ctx: click.Context, pattern: str | None, jobs: int, points: Path | 
       braid validate --points mine.jsonl --where gpu_key=H200,concurrency=1..16
     """
     if points is not None:
-        _compare_points(points, where, as_json)
+        _compare_points(points, where, jobs, beside, as_json)
         return
     from simulator.commands.request import progress_bar
     from simulator.study import validate as validation
@@ -96,19 +101,20 @@ def validate(ctx: click.Context, pattern: str | None, jobs: int, points: Path | 
         ctx.exit(1)
 
 
-def _compare_points(path: Path, where: str, as_json: bool) -> None:
-    """Measured points: a row each as JSON, or errors by family, and what could not be simulated."""
+def _compare_points(path: Path, where: str, jobs: int, beside: Path | None, as_json: bool) -> None:
+    """Measured points: a row each as JSON, or errors by family, GPU and framework, and what could not be simulated."""
     from simulator.commands.output import print_table, to_json
     from simulator.commands.request import progress_bar
     from simulator.errors import InputError
-    from simulator.study import points
+    from simulator.serving import point_errors, points
 
     pairs = [one.partition("=") for one in where.split(",") if one.strip()]
     if wrong := [key for key, equals, _ in pairs if not equals]:
         raise InputError(f"--where {', '.join(wrong)}: write FIELD=VALUE")
     chosen = points.read_points(path, {key.strip(): value.strip() for key, _, value in pairs})
+    others = point_errors.read_others(beside) if beside else {}
     with progress_bar(f"{len(chosen)} points") as tell:
-        rows = points.compare(chosen, tell)
+        rows = points.compare(chosen, jobs, tell)
     if as_json:
         for one in rows:
             if not one.metric:
@@ -119,10 +125,18 @@ def _compare_points(path: Path, where: str, as_json: bool) -> None:
              if row.error is not None and row.simulated is not None]  # fmt: skip
     if len(known) <= SHOWN_POINTS:
         print_table(("<id", "<metric", ">measured", ">simulated", ">error"), known)
-    shares = [(metric, family, count, f"{signed:+.1%}", f"{size:.1%}", f"{decile:.1%}")
-              for metric, family, count, signed, size, decile in points.summary(rows)]
-    print_table(("<metric", "<family", ">points", ">median error", ">median size", ">90% within"), shares)
-    for reason, count, first in points.reasons(rows):
+    shares = [(one.metric, one.group, one.points, f"{one.signed:+.1%}",
+               *(f"{share:.1%}" for share in (one.median, one.mean, one.decile, one.within)))
+              for one in point_errors.summary(rows)]
+    print_table(("<metric", "<points of", ">points", ">median error", ">median size", ">mean size", ">90% within",
+                 ">within 25%"), shares)
+    table = point_errors.beside(rows, others)
+    if table:
+        columns = [f">{name}, {word} size" for name in table[0][3] for word in ("median", "mean")]
+        print_table(("<metric", "<points of", ">points", *columns),
+                    [(metric, group, count, *(f"{size:.1%}" for sizes in found.values() for size in sizes))
+                     for metric, group, count, found in table])
+    for reason, count, first in point_errors.reasons(rows):
         click.echo(f"not simulated: {count} point{'s' * (count > 1)}, as {first}: {reason}")
 
 

@@ -83,7 +83,7 @@ def tokens_of_cache(settings: Instances) -> tuple[int, float]:
                          "cache.tokens")
     machine = settings.step.machine_spec()
     room = machine.chip.hbm.capacity.si * settings.cache.gpu_memory_utilization - less[1]
-    return max(int(room / each), 0), each
+    return max(int(room * settings.cache.free_gpu_memory_fraction / each), 0), each
 
 
 def _kv_and_rest(settings: Instances, tokens: int) -> tuple[float, float]:

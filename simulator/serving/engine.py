@@ -59,12 +59,22 @@ class Engine:
         self._plans: dict[int, Plan] = {}  # of the groups that had something to decide
         self._active: set[int] = set()  # groups that have
         self._dues: list[tuple[int, int]] = []  # (steps, group), a heap; those that `_due` does not say are old
+        self._unseen: list[Sequence] = []  # that came after the next step was decided
         self._start_ps = 0
         self._woken = False
         self._ends_ps: Any = None  # of the steps of this stretch; None: idle
         self._row: tuple[int, ...] = ()
         self.rows: list[tuple[int, ...]] = []
         self.durations: list[Any] = []
+
+    def receive(self, one: Sequence) -> None:
+        """A request comes to its group; while a step runs whose successor is decided, it is looked at after that."""
+        if self._settings.scheduling.async_scheduling and self._ends_ps is not None:
+            self._unseen.append(one)
+            self._begin_soon()
+        else:
+            self.groups[one.group].add(one)
+            self.wake(one.group)
 
     def wake(self, group: int) -> None:
         """Something has come to a group: an idle engine begins, one in a stretch looks at it after the step that runs.
@@ -96,22 +106,36 @@ class Engine:
         """Decide on the next step, or be idle."""
         self._woken = False
         self._plans = {number: self._decided(number) for number in sorted(self._active)}
+        came = self._see()
         prompts = any(plan.prompts for plan in self._plans.values())
         decoding = self._board.requests.copy()
         for number, plan in self._plans.items():
             decoding[number] *= plan.decode
         if not prompts and not decoding.any():
             self._ends_ps = None
+            if came:
+                self._begin_soon()
             return
         self._start_ps = self._clock.now_ps
         held = self._board.cached_now()
         new = sum(count for plan in self._plans.values() for _, count in plan.prompts)
-        lengths_s = self._mixed_s(decoding, held) if prompts else self._decode_s(decoding, held)
+        most_steps = 1 if came or any(self.groups[number].waited for number in self._active) else MOST_TOGETHER
+        lengths_s = self._mixed_s(decoding, held) if prompts else self._decode_s(decoding, held, most_steps)
         self._row = (int(decoding.sum()), int((held * (decoding > 0)).sum()), new, int(self._board.waiting.sum()),
                      int(self._board.used_now().sum()))  # fmt: skip
         lengths_s = self._with_host(lengths_s, self._row[0] + sum(len(plan.prompts) for plan in self._plans.values()))
         self._ends_ps = self._start_ps + np.cumsum(np.maximum(np.rint(lengths_s * PS_PER_S).astype(np.int64), 1))
         self._alarm.set(int(self._ends_ps[-1]))
+
+    def _see(self) -> bool:
+        """What came after the step that begins was decided can be in the next one: whether there is any."""
+        came = bool(self._unseen)
+        for one in self._unseen:
+            self.groups[one.group].add(one)
+            self._active.add(one.group)
+            self._seen(one.group)
+        self._unseen.clear()
+        return came
 
     def _decided(self, number: int) -> Plan:
         """What a group works on in the next step."""
@@ -124,7 +148,7 @@ class Engine:
             if not one.scheduled:
                 one.scheduled = True
                 self._told.scheduled(self, one)
-        if not plan.prompts and not plan.preempted:
+        if not plan.prompts and not plan.preempted and not group.waited:
             self._active.discard(number)
         self._note(number)
         return plan
@@ -175,9 +199,9 @@ class Engine:
                     pairs / sum(new), sum(new) / len(self.groups) / max(new))  # fmt: skip
         return self._audit.mixed_seconds(load, self._batch)
 
-    def _decode_s(self, decoding: Any, held: Any) -> Any:
-        """The steps of a stretch."""
-        steps = max(min(MOST_TOGETHER, self._audit.steps_together(), self._first_due()), 1)
+    def _decode_s(self, decoding: Any, held: Any, most_steps: int) -> Any:
+        """The steps of a stretch, so many at most."""
+        steps = max(min(most_steps, self._audit.steps_together(), self._first_due()), 1)
         most = int(decoding.max())
         order = np.argsort(held, kind="stable")
         pace = self._board.pace[order].tolist()

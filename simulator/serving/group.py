@@ -18,15 +18,16 @@ GROWN = -1  # holds in the cache what decode steps have begun
 
 
 class Group:
-    """cache: its blocks. waiting, prefilling, decoding: requests; coming, arrived: of those prefilled elsewhere, whose
-    keys and values are on their way, or have come since the last step. decoded: decode steps so far. promised: blocks
-    that running requests will need beside those that they hold. full: the first one that waits lacked room, and none
-    has gone since."""
+    """cache: its blocks. waiting, prefilling, decoding: requests; waited: steps for which prompts were held back;
+    coming, arrived: of those prefilled elsewhere, whose keys and values are on their way, or have come since the last
+    step. decoded: decode steps so far. promised: blocks that running requests will need beside those that they hold.
+    full: the first one that waits lacked room, and none has gone since."""
 
     def __init__(self, cache: BlockCache, growth: Growth | None = None) -> None:
         self.cache, self.block = cache, cache.block_tokens
         self.growth = growth or OneToken(self.block)
         self.waiting: deque[Sequence] = deque()
+        self.waited = 0
         self.coming: dict[int, Sequence] = {}
         self.arrived: list[Sequence] = []
         self.prefilling: list[Sequence] = []
@@ -35,6 +36,7 @@ class Group:
         self.full = False
         self.promised = 0
         self._queued = self._came = 0  # tokens of prompts that wait: not computed, and computed
+        self._finals = 0  # tokens that those who decode will have cached in the end
         self._ends: list[tuple[int, int]] = []
         cache.take(GROWN, [], 0)
 

@@ -19,7 +19,7 @@ from simulator.serving.sequences import Sequence
 
 
 class Growth(Protocol):
-    """Of the requests of one group. count: decode steps of the group so far."""
+    """Of the requests of one group, by the number of decode steps that it has done so far."""
 
     queries: int
     """Tokens of a request that a step verifies."""

@@ -147,8 +147,7 @@ class Loop:
         engine, one.group = self._chosen(one, role)
         column = self._numbers["prefill_engine" if role == "prefill" else "decode_engine"]
         column[one.request] = self._number[engine.name]
-        engine.groups[one.group].add(one)
-        engine.wake(one.group)
+        engine.receive(one)
 
     def _chosen(self, one: Sequence, role: Role) -> tuple[Engine, int]:
         targets = self._targets[role]

@@ -71,6 +71,8 @@ def sglang(group: Group, settings: Scheduling) -> Plan:
 
 def trtllm(group: Group, settings: Scheduling) -> Plan:
     """Decode and prompts in one step, of requests that will never lack a block."""
+    if _held_back(group, settings):
+        return Plan([], True, [])
     budget = settings.max_num_batched_tokens - len(group.decoding)
     prompts = _going_on(group, settings, budget, [])
     budget -= sum(new for _, new in prompts)
@@ -81,6 +83,15 @@ def trtllm(group: Group, settings: Scheduling) -> Plan:
         prompts.append((group.prefilling[-1], new))
         budget -= new
     return Plan(prompts, bool(group.decoding), [])
+
+
+def _held_back(group: Group, settings: Scheduling) -> bool:
+    """Whether prompts wait beside those that decode until more of them have come, for so many steps at most
+    (`_waiting_requests` of tensorrt_llm/_torch/pyexecutor/py_executor.py)."""
+    enough = settings.batch_wait_max_tokens_ratio * settings.max_num_batched_tokens
+    few = group.decoding and group.waiting and group.queued_tokens + len(group.decoding) < enough
+    group.waited = group.waited + 1 if few and group.waited < settings.batch_wait_timeout_iters else 0
+    return group.waited > 0
 
 
 def receiving(group: Group, settings: Scheduling) -> Plan:

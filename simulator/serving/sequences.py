@@ -25,7 +25,6 @@ class Sequence:
     joined: int = 0
     steps: int = 0
     blocks: int = 0
-    priority: int = 0
     preempted: bool = False
     scheduled: bool = False
 

@@ -28,9 +28,6 @@ class Scheduling(Part):
     """Which requests an engine works on in a step."""
 
     scheduler: Literal["vllm", "sglang", "trtllm"] = "vllm"
-    policy: Literal["fcfs", "priority", "lpm"] = Field(
-        "fcfs", description="who is first: who came first, the highest priority, or (SGLang) the longest cached prefix"
-    )
     max_num_seqs: PositiveInt = Field(256, description="requests of a data-parallel group that run")
     max_num_batched_tokens: PositiveInt = Field(8192, description="tokens of a group in one step")
     enable_chunked_prefill: bool = Field(True, description="a prompt may be computed in several steps")
@@ -38,8 +35,13 @@ class Scheduling(Part):
     max_output_tokens: PositiveInt = Field(
         4096, description="sglang: that room is kept for when a request comes in, if it asks for more"
     )
-    batching_wait_iters: int = Field(0, ge=0, description="trtllm: steps that prompts wait for those of other groups")
-    timeout_iters: int = Field(0, ge=0, description="trtllm: steps after which a group does not wait any longer")
+    async_scheduling: bool = Field(
+        False, description="a step is decided when the one before it begins: what comes later is not in it"
+    )
+    batch_wait_timeout_iters: int = Field(0, ge=0, description="trtllm: steps that prompts wait for more of them")
+    batch_wait_max_tokens_ratio: float = Field(
+        0.0, ge=0, le=1, description="trtllm: of max_num_batched_tokens, with so many prompts do not wait"
+    )
 
 
 class CacheSettings(Part):
@@ -48,6 +50,9 @@ class CacheSettings(Part):
     block_size: PositiveInt = Field(16, description="tokens of a block")
     enable_prefix_caching: bool = True
     gpu_memory_utilization: float = Field(0.9, gt=0, le=1, description="of what the ledger says can be used")
+    free_gpu_memory_fraction: float = Field(
+        1.0, gt=0, le=1, description="of what is left of that beside weights and buffers (trtllm)"
+    )
     tokens: int = Field(0, ge=0, description="that it holds (0: what memory leaves)")
 
 
@@ -87,7 +92,7 @@ class Transfer(Part):
 
 
 class Load(Part):
-    """Requests of no trace: how many, how long, when."""
+    """Requests that are drawn, not recorded: how many, how long, when."""
 
     requests: PositiveInt = 256
     rate: float = Field(0.0, ge=0, description="requests a second (0: a closed loop of `concurrency`)")

@@ -23,6 +23,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from simulator import np
@@ -80,10 +81,11 @@ class StepTimes:
     settings of the scenario at the nodes alone; what they leave out is seen where a step is simulated as it is."""
 
     def __init__(self, scenario: Scenario, sizes: Sequence[int], capacity: int, kept: Kept,
-                 simplified: Mapping[str, str]) -> None:
+                 simplified: Mapping[str, str] = MappingProxyType({})) -> None:
         self._groups = scenario.data_parallel
         least = 1.0 / self._groups  # all of it in one group
-        self._shares, self._new_shares = ([least, *(one for one in some if one > least)] for some in (SHARES, NEW_SHARES))
+        self._shares, self._new_shares = ([least, *(one for one in some if one > least)]
+                                          for some in (SHARES, NEW_SHARES))
         self._scenario, self._sizes, self._capacity, self._kept = scenario, list(sizes), capacity, kept
         self._fewer = scenario.replace({**simplified, **_fewer_layers(scenario)})
         self._whole = self._fewer if not simplified and not _drawn(scenario) else scenario

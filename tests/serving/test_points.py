@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from simulator.errors import InputError
-from simulator.study import points
-from simulator.study.points import NotExpressible, PointRow, compare, predicted, read_points, reasons, summary
+from simulator.serving import measured as measuring
+from simulator.serving import points
+from simulator.serving.measured import NotExpressible, measured
+from simulator.serving.point_errors import PointRow, beside, read_others, reasons, summary
+from simulator.serving.points import compare, predicted, read_points
 from simulator.study.scenario import Scenario
 from simulator.study.step import StepWords
 from tests.conftest import ROOT
@@ -21,77 +24,64 @@ POINT: dict[str, Any] = {
     "layout": {"tp": 1, "pp": 1, "ep": 1}, "isl": 1000, "osl": 200, "concurrency": 5, "tpot_ms": {"mean": 12.0},
     "ttft_ms": {"p50": 50.0}, "output_tok_s_per_gpu": 300.0,
 }  # fmt: skip
-SECONDS = {"prefill": 0.040, "decode": 0.010, "mixed": 0.046}
+SECONDS = {"tpot_ms": 10.72, "ttft_ms": 51.0, "output_tok_s_per_gpu": 450.0}
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[StepWords]:
-    """What steps are asked for, where each phase takes as long as SECONDS says."""
-    found: list[StepWords] = []
+def asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every point that can be expressed takes as long as SECONDS says."""
 
-    def step_of(words: StepWords) -> StepWords:
-        found.append(words)
-        return words
+    def said(point: Mapping[str, Any]) -> dict[str, float]:
+        measured(point)
+        return dict(SECONDS)
 
-    monkeypatch.setattr(points, "step_of", step_of)
-    monkeypatch.setattr(points, "_seconds", lambda words: SECONDS[words.phase])
-    return found
+    monkeypatch.setattr(points, "predicted", said)
 
 
 def words_of(point: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch) -> StepWords:
-    """How the first step of a point is asked for."""
+    """How the step of a point is asked for."""
     found: list[StepWords] = []
 
     def step_of(words: StepWords) -> Scenario:
         found.append(words)
         raise InputError("enough")
 
-    monkeypatch.setattr(points, "step_of", step_of)
+    monkeypatch.setattr(measuring, "step_of", step_of)
     with pytest.raises(InputError, match="enough"):
-        predicted(point)
+        measured(point)
     return found[0]
 
 
-# --- the closed loop --------------------------------------------------------------------------------------------------
+# --- the load ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_closed_loop_by_hand(asked: list[StepWords]) -> None:
-    """Five in flight: four others end while one decodes 200 tokens, and each brings a prompt of 36 ms more."""
-    found = predicted(POINT)
-    token_s = 0.010 + 4 / 200 * (0.046 - 0.010)
-    first_s = 0.046 + 0.010 / 2
-    assert found["tpot_ms"] == pytest.approx(1e3 * token_s) == pytest.approx(10.72)
-    assert found["ttft_ms"] == pytest.approx(1e3 * first_s) == pytest.approx(51.0)
-    assert found["output_tok_s_per_gpu"] == pytest.approx(5 * 200 / (first_s + 199 * token_s))
+def test_a_closed_loop_of_ten_rounds_of_lengths_that_are_alike() -> None:
+    service, requests, concurrency = measured(POINT)
+    assert (concurrency, len(requests), service.gpus) == (5, 50, 1)
+    assert set(requests.input_tokens) == {1000}
+    assert set(requests.output_tokens) == {200}
 
 
-def test_one_request_alone_never_waits_for_a_prompt_beside_it(asked: list[StepWords]) -> None:
-    found = predicted(POINT | {"concurrency": 1})
-    assert found["tpot_ms"] == pytest.approx(10.0)
-    assert found["ttft_ms"] == pytest.approx(40.0 + 5.0)
-    assert [words.phase for words in asked] == ["prefill", "decode"]
+def test_a_campaign_draws_lengths_between_four_fifths_and_all_of_the_nominal_one() -> None:
+    drawn = POINT | {"source_kind": "inferencex", "isl": 1000, "isl_mean": 900.0, "concurrency": 64}
+    lengths = measured(drawn).requests.input_tokens
+    assert (lengths.min(), lengths.max()) == (pytest.approx(800, abs=5), pytest.approx(1000, abs=5))
+    assert lengths.mean() == pytest.approx(900, rel=0.01)
+    whole = measured(POINT | {"source_kind": "sglang_cookbook", "isl_mean": 500.0, "num_prompts": 1000}).requests
+    assert (whole.input_tokens.min(), whole.input_tokens.max()) == (pytest.approx(1, abs=9), pytest.approx(1000, abs=9))
 
 
-def test_what_each_step_works_on(asked: list[StepWords]) -> None:
-    predicted(POINT)
-    steps = {words.phase: words for words in asked}
-    assert steps["prefill"].settings == {"batch.requests": "1", "batch.context": "1000"}
-    assert steps["decode"].settings == {"batch.requests": "5", "batch.context": "1100"}, "half-way through 200"
-    assert steps["mixed"].settings == {"batch.requests": "5", "batch.context": "1100", "batch.prompt": "1000"}
-    assert {(words.model, words.machine, words.stack, words.mesh) for words in asked} == {
-        ("llama_3_1_8b", "dgx_h100", "vllm", "tp=1,dp=1,pp=1,ep=1")}
+def test_replicas_share_the_load() -> None:
+    replicas = measured(POINT | {"n_gpus": 8, "concurrency": 40})
+    assert (replicas.concurrency, len(replicas.requests), replicas.service.gpus) == (5, 50, 1)
+    assert measured(POINT | {"n_gpus": 8, "concurrency": None, "replica_concurrency": 5}).concurrency == 5
 
 
-def test_the_rate_is_that_of_all_gpus(asked: list[StepWords]) -> None:
-    one, eight = (predicted(POINT | {"n_gpus": count, "layout": {"tp": count}})["output_tok_s_per_gpu"]
-                  for count in (1, 8))  # fmt: skip
-    assert eight == pytest.approx(one / 8)
-
-
-def test_replicas_share_the_load(asked: list[StepWords]) -> None:
-    one, eight = predicted(POINT), predicted(POINT | {"n_gpus": 8, "concurrency": 40})
-    assert eight == pytest.approx(one)
-    assert predicted(POINT | {"n_gpus": 8, "concurrency": None, "replica_concurrency": 5}) == pytest.approx(one)
+def test_without_a_concurrency_requests_come_at_a_rate_or_all_at_once() -> None:
+    at_once = measured(POINT | {"concurrency": None, "request_rate": "inf (all queued)", "num_prompts": 30})
+    assert (at_once.concurrency, len(at_once.requests), at_once.requests.arrival_s.max()) == (0, 30, 0.0)
+    rate = measured(POINT | {"concurrency": None, "request_rate": 20.0, "n_gpus": 2, "num_prompts": 4000}).requests
+    assert len(rate) / rate.arrival_s[-1] == pytest.approx(10.0, rel=0.05)
 
 
 def test_attention_data_parallel_groups_are_an_axis(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,10 +89,60 @@ def test_attention_data_parallel_groups_are_an_axis(monkeypatch: pytest.MonkeyPa
     assert words_of(point, monkeypatch).mesh == "tp=1,dp=8,pp=1,ep=8"
 
 
-def test_in_steady_state_the_rate_is_little_s_law(asked: list[StepWords]) -> None:
-    """Requests in flight = completions a second x how long one stays; a long output spends all of it in decode."""
-    long = predicted(POINT | {"osl": 10**6})
-    assert long["output_tok_s_per_gpu"] == pytest.approx(5 / (long["tpot_ms"] / 1e3), rel=1e-4)
+def test_the_engine_is_as_its_framework_has_it_unless_the_point_says_so() -> None:
+    engines = measured(POINT | {"fw_key": "trtllm"}).service.engines
+    assert (engines.scheduling.scheduler, engines.scheduling.enable_chunked_prefill) == ("trtllm", False)
+    own = {"scheduling.max_num_batched_tokens": 512, "host.step_ms": 3.0, "front.request_ms": 0}
+    service = measured(POINT | {"settings": own}).service
+    assert service.engines.scheduling.max_num_batched_tokens == 512
+    assert (service.engines.host.step_ms, service.front.request_ms) == (3.0, 0.0)
+
+
+# --- what is simulated of it ------------------------------------------------------------------------------------------
+
+SMALL = POINT | {"isl": 64, "osl": 16, "concurrency": 2}
+
+
+def test_in_a_closed_loop_the_rate_is_little_s_law() -> None:
+    """c requests are inside all the time: c x o tokens in each TTFT + (o - 1) TPOT, on all GPUs."""
+    found = predicted(SMALL)
+    stay_ms = found["ttft_ms"] + 15 * found["tpot_ms"]
+    assert found["output_tok_s_per_gpu"] == pytest.approx(2 * 16 / stay_ms * 1e3, rel=0.02)
+    means = {key: value for key, value in SMALL.items() if key != "output_tok_s_per_gpu"} | {"ttft_ms": {"mean": 50.0}}
+    unpublished = predicted(means)
+    stay_ms = unpublished["ttft_ms"] + 15 * unpublished["tpot_ms"]
+    assert unpublished["output_tok_s_per_gpu"] == pytest.approx(2 * 16 / stay_ms * 1e3)
+
+
+def test_more_in_flight_wait_longer() -> None:
+    few, many = (predicted(SMALL | {"concurrency": count, "isl": 512}) for count in (2, 32))
+    assert many["ttft_ms"] > 1.5 * few["ttft_ms"]
+    assert many["tpot_ms"] > few["tpot_ms"]
+
+
+def test_a_step_that_is_decided_ahead_lets_a_request_wait_for_one_more() -> None:
+    """Where the clients are in step with the engine: each comes when another one has ended."""
+    point = SMALL | {"osl": 64, "concurrency": 4, "range_ratio": 0.5, "num_prompts": 80}
+    at_once, ahead = (predicted(point | {"settings": {"scheduling.async_scheduling": one}}) for one in (False, True))
+    assert 0.7 < (ahead["ttft_ms"] - at_once["ttft_ms"]) / ahead["tpot_ms"] < 1.1
+
+
+def test_held_back_prompts_wait_for_so_many_steps_at_most() -> None:
+    point = SMALL | {"fw_key": "trtllm", "osl": 64, "concurrency": 4, "range_ratio": 0.5, "num_prompts": 80}
+
+    def ttft_ms(ratio: float) -> float:
+        own = {"scheduling.batch_wait_timeout_iters": 20, "scheduling.batch_wait_max_tokens_ratio": ratio}
+        return predicted(point | {"settings": own})["ttft_ms"]
+
+    never, long, few_tokens = ttft_ms(0.0), ttft_ms(1.0), ttft_ms(0.001)
+    step_ms = predicted(point)["tpot_ms"]
+    assert 10 * step_ms < long - never < 22 * step_ms
+    assert few_tokens == never, "8 tokens have come with the first prompt"
+
+
+def test_host_time_of_a_request_is_part_of_its_ttft() -> None:
+    without, with_ = (predicted(SMALL | {"concurrency": 1, "settings": {"front.request_ms": ms}}) for ms in (0, 50))
+    assert with_["ttft_ms"] - without["ttft_ms"] == pytest.approx(50.0, rel=0.01)
 
 
 # --- the words of a point ---------------------------------------------------------------------------------------------
@@ -139,7 +179,7 @@ def test_a_config_json_gives_the_numbers_of_its_model() -> None:
 @pytest.mark.parametrize(("changes", "reason"), [
     ({"mode": "disagg"}, "mode disagg: prefill and decode apart"),
     ({"speculative": "mtp"}, "speculative: mtp"),
-    ({"concurrency": None}, "no concurrency: not a closed loop"),
+    ({"concurrency": None}, "no concurrency and no request_rate"),
     ({"isl": None}, "no isl or osl"),
     ({"gpu_key": "MI300X"}, "gpu_key MI300X: no such machine"),
     ({"model": "ours"}, "model ours: not in the library"),
@@ -150,26 +190,26 @@ def test_a_config_json_gives_the_numbers_of_its_model() -> None:
 ], ids=str)  # fmt: skip
 def test_what_cannot_be_expressed_has_a_reason(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(NotExpressible) as refused:
-        predicted(POINT | changes)
+        measured(POINT | changes)
     assert str(refused.value).startswith(reason)
 
 
 # --- rows, their errors and their reasons -----------------------------------------------------------------------------
 
 
-def test_a_row_for_every_metric_that_was_measured(asked: list[StepWords]) -> None:
+def test_a_row_for_every_metric_that_was_measured(asked: None) -> None:
     told: list[float] = []
     other = POINT | {"id": "b", "ttft_ms": None, "tpot_ms": 10.72, "output_tok_s_per_gpu": 0}
-    rows = compare([POINT, other], told.append)
+    rows = compare([POINT, other], 1, told.append)
     assert [(row.id, row.metric, row.value) for row in rows] == [
         ("a", "tpot_ms", 12.0), ("a", "ttft_ms", 50.0), ("a", "output_tok_s_per_gpu", 300.0), ("b", "tpot_ms", 10.72)]
     assert rows[0].error == pytest.approx(10.72 / 12.0 - 1)
     assert rows[3].error == pytest.approx(0.0)
-    assert told == [0.5, 1.0]
+    assert told == [1.0], "one launch"
     assert set(rows[0].as_object()) == {"id", "metric", "value", "simulated", "error"}
 
 
-def test_refusals_are_named_and_counted(asked: list[StepWords]) -> None:
+def test_refusals_are_named_and_counted(asked: None) -> None:
     wrong = POINT | {"gpu_key": "MI300X"}
     rows = compare([POINT, wrong | {"id": "b"}, wrong | {"id": "c"}, POINT | {"id": "d", "mode": "disagg"}])
     why = rows[3].reason
@@ -181,7 +221,7 @@ def test_refusals_are_named_and_counted(asked: list[StepWords]) -> None:
     assert all(row.as_object()["reason"] == why for row in refused)
 
 
-def test_a_point_without_a_number_and_a_file_without_points_are_named(asked: list[StepWords], tmp_path: Path) -> None:
+def test_a_point_without_a_number_and_a_file_without_points_are_named(asked: None, tmp_path: Path) -> None:
     bare = {key: value for key, value in POINT.items() if not key.startswith(("tpot", "ttft", "output"))}
     (row,) = compare([bare])
     assert row.reason == "no number of tpot_ms, ttft_ms, output_tok_s_per_gpu was measured"
@@ -193,18 +233,32 @@ def test_a_point_without_a_number_and_a_file_without_points_are_named(asked: lis
 def test_what_the_machine_refuses_is_a_reason_too() -> None:
     rows = compare([POINT | {"layout": {"tp": 3}, "n_gpus": 3}])
     assert {row.reason for row in rows} == {
-        "transformer:prefill: mesh tp=3: tp=3 does not divide the 32 heads of llama_3_1_8b; 1, 2, 4, 8, 16 or 32 would"}
+        "transformer:decode: mesh tp=3: tp=3 does not divide the 32 heads of llama_3_1_8b; 1, 2, 4, 8, 16 or 32 would"}
 
 
 def test_errors_by_family() -> None:
     sizes = {"x": [0.1, -0.2, 0.3], "y": [-0.5]}
-    rows = [PointRow(str(number), family, "tpot_ms", 10.0, 10.0 * (1 + error))
+    rows = [PointRow(str(number), (family, "", ""), "tpot_ms", 10.0, 10.0 * (1 + error))
             for family, errors in sizes.items() for number, error in enumerate(errors)]
-    rows.append(PointRow("z", "y", "tpot_ms", 10.0, None, "why"))
-    found = {(metric, family): (count, pytest.approx(signed), pytest.approx(size))
-             for metric, family, count, signed, size, _ in summary(rows)}
+    rows.append(PointRow("z", ("y", "", ""), "tpot_ms", 10.0, None, "why"))
+    found = {(one.metric, one.group): (one.points, round(one.signed, 6), round(one.median, 6)) for one in summary(rows)}
     assert found == {("tpot_ms", "all"): (4, -0.05, 0.25), ("tpot_ms", "x"): (3, 0.1, 0.2),
                      ("tpot_ms", "y"): (1, -0.5, 0.5)}
+
+
+def test_errors_beside_those_of_others(tmp_path: Path) -> None:
+    rows = [PointRow(name, ("x", "H100", "vllm"), "tpot_ms", 10.0, said) for name, said in (("a", 11.0), ("b", 8.0))]
+    rows.append(PointRow("c", ("x", "H100", "vllm"), "tpot_ms", 10.0, 20.0))
+    file = tmp_path / "others.jsonl"
+    file.write_text('{"id": "a", "formula": {"tpot": 9.5}}\n\n{"id": "b", "formula": {"tpot": 10.1, "ttft": 3}}\n')
+    table = beside(rows, read_others(file))
+    assert [(metric, group, count) for metric, group, count, _ in table] == [
+        ("tpot_ms", group, 2) for group in ("all", "H100", "vllm", "x", "x H100 vllm")], "c has no other prediction"
+    assert table[0][3] == {"braid": (pytest.approx(0.15), pytest.approx(0.15)),
+                           "formula": (pytest.approx(0.03), pytest.approx(0.03))}
+    with pytest.raises(InputError, match="line 1: a prediction is a JSON object with the id"):
+        file.write_text('{"tpot": 3}')
+        read_others(file)
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

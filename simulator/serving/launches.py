@@ -1,0 +1,150 @@
+"""How measured services were launched, where a campaign's scripts say more than its table of results.
+
+InferenceX (SemiAnalysisAI/InferenceX, formerly InferenceMAX: `benchmarks/`, one script for each model, precision, GPU
+and framework, which serve `vllm`, `sglang.launch_server` or `trtllm-serve`) publishes a model, a precision, a layout;
+its scripts also choose the data type of the cache, kernels of routed experts, fusions, and tokens of a step: read from
+them below. What they leave is as the frameworks have it by default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from simulator.errors import InputError
+
+CAMPAIGNS = ("inferencex", "inferencex_snapshot", "nebius_inferencex")
+"""`source_kind` of points that were measured with these scripts."""
+
+
+OF_STEP, OF_SERVER = ("knobs.", "routing.", "machine."), ("scheduling.", "cache.", "host.", "front.")
+"""What a point may set by itself: of a step, and of the engine and the servers around it."""
+
+
+class Launch(NamedTuple):
+    """Settings of a family's scripts; frameworks, gpus: of which (none: all). until: of points before this date;
+    lengths: with this nominal isl and osl; below_tp: with fewer tensor-parallel ranks (0: any)."""
+
+    family: str
+    settings: Mapping[str, str]
+    frameworks: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+    until: str = ""
+    lengths: tuple[int, int] = (0, 0)
+    below_tp: int = 0
+
+
+TOKENS = "scheduling.max_num_batched_tokens"
+AHEAD = {"scheduling.async_scheduling": "true"}
+"""vLLM: set by the scripts of 2025, the default since; SGLang: overlap schedule; TensorRT-LLM: overlap scheduler."""
+_VLLM = {"front.request_ms": "6", "front.input_token_us": "4", "host.request_us": "20", "host.overlapped": "false"}
+HOSTS: Mapping[str, Mapping[str, str]] = {
+    "vllm": _VLLM,
+    "sglang": _VLLM,
+    "trtllm": {"front.request_ms": "6", "front.input_token_us": "8"},
+}
+"""What HTTP, tokeniser and host take of a request, of a token of its prompt, and of a token that it is given: fitted on
+half of a sample of measured points (`results/calibration.md`). SGLang's are vLLM's: its points tell nothing of them."""
+DEFAULTS: Mapping[str, Mapping[str, str]] = {
+    # vllm/engine/arg_utils.py: 8192 tokens for a server on GPUs of 70 GiB and more; vllm/config/cache.py
+    "vllm": AHEAD | {TOKENS: "8192", "cache.gpu_memory_utilization": "0.9"},
+    # sglang/srt/server_args.py: chunked_prefill_size; mem_fraction_static of what 8 GPUs get
+    "sglang": AHEAD | {TOKENS: "8192", "cache.gpu_memory_utilization": "0.85"},
+    # tensorrt_llm/llmapi/llm_args.py: max_num_tokens, enable_chunked_prefill, KvCacheConfig
+    "trtllm": AHEAD | {TOKENS: "8192", "scheduling.enable_chunked_prefill": "false", "scheduling.max_num_seqs": "2048",
+                       "cache.gpu_memory_utilization": "1", "cache.free_gpu_memory_fraction": "0.9"},
+}  # fmt: skip
+CAPTURED: Mapping[str, tuple[int, ...]] = {
+    # cudagraph_capture_sizes of vllm/config/vllm.py
+    "vllm": (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16)),
+    # capture_bs of sglang/srt/server_args.py
+    "sglang": (1, 2, 4, 8, 12, *range(16, 257, 8), *range(272, 513, 16)),
+    # _generate_cuda_graph_batch_sizes of tensorrt_llm/llmapi/llm_args.py, with padding
+    "trtllm": (1, 2, 4, *range(8, 129, 8), 256, 512, 1024, 2048),
+}
+
+FP8_CACHE = {"knobs.precision": "kv=fp8"}
+LAUNCHES = (
+    # --kv-cache-dtype fp8; kv_cache_config: dtype: fp8
+    Launch("llama-70b", FP8_CACHE),
+    Launch("gpt-oss-120b", FP8_CACHE, gpus=("B200",)),
+    Launch("deepseek-v3arch", FP8_CACHE, ("trtllm",)),
+    Launch("deepseek-v3arch", FP8_CACHE, ("sglang",), ("B200",)),
+    # no --compilation-config, in releases that fused AllReduce and norm only where it said so; the date is inferred
+    Launch("llama-70b", {"knobs.norm_in_all_reduce": "false"}, ("vllm",), ("H100", "H200"), until="2025-12"),
+    # VLLM_MXFP4_USE_MARLIN=1; Blackwell: VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1, and the like of TensorRT-LLM
+    Launch("gpt-oss-120b", {"knobs.precision": "experts=mxfp4_marlin"}, ("vllm",), ("H100", "H200")),
+    # --max_num_tokens, and of DeepSeek concurrency + isl + 64, rounded up, at least 8192
+    Launch("llama-70b", {TOKENS: "16384"}, ("trtllm",)),
+    Launch("llama-70b", {"scheduling.batch_wait_timeout_iters": "20", "scheduling.batch_wait_max_tokens_ratio": "0.9"},
+           ("trtllm",), lengths=(1024, 1024), below_tp=8),
+    Launch("gpt-oss-120b", {TOKENS: "20000", "cache.free_gpu_memory_fraction": "0.85"}, ("trtllm",)),
+    Launch("deepseek-v3arch", {TOKENS: "8512", "cache.free_gpu_memory_fraction": "0.8"}, ("trtllm",)),
+    # --chunked-prefill-size, --mem-fraction-static
+    Launch("deepseek-v3arch", {TOKENS: "32768", "cache.gpu_memory_utilization": "0.82"}, ("sglang",), ("H200",)),
+    Launch("deepseek-v3arch", {TOKENS: "16384", "cache.gpu_memory_utilization": "0.85"}, ("sglang",), ("B200",)),
+    # --gpu-memory-utilization
+    Launch("kimi-k2", {"cache.gpu_memory_utilization": "0.95"}, ("vllm",)),
+)  # fmt: skip
+
+
+def launch_settings(point: Mapping[str, Any]) -> dict[str, str]:
+    """Settings by default, then those that the scripts behind a measured point made, and those that it names itself
+    (`settings`)."""
+    framework = framework_of(point)
+    found = {**DEFAULTS.get(framework, {}), **HOSTS.get(framework, {})}
+    for one in LAUNCHES if point.get("source_kind") in CAMPAIGNS else ():
+        if _is_of(point, one):
+            found = merged(found, one.settings)
+    return merged(found, _own(point))
+
+
+def framework_of(point: Mapping[str, Any]) -> str:
+    """By the name that stacks have."""
+    return str(point.get("fw_key", point.get("framework", ""))).lower()
+
+
+def of_step(settings: Mapping[str, str]) -> dict[str, str]:
+    """Those that say what a step is."""
+    return {key: value for key, value in settings.items() if key.startswith(OF_STEP)}
+
+
+def of_server(settings: Mapping[str, str], part: str) -> dict[str, str]:
+    """Those of a part of the service, by its own names."""
+    return {key.partition(".")[2]: value for key, value in settings.items() if key.startswith(f"{part}.")}
+
+
+def merged(settings: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
+    """Both, where precisions of different modules stand beside each other."""
+    both = {**settings, **more}
+    words = [given["knobs.precision"] for given in (settings, more) if given.get("knobs.precision")]
+    return {**both, "knobs.precision": ",".join(words)} if words else both
+
+
+def _own(point: Mapping[str, Any]) -> dict[str, str]:
+    own = point.get("settings") or {}
+    if not isinstance(own, Mapping):
+        raise InputError(f'settings: got {own!r}: an object such as {{"knobs.precision": "kv=fp8"}} is right')
+    for key in own:
+        if not str(key).startswith(OF_STEP + OF_SERVER):
+            raise InputError(f"settings: {key}: a point's own are those of {', '.join(OF_STEP + OF_SERVER)}; the rest "
+                             "follows from layout, concurrency, isl and osl")
+    return {str(key): _text(value) for key, value in own.items() if value is not None}
+
+
+def _text(value: Any) -> str:
+    """As a command line has it."""
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _is_of(point: Mapping[str, Any], launch: Launch) -> bool:
+    date, framework = str(point.get("date") or ""), framework_of(point)
+    tp = int((point.get("layout") or {}).get("tp") or 1)
+    return (point.get("family") == launch.family
+            and (not launch.frameworks or framework in launch.frameworks)
+            and (not launch.gpus or point.get("gpu_key") in launch.gpus)
+            and (not launch.below_tp or tp < launch.below_tp)
+            and (not any(launch.lengths) or launch.lengths == (point.get("isl"), point.get("osl")))
+            and (not launch.until or "" < date < launch.until))  # fmt: skip
