@@ -21,7 +21,7 @@ EVEN = {"routing.skew": "none"}  # where step times are interpolated
 
 
 def service() -> Service:
-    """Two units that prefill, one that decodes."""
+    """Two units that prefill, one that decodes; a run takes an hour, for every card is simulated."""
     return Service(
         title="DeepSeek-V3 on H800: 2 x EP32 prefill, EP128 decode",
         prefill=Instances(

@@ -1,4 +1,4 @@
-"""`braid list`, `models`, `machines`, `show`: what there is, and what it consists of, without simulating."""
+"""`braid list`, `services`, `models`, `machines`, `show`: what there is and consists of, without simulating."""
 
 from __future__ import annotations
 
@@ -26,7 +26,23 @@ def list_scenarios() -> None:
     """
     from simulator.study import library
 
-    rows = library.scenario_names()
+    _print_names(library.scenario_names())
+
+
+@click.command()
+def services() -> None:
+    """List the services of the library (`braid serve`), each with a line of what it is.
+
+    
+    Example:
+      braid services
+    """
+    from simulator.serving import library
+
+    _print_names(library.service_names())
+
+
+def _print_names(rows: list[tuple[str, str]]) -> None:
     width = max((len(name) for name, _ in rows), default=0)
     for name, title in rows:
         click.echo(f"{name:<{width}}  {title}")

@@ -17,7 +17,7 @@ import rich_click as click
 
 from simulator.commands.calibrate import calibrate
 from simulator.commands.compare import compare
-from simulator.commands.library import list_scenarios, machines, models, show
+from simulator.commands.library import list_scenarios, machines, models, services, show
 from simulator.commands.probe import probe
 from simulator.commands.results import bench, influence, steps, validate
 from simulator.commands.run import run
@@ -27,9 +27,10 @@ from simulator.commands.sweep import ladder, sweep
 from simulator.commands.view import view
 from simulator.errors import BraidError, Interrupted
 
-_COMMANDS = {"step": step, "list": list_scenarios, "models": models, "machines": machines, "show": show, "run": run,
-             "serve": serve, "compare": compare, "view": view, "sweep": sweep, "ladder": ladder, "steps": steps,
-             "validate": validate, "influence": influence, "bench": bench, "calibrate": calibrate, "probe": probe}
+_COMMANDS = {"step": step, "list": list_scenarios, "services": services, "models": models,
+             "machines": machines, "show": show, "run": run, "serve": serve, "compare": compare, "view": view,
+             "sweep": sweep, "ladder": ladder, "steps": steps, "validate": validate, "influence": influence,
+             "bench": bench, "calibrate": calibrate, "probe": probe}
 
 READER_GONE = 128 + 13
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"

@@ -55,7 +55,7 @@ def serve(service: str | None, values: tuple[str, ...], trace: Path | None, limi
           out: Path | None, as_json: bool, **words: Any) -> None:
     """Simulate requests over time through SERVICE: percentiles of latency, throughput, goodput, what was waited for.
 
-    SERVICE is a name of the library (`braid list --services`) or FILE.py:FUNCTION; without one --model and --machine
+    SERVICE is a name of the library (`braid services`) or FILE.py:FUNCTION; without one --model and --machine
     make a service of one engine. Steps take what the timeline says for their batch: some are simulated, others
     interpolated between them, and some of these are audited; simulated ones are kept in the cache folder of the user
     (BRAID_CACHE names another one, or "off"), so a second run is faster. Metrics are those of AIPerf.

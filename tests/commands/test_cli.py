@@ -16,8 +16,8 @@ from tests.commands.processes import environment
 from tests.conftest import ROOT, Outcome
 
 Braid = Callable[..., Outcome]
-COMMANDS = ("step", "list", "models", "machines", "show", "run", "compare", "view", "sweep", "ladder", "steps",
-            "validate", "influence", "bench", "calibrate", "probe")
+COMMANDS = ("step", "list", "services", "models", "machines", "show", "run", "serve", "compare", "view", "sweep",
+            "ladder", "steps", "validate", "influence", "bench", "calibrate", "probe")
 DP, MICROBATCH = "a3_prefill:dp", "a3_prefill:microbatch"
 SMALL = ("--set", "model.shapes.layers=5", "--set", "batch.requests=32")
 EXPECTED = {"id", "metric", "value", "simulated", "error", "role"}
