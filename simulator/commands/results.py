@@ -88,12 +88,13 @@ def validate(ctx: click.Context, pattern: str | None, jobs: int, points: Path | 
         _compare_points(points, where, jobs, beside, as_json)
         return
     from simulator.commands.request import progress_bar
+    from simulator.serving.validate import service_rows
     from simulator.study import validate as validation
     from simulator.study.expected import as_object
 
     target = _target("validation.md", pattern, as_json)
     with progress_bar("expected values") as tell:
-        rows = validation.validate(pattern, jobs, tell)
+        rows = validation.validate(pattern, jobs, tell, service_rows(pattern))
     _write(target, lambda: validation.markdown(rows))
     objects = [as_object(row, "scenario") | ({"reason": row.missing} if row.missing else {}) for row in rows]
     _show(rows, objects if as_json else None, validation.print_rows, target)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -47,26 +47,31 @@ def compared(result: Result) -> list[ExpectedRow]:
     Scenarios that a value is a ratio to are simulated by roles with this one's seed and changes; where one cannot run
     so, that is the reason.
     """
-    return [_beside(result, one) for one in result.scenario.expected]
+    seed, changes = result.header["seed"], tuple(result.scenario.changes.items())
+    return [beside(one, result.scenario.name, result.metrics, lambda name: _metrics_of(name, seed, changes),
+                   result.recorded) for one in result.scenario.expected]  # fmt: skip
 
 
-def _beside(result: Result, one: Expected) -> ExpectedRow:
-    simulated, missing = result.metrics.get(one.metric), ""
+def beside(one: Expected, name: str, metrics: Mapping[str, float], metrics_of: Callable[[str], Mapping[str, float]],
+           recorded: bool = True) -> ExpectedRow:
+    """A published value beside that of what is named; metrics_of: of what it is compared with, by name; recorded:
+    whether a metric that is not there never will be."""
+    simulated, missing = metrics.get(one.metric), ""
     if simulated is None:
-        missing = f"no metric '{one.metric}'{did_you_mean(one.metric, result.metrics)}" * result.recorded
+        missing = f"no metric '{one.metric}'{did_you_mean(one.metric, metrics)}" * recorded
     elif one.against or one.beyond:
-        simulated, missing = _beside_other(result, simulated, one)
+        simulated, missing = _beside_other(simulated, one, metrics_of)
     error = None if simulated is None else _error(simulated, one.value, one.band)
-    return ExpectedRow(one.id, one.full_metric, one.value, simulated, error, one.role, band_text(one.band),
-                       result.scenario.name, one.note, missing)
+    return ExpectedRow(one.id, one.full_metric, one.value, simulated, error, one.role, band_text(one.band), name,
+                       one.note, missing)  # fmt: skip
 
 
-def _beside_other(result: Result, simulated: float, one: Expected) -> tuple[float | None, str]:
-    """Ratio to the metric of the scenario that it is against, or difference from that of the one it is beyond; or None,
-    and why there is none."""
+def _beside_other(simulated: float, one: Expected,
+                  metrics_of: Callable[[str], Mapping[str, float]]) -> tuple[float | None, str]:
+    """Ratio to the metric of what it is against, or difference from that of what it is beyond; or None, and why not."""
     name = one.beyond or one.against
     try:
-        other = _metrics_of(name, result.header["seed"], tuple(result.scenario.changes.items()))
+        other = metrics_of(name)
     except (InputError, RunError) as error:
         why = str(error).partition("\n")[0].removeprefix(f"{name}: ")
         return None, f"{name} cannot run so: {why}"

@@ -16,15 +16,17 @@ from simulator.study.processes import Tell, in_processes
 from simulator.study.simulate import simulate
 
 
-def validate(pattern: str | None = None, jobs: int = 1, tell: Tell | None = None) -> list[ExpectedRow]:
+def validate(pattern: str | None = None, jobs: int = 1, tell: Tell | None = None,
+             more: Sequence[ExpectedRow] = ()) -> list[ExpectedRow]:
     """Simulates every scenario that has a chosen expected value, by roles, seed 0; rows in the library's order.
 
     pattern: chooses scenarios by name or expected values by id (see paths.matches); InputError if it chooses none.
-    jobs: processes. A scenario that fails gives rows that say why; the others still run.
+    jobs: processes. more: rows of what is no scenario, which come last. A scenario that fails gives rows that say why;
+    the others still run.
     """
     names = [name for name, _ in library.scenario_names()]
     rows = in_processes(partial(_rows_of, pattern=pattern), names, jobs, tell)
-    chosen = [row for of_scenario in rows for row in of_scenario]
+    chosen = [*(row for of_scenario in rows for row in of_scenario), *more]
     if not chosen and pattern is not None:
         raise InputError(f"no scenario and no expected value matches '{pattern}'; scenarios are: {', '.join(names)}")
     return chosen
@@ -79,6 +81,7 @@ SYSTEMS = {
     "a3": "Atlas A3 prefill", "a2": "Atlas 800I A2", "cm384": "CloudMatrix384", "pplx": "TransferEngine on EFA, CX-7",
     "efa": "EFA against CX-7", "uccl": "UCCL-EP on EFA", "deepep": "DeepEP on H800, H100",
     "trt": "TensorRT-LLM on B200", "flow": "FlowMLA on H20, H800", "h20": "SGLang on H20",
+    "vllm": "API servers of vLLM",
 }  # fmt: skip
 
 
