@@ -185,7 +185,7 @@ def influence(ctx: click.Context, pattern: str | None, jobs: int, as_json: bool)
 
     PATTERN chooses scenarios by name or part of it, with * for any text.
 
-    Every assumed number that bounds a scenario is put to its two plausible ends, 3%, 10% or 30% off by its confidence,
+    Every assumed number is put to its two plausible ends, 3%, 10% or 30% off by its confidence, where it bounds most,
     and the scenario run again: the largest move of an expected value is its influence. The studies that scenarios name
     stand below: settings that no source gives, with plausible values. All of it takes half an hour.
 

@@ -1,14 +1,17 @@
 """What is assumed, by influence: every assumed number that bounds a published scenario, at its two plausible ends.
 
-An assumed number is known to 3%, 10% or 30%, by its confidence (H, M, L; none is L). At both ends the scenario is run
-again, all else as it is; what moves most among its expected values is the influence of that number there.
+An assumed number is known to 3%, 10% or 30%, by its confidence (H, M, L; none is L). The scenario of whose critical path
+it bounds most is run again at both ends, all else as it is; what moves most among its expected values is the influence
+of that number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
+from typing import NamedTuple
 
 from simulator.errors import BraidError, InputError
 from simulator.observe.tables import Titled, console, markdown_table, show
@@ -48,47 +51,73 @@ class Influence:
 
 
 def influences(pattern: str | None = None, jobs: int = 1, tell: Tell | None = None) -> list[Influence]:
-    """Of the assumed numbers of scenarios with expected values, the most influential first; pattern: chooses scenarios
-    by name (InputError if none). jobs: processes."""
+    """Of the assumed numbers of scenarios with expected values, each in the scenario that it can move most, the most
+    influential first; pattern: chooses scenarios by name (InputError if none). jobs: processes."""
     names = [name for name, _ in library.scenario_names() if matches(pattern, name)]
     if not names:
         raise InputError(f"no scenario matches '{pattern}'")
-    found = [one for some in in_processes(partial(_of_scenario), names, jobs, tell) for one in some]
-    return sorted(found, key=lambda one: (-one.size, one.parameter, one.scenario))
+    first: dict[tuple[str, str], _Bound] = {}
+    for bound in chain.from_iterable(in_processes(_bounds_of, names, jobs, tell)):
+        known = first.setdefault((bound.machine, bound.parameter), bound)
+        if bound.reach > known.reach:
+            first[bound.machine, bound.parameter] = bound
+    chosen: dict[str, list[_Bound]] = {}
+    for bound in first.values():
+        chosen.setdefault(bound.scenario, []).append(bound)
+    some = in_processes(partial(_of_scenario, chosen), list(chosen), jobs, tell)
+    return sorted(chain.from_iterable(some), key=lambda one: (-one.size, one.parameter, one.scenario))
 
 
-def _of_scenario(name: str) -> list[Influence]:
+class _Bound(NamedTuple):
+    """That an assumed number, known within a spread, bounds a share of a scenario's critical path."""
+
+    machine: str
+    parameter: str
+    scenario: str
+    share: float
+    spread: float
+
+    @property
+    def reach(self) -> float:
+        """How far it can move the run, as a share."""
+        return self.share * self.spread
+
+
+def _bounds_of(name: str) -> list[_Bound]:
     """Nothing where nothing is expected, or where it does not run: `braid validate` says so."""
     try:
         scenario = library.load_scenario(name)
         if not scenario.expected:
             return []
         result = simulate(scenario)
-        known = dict(quantities(result.machine))
-        before = {row.metric: row.simulated for row in compared(result) if row.simulated}
     except BraidError:
         return []
-    found = []
-    for row in result.parameters:
-        spread = RANGES[known[row["name"]].confidence or "L"]
-        if row["kind"] == "assumed" and row["value"] and row["share"] * spread > LEAST_MOVE:
-            found.append(_of_number(scenario, result.machine, row["name"], row["share"], spread, before))
-    return found
+    known = dict(quantities(result.machine))
+    found = [_Bound(result.machine.name, row["name"], name, row["share"], RANGES[known[row["name"]].confidence or "L"])
+             for row in result.parameters if row["kind"] == "assumed" and row["value"]]
+    return [one for one in found if one.reach > LEAST_MOVE]
 
 
-def _of_number(scenario: Scenario, machine: MachineSpec, name: str, share: float, spread: float,
-               before: dict[str, float]) -> Influence:
-    """Of one number in one scenario."""
-    quantity = dict(quantities(machine))[name]
+def _of_scenario(chosen: Mapping[str, Sequence[_Bound]], name: str) -> list[Influence]:
+    """The numbers that were chosen for it, at their two ends."""
+    scenario = library.load_scenario(name)
+    result = simulate(scenario)
+    before = {row.metric: row.simulated for row in compared(result) if row.simulated}
+    return [_of_number(scenario, result.machine, bound, before) for bound in chosen[name]]
+
+
+def _of_number(scenario: Scenario, machine: MachineSpec, bound: _Bound, before: Mapping[str, float]) -> Influence:
+    """Of one number."""
+    quantity = dict(quantities(machine))[bound.parameter]
     moved: list[dict[str, float]] = []
-    for factor in (1.0 - spread, 1.0 + spread):
-        after = _at(scenario, name, quantity.value * factor, quantity.unit)
+    for factor in (1.0 - bound.spread, 1.0 + bound.spread):
+        after = _at(scenario, bound.parameter, quantity.value * factor, quantity.unit)
         moved.append({metric: (after.get(metric) or value) / value - 1.0 for metric, value in before.items()})
     low, high = moved
     metric = max(before, key=lambda one: max(abs(low[one]), abs(high[one])), default="-")
     text = f"{quantity.value:g} {quantity.unit}".removesuffix(" 1")
-    return Influence(name, machine.name, text, spread, scenario.name, share, metric, low.get(metric, 0.0),
-                     high.get(metric, 0.0))  # fmt: skip
+    return Influence(bound.parameter, bound.machine, text, bound.spread, bound.scenario, bound.share, metric,
+                     low.get(metric, 0.0), high.get(metric, 0.0))  # fmt: skip
 
 
 def _at(scenario: Scenario, name: str, value: float, unit: str) -> dict[str, float | None]:
@@ -124,18 +153,15 @@ def print_influences(found: Sequence[Influence]) -> None:
 
 
 def markdown(found: Sequence[Influence], tables: Sequence[StudyTable] = ()) -> str:
-    """results/influence.md: each number where it moves most, and the studies that scenarios name."""
-    first: dict[str, Influence] = {}
-    for one in found:
-        first.setdefault(f"{one.machine} {one.parameter}", one)
+    """results/influence.md: the numbers, and the studies that scenarios name."""
     return "\n".join([
         "# What is assumed, by influence", "",
         "Written by `braid influence`. Assumed numbers that can move the critical path of a scenario with expected"
-        " values by more than half a percent, each where it moves one of them most: at its two plausible ends (3%, 10%"
-        " or 30% off, by its confidence), everything else as it is. Nothing was fitted again.", "",
+        " values by more than half a percent, each in the scenario that it can move most: at its two plausible ends"
+        " (3%, 10% or 30% off, by its confidence), everything else as it is. Nothing was fitted again.", "",
         markdown_table(("assumed number", "value", "moves most", "of the path", "low", "high"),
                        [[f"{one.machine}: {one.parameter}", _off(one), _moved(one), *_shares(one)]
-                        for one in first.values()]), "",
+                        for one in found]), "",
         "## One number at a time", "",
         "Studies that scenarios name: settings that no source gives, with values that are plausible.", "",
         *studies.markdown(tables),
