@@ -1,8 +1,7 @@
 """What is assumed, by influence: every assumed number that bounds a published scenario, at its two plausible ends.
 
-An assumed number is known to 3%, 10% or 30%, by its confidence (H, M, L; none is L). The scenario whose critical path it
-bounds most is run again at both ends, all else as it is; what moves most among its expected values is the influence of
-that number.
+An assumed number is known to 3%, 10% or 30%, by its confidence (H, M, L; none is L). The scenario whose critical path
+it bounds most is run again at both ends, all else as it is; what moves most among its expected values is its influence.
 """
 
 from __future__ import annotations
