@@ -109,7 +109,7 @@ def experts() -> Scenario:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "count", "mean", "worst"), [("dense", 50, 0.005, 0.03), ("experts", 20, 0.01, 0.07)])
+@pytest.mark.parametrize(("name", "count", "mean", "worst"), [("dense", 50, 0.005, 0.03), ("experts", 8, 0.01, 0.07)])
 def test_the_lattice_is_near_the_timeline_of_uneven_batches(name: str, count: int, mean: float, worst: float) -> None:
     """0.5% and 3% are wanted of both. Of experts 50 batches are 0.68% off: decode of uneven groups takes 0.5% longer
     than the lattice says, and one batch, with chunks of 112 tokens behind 2,048 in three groups, is 6.2% shorter."""
