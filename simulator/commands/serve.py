@@ -11,7 +11,8 @@ from simulator.commands import options
 
 WORDS = {"requests": "load.requests", "isl": "load.input_tokens", "osl": "load.output_tokens",
          "range_ratio": "load.range_ratio", "rate": "load.rate", "concurrency": "load.concurrency",
-         "router": "front.router"}  # fmt: skip
+         "router": "front.router", "instances": "engines.count", "drafts": "engines.step.batch.drafts",
+         "acceptance": "engines.step.batch.acceptance", "precision": "engines.step.knobs.precision"}  # fmt: skip
 SWEPT = {"rate": "load.rate", "concurrency": "load.concurrency"}
 ROWS = (("requests/s", "request_throughput"), ("tok/s", "output_token_throughput"),
         ("tok/s per GPU", "output_token_throughput_per_gpu"), ("TTFT ms", "time_to_first_token"),
@@ -39,6 +40,10 @@ ROWS = (("requests/s", "request_throughput"), ("tok/s", "output_token_throughput
 @click.option("--concurrency", metavar="N", help="or N at a time, one for each that ends.")
 @click.option("--router", metavar="NAME",
               help="round_robin, random, power_of_two, cache_aware, kv, length_aware.")
+@click.option("--instances", metavar="N", help="Engines that are alike.")
+@click.option("--drafts", metavar="N", help="Draft tokens of a request in one step (MTP, EAGLE).")
+@click.option("--acceptance", metavar="P", help="Probability of a draft token after those before it.")
+@click.option("--precision", metavar="MODULE=DTYPE,...", help="As all=fp8 or experts=mxfp4,kv=fp8.")
 @click.option("--goodput", default="", metavar="TEXT",
               help='What is promised, in ms: "time_to_first_token:2000 inter_token_latency:50".')
 @click.option("--steps", type=click.Choice(["audit", "lattice", "exact"]), default="audit", show_default=True,
@@ -79,8 +84,11 @@ def serve(service: str | None, values: tuple[str, ...], trace: Path | None, limi
     changes = settings | {key: words[name] for name, key in WORDS.items() if words[name] is not None}
     if words["rate"] is None and (words["concurrency"] is not None or sweep == "concurrency"):
         changes["load.rate"] = "0"
+    if words["rate"] is not None and words["concurrency"] is not None:
+        raise click.UsageError("--rate sends requests at their times, --concurrency one for each that ends: give one")
     promised = promises(goodput) if goodput else {}
-    asked = {"trace": trace, "limit": limit, "speedup": speedup, "skip_bad": skip_bad}
+    asked = {"trace": trace, "limit": limit, "speedup": speedup, "skip_bad": skip_bad,
+             "rate": words["rate"] is not None, "closed": words["concurrency"] is not None}
     if sweep is None:
         _once(_service(service, words, changes), asked, steps, seed, promised, out, as_json)
     else:
@@ -110,7 +118,7 @@ def _offered(service: Any, asked: dict[str, Any], seed: int) -> Any:
     if asked["trace"] is None:
         return drawn(service.load, seed)
     return recorded(asked["trace"], service.load, seed, limit=asked["limit"], speedup=asked["speedup"],
-                    skip_bad=asked["skip_bad"])
+                    skip_bad=asked["skip_bad"], rate=asked["rate"], closed=asked["closed"])
 
 
 def _outcome(service: Any, asked: dict[str, Any], steps: Any, seed: int, promised: dict[str, float]) -> Any:

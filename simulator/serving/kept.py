@@ -11,11 +11,13 @@ import os
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from time import monotonic
 
 from simulator import paths
 from simulator.observe.trace import whole_file
 from simulator.study.scenario import Scenario
 
+WRITTEN_EVERY_S = 15.0
 FOLDERS = ("topologies", "workloads")
 
 
@@ -27,6 +29,7 @@ class Kept:
         self._path = folder / f"{_name(scenario)}.json" if folder else None
         self._seconds = _read(self._path) if self._path else {}
         self.found, self._new = len(self._seconds), 0
+        self._written_s = monotonic()
 
     def get(self, key: str) -> float | None:
         """The seconds of a step, if they are known."""
@@ -36,10 +39,13 @@ class Kept:
         """Remember the seconds of a step."""
         self._seconds[key] = seconds
         self._new += 1
+        if monotonic() - self._written_s > WRITTEN_EVERY_S:  # a run that is killed keeps most of what it had
+            self.write()
 
     def write(self) -> None:
         """Keep what is new beside what is there now, whole or not at all; a folder that cannot be written to keeps
         nothing."""
+        self._written_s = monotonic()
         if self._path is None or not self._new:
             return
         try:

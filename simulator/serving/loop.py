@@ -145,8 +145,8 @@ class Loop:
 
     def _send(self, one: Sequence, role: Role) -> None:
         engine, one.group = self._chosen(one, role)
-        column = self._numbers["prefill_engine" if role == "prefill" else "decode_engine"]
-        column[one.request] = self._number[engine.name]
+        for name in {"together": ("prefill_engine", "decode_engine")}.get(role, (f"{role}_engine",)):
+            self._numbers[name][one.request] = self._number[engine.name]
         engine.receive(one)
 
     def _chosen(self, one: Sequence, role: Role) -> tuple[Engine, int]:

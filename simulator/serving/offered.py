@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from simulator import np
+from simulator.errors import InputError
 from simulator.serving.arrivals import arrivals
 from simulator.serving.draws import stream_of
 from simulator.serving.lengths import uniform
@@ -30,12 +31,16 @@ def drawn(load: Load, seed: int) -> Offered:
 
 
 def recorded(path: Path, load: Load, seed: int, *, limit: int | None = None, speedup: float = 1.0,
-             skip_bad: bool = False) -> Offered:
-    """Requests of a trace, at its times; where it has none (a table of lengths) as the load says."""
+             skip_bad: bool = False, rate: bool = False, closed: bool = False) -> Offered:  # fmt: skip
+    """Requests of a trace, at its times; where it has none (a table of lengths), or rate or closed loop are asked for,
+    as the load says. InputError: a rate for requests that have times."""
     found = read_trace(path, skip_bad=skip_bad, limit=limit)
-    if found.arrival_s.any() or len(found) == 1:
-        return Offered(found.sped_up(speedup) if speedup != 1.0 else found, 0)
-    if not load.rate:
+    timed = bool(found.arrival_s.any()) or len(found) == 1
+    if timed and rate:
+        raise InputError(f"{path} has times: --rate is for requests without; --speedup X makes its times shorter")
+    if closed or not (timed or load.rate):
         return Offered(found, load.concurrency)
+    if timed:
+        return Offered(found.sped_up(speedup) if speedup != 1.0 else found, 0)
     return Offered(independent(arrivals(len(found), load.rate, seed, load.burstiness), found.input_tokens,
                                found.output_tokens), 0)  # fmt: skip

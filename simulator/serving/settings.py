@@ -133,9 +133,9 @@ def one_engine(words: StepWords) -> Service:
     step = step_of(words)
     scheduler = next((name for name in get_args(Scheduling.model_fields["scheduler"].annotation)
                       if step.kernels.startswith(name)), "vllm")  # fmt: skip
-    title = f"{step.transformer().name} on {step.cards} cards of {words.machine}, {step.kernels}"
+    title = f"{step.transformer().name}, an engine on {step.cards} cards of {words.machine}, {step.kernels}"
     instances = Instances(step=step, scheduling=Scheduling.model_validate({"scheduler": scheduler}))
-    return Service(name="one engine", title=title, engines=instances)
+    return Service(name="alike engines", title=title, engines=instances)
 
 
 def changed(service: Service, changes: Mapping[str, str]) -> Service:

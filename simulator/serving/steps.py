@@ -9,9 +9,9 @@ A step without prompts is D; one with prompts is M of requests with few tokens c
 
 D is a curve over the tokens cached of a request for some numbers of requests (it is flat, then linear, with a bend
 where attention becomes the bound); between the smallest and the largest number that are padded alike it goes on along
-a line, bisected where that does not hold (kernels that run in waves jump). M is a curve over the prompt tokens, for a
-few numbers of requests, of tokens attended to, and of shares, and goes on along lines between these. Both are simulated
-where a batch first asks for them.
+a line, bisected where that does not hold (kernels that run in waves jump), and beyond 64 from eighth to eighth. M is a
+curve over the prompt tokens, for a few numbers of requests, of tokens attended to, and of shares, and goes on along
+lines between these. Both are simulated where a batch first asks for them.
 
 Worked example. 60 requests decode with 3,000 tokens each, padded to 64 rows. 57, 60 and 64 requests are on one line, so
 D lies between 57 and 60 in 64 rows, each on a curve through 1,024, 2,560 and 4,096 tokens: 7 steps are simulated, and
@@ -42,6 +42,8 @@ REQUESTS = [1, 8, 64, 256, 1024, 4096]  # that decode beside prompts
 SHARES = [0.0625, 0.125, 0.25, 0.5, 0.75, 1.0]  # of requests, of the group that has most
 NEW_SHARES = [0.0625, 0.125, 0.25, 0.5, 1.0]  # of prompt tokens
 AMONG = 4096  # tokens cached of a request, where numbers of requests are bisected
+FEW = 64  # requests, up to which every number of them that a graph is captured for is looked at
+MANY = [FEW * 9**step // 8**step for step in range(48)]  # beyond, an eighth apart
 BESIDE = 256  # tokens cached of a request that decodes beside prompts, where M is measured
 LAYERS_DRAWN, LAYERS_ALIKE = 16, 3  # simulated at a node, where experts are drawn layer by layer, and where not
 
@@ -96,7 +98,7 @@ class StepTimes:
     def seconds(self, load: Load) -> float:
         """Of one step."""
         if not load.new:
-            return self._decode(load, load.cached / load.decoding)
+            return float(self.decode_seconds(load, np.array([load.cached]))[0])
         beside = load._replace(padded=0)
         if not load.decoding:
             return self._mixed(load)
@@ -105,6 +107,7 @@ class StepTimes:
 
     def decode_seconds(self, load: Load, cached: np.Array) -> np.Array:
         """Of steps that follow each other, which only decode; cached: as of `Load`, ascending, one for each step."""
+        load = _by_rows(load)
         each = cached / load.decoding
         return np.sum([weight * curve.over(each) for weight, curve in self._decodes(load)], axis=0)
 
@@ -126,6 +129,10 @@ class StepTimes:
         """(weight, requests, rows) of the sizes around a number of requests: of those that a graph pads alike, or the
         two captured ones beside it."""
         count, padded = load.decoding, load.padded or load.decoding
+        if count > FEW:
+            for weight, size in between(MANY, count):
+                yield weight, int(size), int(size)
+            return
         place = bisect_left(self._sizes, padded)
         below = self._sizes[place - 1] if place else 0
         if padded > count or padded == below + 1:
@@ -201,6 +208,13 @@ class StepTimes:
             known = step_seconds(scenario, groups)
             self._kept.put(key, known)
         return known
+
+
+def _by_rows(load: Load) -> Load:
+    """Of many requests those that pad a graph count as requests with fewer tokens each: they are few of them."""
+    if load.padded <= FEW:
+        return load
+    return load._replace(decoding=load.padded, padded=0, share=load.share * load.decoding / load.padded)
 
 
 def step_seconds(scenario: Scenario, groups: Sequence[MicroBatch]) -> float:
