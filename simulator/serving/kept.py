@@ -10,6 +10,7 @@ import json
 import os
 from functools import cache
 from hashlib import sha256
+from math import inf
 from pathlib import Path
 
 from simulator import paths
@@ -67,9 +68,10 @@ def _read(path: Path) -> dict[str, float]:
     """What a file has; nothing of one that is not there or is broken: it is written again."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        return {str(key): float(value) for key, value in found.items()}
+        seconds = {str(key): float(value) for key, value in found.items()}
     except (OSError, ValueError, AttributeError, TypeError):
         return {}
+    return seconds if all(0.0 < one < inf for one in seconds.values()) else {}
 
 
 def _name(scenario: Scenario) -> str:
