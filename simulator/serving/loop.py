@@ -20,7 +20,7 @@ from simulator.serving.build import Kind, kind_of
 from simulator.serving.engine import Engine, Told
 from simulator.serving.front import Admission, ApiServers, ServerTime
 from simulator.serving.record import DONE, NEVER, REFUSED, STEPS, TIMES, UNFINISHED, Served
-from simulator.serving.requests import Requests
+from simulator.serving.requests import Requests, check_times
 from simulator.serving.routers import ROUTERS, Engines
 from simulator.serving.saturation import LOOKED_AT_S, Saturation
 from simulator.serving.sequences import Sequence
@@ -48,11 +48,12 @@ class _Move:
 class Loop:
     """One run of a service. concurrency: so many requests in flight, a new one for each that ends; 0: they come at
     their times. folder: where steps are kept (None: nowhere). tell: told the share done; warn: what a user should know
-    while it runs."""
+    while it runs. InputError where a request arrives after requests.LATEST_S, and as of `kind_of` and `Transfers`."""
 
     def __init__(self, service: Service, requests: Requests, *, concurrency: int = 0, steps: Mode = "audit",
                  seed: int = 0, folder: Path | None = None, tell: Tell | None = None,
                  warn: Callable[[str], None] | None = None) -> None:  # fmt: skip
+        check_times(requests)
         self._warn, self._saturation = warn, Saturation()
         self._service, self._requests, self._seed, self._tell = service, requests, seed, tell
         self._clock = Clock()
