@@ -12,6 +12,7 @@ import pytest
 from simulator.errors import InputError
 from simulator.serving import measured as measuring
 from simulator.serving import points
+from simulator.serving.engine import Engine
 from simulator.serving.measured import NotExpressible, measured
 from simulator.serving.point_errors import PointRow, beside, read_others, reasons, summary
 from simulator.serving.points import compare, predicted, read_points
@@ -230,6 +231,15 @@ def test_a_point_without_a_number_and_a_file_without_points_are_named(asked: Non
         read_points(tmp_path / "empty.jsonl", {})
 
 
+def test_a_run_that_is_stopped_is_no_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Engine, "_begin", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        predicted(POINT)
+
+
 def test_what_the_machine_refuses_is_a_reason_too() -> None:
     rows = compare([POINT | {"layout": {"tp": 3}, "n_gpus": 3}])
     assert {row.reason for row in rows} == {
@@ -283,7 +293,9 @@ def test_filters_are_values_or_ranges(tmp_path: Path) -> None:
     ("{", {}, "points.jsonl, line 2: "),
     ("[1]", {}, "line 2: a point is a JSON object with an id"),
     ('{"model": "x"}', {}, "line 2: a point is a JSON object with an id"),
+    ("\n \n{", {}, "line 4: "),
     (POINT, {"gpukey": "H100"}, "--where gpukey: no point of "),
+    (POINT, {"concurrency": "4..many"}, "--where concurrency: got '4..many': a range is of two numbers"),
 ], ids=str)  # fmt: skip
 def test_files_that_are_wrong(tmp_path: Path, line: object, where: dict[str, str], said: str) -> None:
     with pytest.raises(InputError) as refused:
