@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from simulator import np
+from simulator.errors import InputError
 from simulator.serving.arrivals import arrivals
 from simulator.serving.draws import stream_of
 from simulator.serving.lengths import uniform
@@ -30,12 +32,15 @@ def drawn(load: Load, seed: int) -> Offered:
 
 
 def recorded(path: Path, load: Load, seed: int, *, limit: int | None = None, speedup: float = 1.0,
-             skip_bad: bool = False) -> Offered:
-    """Requests of a trace, at its times; where it has none (a table of lengths) as the load says."""
+             skip_bad: bool = False, paced: bool = False) -> Offered:
+    """Requests of a trace, at its times; where it has none (a table of lengths) as the load says. paced: the load's
+    rate or concurrency was asked for; InputError where the trace has times of its own."""
     found = read_trace(path, skip_bad=skip_bad, limit=limit)
+    if paced and found.arrival_s.any():
+        raise InputError(f"{path}: its requests come at their own times; a rate or a concurrency is for a table of "
+                         "lengths without times (--speedup X divides times by X)")
     if found.arrival_s.any() or len(found) == 1:
         return Offered(found.sped_up(speedup) if speedup != 1.0 else found, 0)
     if not load.rate:
         return Offered(found, load.concurrency)
-    return Offered(independent(arrivals(len(found), load.rate, seed, load.burstiness), found.input_tokens,
-                               found.output_tokens), 0)  # fmt: skip
+    return Offered(replace(found, arrival_s=arrivals(len(found), load.rate, seed, load.burstiness)), 0)
