@@ -5,7 +5,7 @@ A group counts decode steps; what its requests have generated, and blocks they h
 * `OneToken`: everything is exact. (length - count) modulo the block size stays the same as long as one decodes, so
   requests are counted by it (`_classes`), and how many blocks any number of steps begins is a sum over classes.
 * `Drafted`: a step yields a token, and of so many drafts those that are accepted, each with a probability given that
-the one before it was. How many steps a request takes is drawn, token by token, when it joins; in between it is taken to
+  the one before it was. How many steps a request takes is drawn, step by step, when it joins; in between it is taken to
   grow evenly, and so are the blocks of all of them together.
 """
 

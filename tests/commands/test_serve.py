@@ -124,6 +124,7 @@ def test_drafts_make_a_token_shorter_and_requests_too_long_are_counted(braid: Br
     (("serve", "one_server:llama_3_1_70b", "--mesh", "tp=4"), "--mesh: SERVICE has its own"),
     ((*ENGINE, "--goodput", "ttft:5"), "time_to_first_token"),
     ((*ENGINE, "--set", "engines.cache.block_sise=8"), "did you mean 'engines.cache.block_size'"),
+    ((*ENGINE, "--set", "engines.capture=8,4,2"), "capture is 8,4,2: sizes must ascend"),
     ((*ENGINE, "--set", "prefill.step.cards=8"), "no engines that prefill apart"),
     ((*ENGINE, "--requests", "none"), "load.requests"),
     ((*ENGINE, "--trace", "nowhere.jsonl"), "nowhere.jsonl"),
