@@ -15,6 +15,7 @@ from math import ceil
 from typing import Protocol
 
 from simulator import np
+from simulator.serving.draws import stream_of
 from simulator.serving.sequences import Sequence
 
 
@@ -123,6 +124,6 @@ class Drafted:
     def _drawn(self, one: Sequence) -> int:
         """Steps until a request has generated what it has to."""
         tokens = one.output - one.emitted
-        random = np.random.default_rng((self._seed, 8, one.request, one.emitted))
+        random = stream_of(self._seed, "drafts", one.request, one.emitted)
         accepted = (random.random((tokens, self.queries - 1)) < self._acceptance).cumprod(axis=1).sum(axis=1)
         return int(np.searchsorted(np.cumsum(1 + accepted), tokens)) + 1

@@ -21,16 +21,19 @@ FOLDERS = ("topologies", "workloads")
 
 
 class Kept:
-    """Seconds by what was simulated, of one scenario. folder: None keeps nothing on disk. found: how many were
-    there."""
+    """Seconds by what was simulated, of one scenario. folder: None keeps nothing on disk. found: those that were there
+    before and were asked for."""
 
     def __init__(self, scenario: Scenario, folder: Path | None) -> None:
         self._path = folder / f"{_name(scenario)}.json" if folder else None
         self._seconds = _read(self._path) if self._path else {}
-        self.found, self._new = len(self._seconds), 0
+        self._before, self._new = frozenset(self._seconds), 0
+        self.found: set[str] = set()
 
     def get(self, key: str) -> float | None:
         """The seconds of a step, if they are known."""
+        if key in self._before:
+            self.found.add(key)
         return self._seconds.get(key)
 
     def put(self, key: str, seconds: float) -> None:

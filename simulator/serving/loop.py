@@ -58,7 +58,7 @@ class Loop:
         self._service, self._requests, self._seed, self._tell = service, requests, seed, tell
         self._clock = Clock()
         count = len(requests)
-        self._times = {name: np.full(count, -1, np.int64) for name in TIMES}
+        self._times = {name: np.full(count, NEVER, np.int64) for name in TIMES}
         self._numbers = {name: np.full(count, start, np.int64) for name, start in
                          (("prefill_engine", -1), ("decode_engine", -1), ("cached_tokens", 0), ("preemptions", 0),
                           ("preempted_ps", 0), ("emitted", 0), ("status", UNFINISHED))}  # fmt: skip
@@ -298,7 +298,7 @@ class Loop:
         errors = [exact / said - 1.0 for kind in self._kinds.values() for exact, said in kind.audit.found]
         about = {
             "simulated": sum(kind.times.simulated for kind in self._kinds.values()),
-            "known": sum(kind.kept.found for kind in self._kinds.values()),
+            "known": sum(len(kind.kept.found) for kind in self._kinds.values()),
             "interpolated": sum(kind.audit.interpolated for kind in self._kinds.values()),
             "exact": sum(kind.audit.exact for kind in self._kinds.values()),
             "audited": len(errors),
