@@ -80,7 +80,7 @@ class Loop:
         front = service.front
         self._api = ApiServers(front.api_servers, ServerTime(to_ps(front.request_ms / 1e3),
                                                              to_ps(front.input_token_us / 1e6), 0))  # fmt: skip
-        self._gate = Admission(concurrency or front.admitted or count)
+        self._users, self._gate = Admission(concurrency or count), Admission(front.admitted or count)
         self._closed, self._ended = bool(concurrency), 0
         placed = [(kind, kind.settings.count) for role in ROLES if (kind := self._kinds.get(role))]
         self._transfers = Transfers(service.transfer, placed, self._clock)
@@ -120,15 +120,17 @@ class Loop:
         happens(request)
 
     def _arrive(self, request: int) -> None:
-        """A user sends it; in a closed loop when there is room, which is then its arrival."""
-        if not self._closed:
-            self._times["arrival"][request] = self._clock.now_ps
+        """A user sends it; in a closed loop when one has no other request in flight."""
+        if self._users.enter(request):
+            self._sent(request)
+
+    def _sent(self, request: int) -> None:
+        self._times["arrival"][request] = self._clock.now_ps
         if self._gate.enter(request):
             self._enter(request)
 
     def _enter(self, request: int) -> None:
-        if self._closed:
-            self._times["arrival"][request] = self._clock.now_ps
+        """It is admitted to the API servers."""
         sent_ps = self._api.sent_at(self._clock.now_ps, int(self._requests.input_tokens[request]))
         call_later(self._clock, sent_ps - self._clock.now_ps, partial(self._at, self._route, request))
 
@@ -259,9 +261,10 @@ class Loop:
         self._ended += 1
         if self._tell is not None:
             self._tell(self._ended / len(self._requests))
-        following = self._gate.leave()
-        if following is not None:
-            self._enter(following)
+        if (admitted := self._gate.leave()) is not None:
+            self._enter(admitted)
+        if (following := self._users.leave()) is not None:
+            self._sent(following)
         for later in self._followers.pop(request, ()):
             wait_ps = to_ps(float(self._requests.think_s[later]))
             due_ps = 0 if self._closed else to_ps(float(self._requests.arrival_s[later]))

@@ -46,6 +46,14 @@ def test_admission_makes_the_others_wait_in_front() -> None:
     assert served.waits()["front"].max() > 0.1
 
 
+def test_in_a_closed_loop_too_so_many_are_admitted_and_the_others_wait_in_front() -> None:
+    served = run(service(front={"request_ms": 0.0, "admitted": 5}), drawn(60, 1), concurrency=20)
+    assert served.done.all()
+    assert inside(served.times["arrival"], served.times["last_token"]) == 20
+    assert inside(served.times["routed"], served.times["last_token"]) == 5
+    assert served.waits()["front"].max() > 0.1
+
+
 def test_a_later_turn_comes_after_the_one_before_and_time_to_think() -> None:
     plain = drawn(30, 3)
     after = np.where(np.arange(30) % 3, np.arange(30) - 1, -1)
