@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from simulator.errors import BraidError, InputError
 from simulator.observe.tables import Titled, console, markdown_table, show
@@ -53,7 +52,7 @@ def influences(pattern: str | None = None, jobs: int = 1, tell: Tell | None = No
     names = [name for name, _ in library.scenario_names() if matches(pattern, name)]
     if not names:
         raise InputError(f"no scenario matches '{pattern}'")
-    found = [one for some in in_processes(partial(_of_scenario), names, jobs, tell) for one in some]
+    found = [one for some in in_processes(_of_scenario, names, jobs, tell) for one in some]
     return sorted(found, key=lambda one: (-one.size, one.parameter, one.scenario))
 
 
@@ -92,8 +91,8 @@ def _of_number(scenario: Scenario, machine: MachineSpec, name: str, share: float
 
 
 def _at(scenario: Scenario, name: str, value: float, unit: str) -> dict[str, float | None]:
-    """The expected values of a scenario with one number changed, to a whole one where it is a count; nothing where the
-    number cannot be so, as a share above 1."""
+    """The expected values of a scenario with one number changed; where it cannot be so, as a count or a share above 1,
+    changed to the nearest whole one from 1; nothing where that cannot be either."""
     for one in (value, float(max(round(value), 1))):
         changes = {f"machine.{name}": f"{one!r} {unit}".removesuffix(" 1")}
         try:
