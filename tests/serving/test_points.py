@@ -187,6 +187,12 @@ def test_a_config_json_gives_the_numbers_of_its_model() -> None:
     ({"layout": None}, "no layout with tp"),
     ({"layout": {"tp": 2, "pp": 2}, "n_gpus": 6}, "6 GPUs are no whole replicas of tp=2, pp=2"),
     ({"isl": "256"}, "no isl or osl"),
+    ({"isl": 1e30}, "isl is 1e+30, osl 200: each must be at most"),
+    ({"layout": {"tp": "two"}}, "layout.tp is 'two': it must be a whole number, at least 1"),
+    ({"layout": {"tp": -1}}, "layout.tp is -1: it must be a whole number, at least 1"),
+    ({"n_gpus": [8]}, "n_gpus is [8]: it must be a whole number"),
+    ({"num_prompts": "many"}, "num_prompts is 'many': it must be a whole number"),
+    ({"range_ratio": "half"}, "range_ratio is 'half': it must be a number above 0"),
     ({"gemm_quant": "fp6"}, "quantisation fp6: none of fp8"),
 ], ids=str)  # fmt: skip
 def test_what_cannot_be_expressed_has_a_reason(changes: dict[str, Any], reason: str) -> None:
