@@ -293,7 +293,7 @@ class Loop:
         settings: Instances = kind.settings
         name = f"{'engine' if role == 'together' else role} {number}"
         groups = [kind.group(self._requests.hash_tokens) for _ in range(kind.groups)]
-        return Engine(name, role, settings, groups, kind.times, kind.audit, self._clock,
+        return Engine(name, role, settings, groups, kind.audit, self._clock,
                       Told(self._scheduled, self._preempted, self._prefilled, self._finished),
                       self._boards[role].part(number * kind.groups, (number + 1) * kind.groups))  # fmt: skip
 

@@ -10,7 +10,7 @@ from pydantic import Field, PositiveInt, SerializeAsAny, model_validator
 
 from simulator.errors import InputError
 from simulator.serving.front import API_SERVER_S
-from simulator.study.scenario import Expected, Part, Scenario
+from simulator.study.scenario import Part, Scenario
 from simulator.study.settings import replaced
 from simulator.study.step import StepWords, step_of
 
@@ -120,7 +120,6 @@ class Service(Part):
     front: Front = Front()
     transfer: Transfer = Transfer()
     load: Load = Load()
-    expected: tuple[Expected, ...] = Field((), exclude=True)
 
     @model_validator(mode="after")
     def _blocks_are_alike(self) -> Service:
