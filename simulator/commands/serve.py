@@ -81,18 +81,35 @@ def serve(service: str | None, values: tuple[str, ...], trace: Path | None, limi
         values, service = (service, *values), None  # the first word is a value
     if bool(sweep) != bool(values):
         raise click.UsageError("--sweep KEY takes VALUES, as in --sweep rate 1 2 4 8")
+    if sweep and out is not None:
+        raise click.UsageError("--out is of one run: a sweep prints its rows, or writes them as --json")
+    _refuse_unread(service, words, trace, {"--limit": limit is not None, "--speedup": speedup != 1.0,
+                                           "--skip-bad": skip_bad})  # fmt: skip
     changes = settings | {key: words[name] for name, key in WORDS.items() if words[name] is not None}
     if words["rate"] is None and (words["concurrency"] is not None or sweep == "concurrency"):
         changes["load.rate"] = "0"
     if words["rate"] is not None and words["concurrency"] is not None:
         raise click.UsageError("--rate sends requests at their times, --concurrency one for each that ends: give one")
     promised = promises(goodput) if goodput else {}
-    asked = {"trace": trace, "limit": limit, "speedup": speedup, "skip_bad": skip_bad,
-             "rate": words["rate"] is not None, "closed": words["concurrency"] is not None}
+    paced = bool(sweep) or words["rate"] is not None or words["concurrency"] is not None
+    asked = {"trace": trace, "limit": limit, "speedup": speedup, "skip_bad": skip_bad, "paced": paced}
     if sweep is None:
         _once(_service(service, words, changes), asked, steps, seed, promised, out, as_json)
     else:
         _curve(service, words, changes, sweep, values, asked, steps, seed, promised, as_json)
+
+
+def _refuse_unread(service: str | None, words: dict[str, Any], trace: Path | None, of_trace: dict[str, bool]) -> None:
+    """UsageError for options that nothing would read."""
+    if service is not None and (given := [f"--{name}" for name in ("mesh", "stack") if words[name]]):
+        raise click.UsageError(f"{', '.join(given)}: SERVICE has its own; give --model and --machine instead of it, or "
+                               "--set engines.step.layout...")
+    if trace is None and (given := [name for name, is_given in of_trace.items() if is_given]):
+        raise click.UsageError(f"{', '.join(given)}: of a recorded trace; give --trace FILE")
+    drawn = [name for name in ("requests", "isl", "osl", "range_ratio") if words[name] is not None]
+    if trace is not None and drawn:
+        raise click.UsageError(f"{', '.join('--' + name.replace('_', '-') for name in drawn)}: of requests that are "
+                               "drawn; --trace has its own (--limit N takes its first N requests)")
 
 
 def _service(reference: str | None, words: dict[str, Any], changes: dict[str, str]) -> Any:
@@ -117,8 +134,12 @@ def _offered(service: Any, asked: dict[str, Any], seed: int) -> Any:
 
     if asked["trace"] is None:
         return drawn(service.load, seed)
-    return recorded(asked["trace"], service.load, seed, limit=asked["limit"], speedup=asked["speedup"],
-                    skip_bad=asked["skip_bad"], rate=asked["rate"], closed=asked["closed"])
+    found = recorded(asked["trace"], service.load, seed, limit=asked["limit"], speedup=asked["speedup"],
+                     skip_bad=asked["skip_bad"], paced=asked["paced"])  # fmt: skip
+    if found.requests.skipped:
+        lines = ", ".join(map(str, found.requests.skipped_lines))
+        _warn(f"{asked['trace']}: broken lines were left out: {found.requests.skipped}, the first of them {lines}")
+    return found
 
 
 def _outcome(service: Any, asked: dict[str, Any], steps: Any, seed: int, promised: dict[str, float]) -> Any:
@@ -167,16 +188,21 @@ def _curve(reference: str | None, words: dict[str, Any], changes: dict[str, str]
            asked: dict[str, Any], steps: str, seed: int, promised: dict[str, float], as_json: bool) -> None:
     """A row for every value; the steady state where there is one."""
     from simulator.commands.output import print_table, to_json
+    from simulator.errors import Interrupted
 
-    rows = []
+    rows, stopped = [], False
     for value in values:
         found = _outcome(_service(reference, words, changes | {SWEPT[key]: value}), asked, steps, seed, promised)
+        if stopped := found.served.interrupted:
+            break
         metrics = (found.steady or found.whole).metrics
         rows.append({key: value, "state": "steady" if found.steady else "all"}
                     | {name: metrics[metric]["avg"] for name, metric in ROWS if metric in metrics})
     if as_json:
         click.echo(to_json(rows))
-        return
-    head = (f">{key}", "<state", *(f">{name}" for name, _ in ROWS))
-    print_table(head, [[row[key], row["state"], *(f"{row[name]:.4g}" if name in row else "-" for name, _ in ROWS)]
-                       for row in rows])
+    else:
+        head = (f">{key}", "<state", *(f">{name}" for name, _ in ROWS))
+        print_table(head, [[row[key], row["state"], *(f"{row[name]:.4g}" if name in row else "-" for name, _ in ROWS)]
+                           for row in rows])
+    if stopped:
+        raise Interrupted(f"stopped by Ctrl-C at {key} {value}: what is shown is of the values before it")

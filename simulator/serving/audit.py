@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from simulator import np
 from simulator.model.micro_batch import MicroBatch
+from simulator.serving.draws import stream_of
 from simulator.serving.steps import Load, StepTimes
 
 Mode = Literal["exact", "audit", "lattice"]
@@ -28,7 +29,7 @@ class Audit:
 
     def __init__(self, times: StepTimes, mode: Mode, seed: int) -> None:
         self._times, self.mode = times, mode
-        self._random = np.random.default_rng((seed, 7))
+        self._random = stream_of(seed, "audits")
         self.found: list[tuple[float, float]] = []
         self.interpolated = self.exact = 0
         self._kinds = {prompts: _Kind(int(self._random.integers(1, FIRST + 1))) for prompts in (False, True)}

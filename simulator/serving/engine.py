@@ -23,7 +23,7 @@ from simulator.serving.group import Group
 from simulator.serving.schedulers import SCHEDULERS, Plan, receiving
 from simulator.serving.sequences import Sequence
 from simulator.serving.settings import Instances, Role
-from simulator.serving.steps import Load, StepTimes
+from simulator.serving.steps import Load
 from simulator.units import PS_PER_S
 
 MOST_TOGETHER = 4096  # steps of a stretch
@@ -46,10 +46,10 @@ class Engine:
     tokens, requests that wait, and blocks in use, and how many the stretch began; durations: of all steps of each, in
     ps. Blocks of groups that only decode are counted as if they grew evenly."""
 
-    def __init__(self, name: str, role: Role, settings: Instances, groups: list[Group], times: StepTimes, audit: Audit,
-                 clock: Clock, told: Told, board: Board) -> None:  # fmt: skip
+    def __init__(self, name: str, role: Role, settings: Instances, groups: list[Group], audit: Audit, clock: Clock,
+                 told: Told, board: Board) -> None:
         self.name, self.role, self.groups = name, role, groups
-        self._settings, self._times, self._audit = settings, times, audit
+        self._settings, self._audit = settings, audit
         self._schedule = receiving if role == "decode" else SCHEDULERS[settings.scheduling.scheduler]
         self._clock, self._alarm = clock, Alarm(clock, self._step_ends)
         self._told = told

@@ -5,7 +5,7 @@ A group counts decode steps; what its requests have generated, and blocks they h
 * `OneToken`: everything is exact. (length - count) modulo the block size stays the same as long as one decodes, so
   requests are counted by it (`_classes`), and how many blocks any number of steps begins is a sum over classes.
 * `Drafted`: a step yields a token, and of so many drafts those that are accepted, each with a probability given that
-the one before it was. How many steps a request takes is drawn, token by token, when it joins; in between it is taken to
+  the one before it was. How many steps a request takes is drawn, step by step, when it joins; in between it is taken to
   grow evenly, and so are the blocks of all of them together.
 """
 
@@ -15,6 +15,7 @@ from math import ceil
 from typing import Protocol
 
 from simulator import np
+from simulator.serving.draws import stream_of
 from simulator.serving.sequences import Sequence
 
 
@@ -123,6 +124,6 @@ class Drafted:
     def _drawn(self, one: Sequence) -> int:
         """Steps until a request has generated what it has to."""
         tokens = one.output - one.emitted
-        random = np.random.default_rng((self._seed, 8, one.request, one.emitted))
+        random = stream_of(self._seed, "drafts", one.request, one.emitted)
         accepted = (random.random((tokens, self.queries - 1)) < self._acceptance).cumprod(axis=1).sum(axis=1)
         return int(np.searchsorted(np.cumsum(1 + accepted), tokens)) + 1

@@ -10,6 +10,7 @@ import json
 import os
 from functools import cache
 from hashlib import sha256
+from math import inf
 from pathlib import Path
 from time import monotonic
 
@@ -22,17 +23,20 @@ FOLDERS = ("topologies", "workloads")
 
 
 class Kept:
-    """Seconds by what was simulated, of one scenario. folder: None keeps nothing on disk. found: how many were
-    there."""
+    """Seconds by what was simulated, of one scenario. folder: None keeps nothing on disk. found: those that were there
+    before and were asked for."""
 
     def __init__(self, scenario: Scenario, folder: Path | None) -> None:
         self._path = folder / f"{_name(scenario)}.json" if folder else None
         self._seconds = _read(self._path) if self._path else {}
-        self.found, self._new = len(self._seconds), 0
+        self._before, self._new = frozenset(self._seconds), 0
+        self.found: set[str] = set()
         self._written_s = monotonic()
 
     def get(self, key: str) -> float | None:
         """The seconds of a step, if they are known."""
+        if key in self._before:
+            self.found.add(key)
         return self._seconds.get(key)
 
     def put(self, key: str, seconds: float) -> None:
@@ -73,9 +77,10 @@ def _read(path: Path) -> dict[str, float]:
     """What a file has; nothing of one that is not there or is broken: it is written again."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        return {str(key): float(value) for key, value in found.items()}
+        seconds = {str(key): float(value) for key, value in found.items()}
     except (OSError, ValueError, AttributeError, TypeError):
         return {}
+    return seconds if all(0.0 < one < inf for one in seconds.values()) else {}
 
 
 def _name(scenario: Scenario) -> str:

@@ -20,7 +20,7 @@ from simulator.serving.build import Kind, kind_of
 from simulator.serving.engine import Engine, Told
 from simulator.serving.front import Admission, ApiServers, ServerTime
 from simulator.serving.record import DONE, NEVER, REFUSED, STEPS, TIMES, UNFINISHED, Served
-from simulator.serving.requests import Requests
+from simulator.serving.requests import Requests, check_times
 from simulator.serving.routers import ROUTERS, Engines
 from simulator.serving.saturation import LOOKED_AT_S, Saturation
 from simulator.serving.sequences import Sequence
@@ -48,16 +48,17 @@ class _Move:
 class Loop:
     """One run of a service. concurrency: so many requests in flight, a new one for each that ends; 0: they come at
     their times. folder: where steps are kept (None: nowhere). tell: told the share done; warn: what a user should know
-    while it runs."""
+    while it runs. InputError where a request arrives after requests.LATEST_S, and as of `kind_of` and `Transfers`."""
 
     def __init__(self, service: Service, requests: Requests, *, concurrency: int = 0, steps: Mode = "audit",
                  seed: int = 0, folder: Path | None = None, tell: Tell | None = None,
                  warn: Callable[[str], None] | None = None) -> None:  # fmt: skip
+        check_times(requests)
         self._warn, self._saturation = warn, Saturation()
         self._service, self._requests, self._seed, self._tell = service, requests, seed, tell
         self._clock = Clock()
         count = len(requests)
-        self._times = {name: np.full(count, -1, np.int64) for name in TIMES}
+        self._times = {name: np.full(count, NEVER, np.int64) for name in TIMES}
         self._numbers = {name: np.full(count, start, np.int64) for name, start in
                          (("prefill_engine", -1), ("decode_engine", -1), ("cached_tokens", 0), ("preemptions", 0),
                           ("preempted_ps", 0), ("emitted", 0), ("status", UNFINISHED))}  # fmt: skip
@@ -79,7 +80,7 @@ class Loop:
         front = service.front
         self._api = ApiServers(front.api_servers, ServerTime(to_ps(front.request_ms / 1e3),
                                                              to_ps(front.input_token_us / 1e6), 0))  # fmt: skip
-        self._gate = Admission(concurrency or front.admitted or count)
+        self._users, self._gate = Admission(concurrency or count), Admission(front.admitted or count)
         self._closed, self._ended = bool(concurrency), 0
         placed = [(kind, kind.settings.count) for role in ROLES if (kind := self._kinds.get(role))]
         self._transfers = Transfers(service.transfer, placed, self._clock)
@@ -119,15 +120,17 @@ class Loop:
         happens(request)
 
     def _arrive(self, request: int) -> None:
-        """A user sends it; in a closed loop when there is room, which is then its arrival."""
-        if not self._closed:
-            self._times["arrival"][request] = self._clock.now_ps
+        """A user sends it; in a closed loop when one has no other request in flight."""
+        if self._users.enter(request):
+            self._sent(request)
+
+    def _sent(self, request: int) -> None:
+        self._times["arrival"][request] = self._clock.now_ps
         if self._gate.enter(request):
             self._enter(request)
 
     def _enter(self, request: int) -> None:
-        if self._closed:
-            self._times["arrival"][request] = self._clock.now_ps
+        """It is admitted to the API servers."""
         sent_ps = self._api.sent_at(self._clock.now_ps, int(self._requests.input_tokens[request]))
         call_later(self._clock, sent_ps - self._clock.now_ps, partial(self._at, self._route, request))
 
@@ -258,9 +261,10 @@ class Loop:
         self._ended += 1
         if self._tell is not None:
             self._tell(self._ended / len(self._requests))
-        following = self._gate.leave()
-        if following is not None:
-            self._enter(following)
+        if (admitted := self._gate.leave()) is not None:
+            self._enter(admitted)
+        if (following := self._users.leave()) is not None:
+            self._sent(following)
         for later in self._followers.pop(request, ()):
             wait_ps = to_ps(float(self._requests.think_s[later]))
             due_ps = 0 if self._closed else to_ps(float(self._requests.arrival_s[later]))
@@ -289,7 +293,7 @@ class Loop:
         settings: Instances = kind.settings
         name = f"{'engine' if role == 'together' else role} {number}"
         groups = [kind.group(self._requests.hash_tokens) for _ in range(kind.groups)]
-        return Engine(name, role, settings, groups, kind.times, kind.audit, self._clock,
+        return Engine(name, role, settings, groups, kind.audit, self._clock,
                       Told(self._scheduled, self._preempted, self._prefilled, self._finished),
                       self._boards[role].part(number * kind.groups, (number + 1) * kind.groups))  # fmt: skip
 
@@ -297,7 +301,7 @@ class Loop:
         errors = [exact / said - 1.0 for kind in self._kinds.values() for exact, said in kind.audit.found]
         about = {
             "simulated": sum(kind.times.simulated for kind in self._kinds.values()),
-            "known": sum(kind.kept.found for kind in self._kinds.values()),
+            "known": sum(len(kind.kept.found) for kind in self._kinds.values()),
             "interpolated": sum(kind.audit.interpolated for kind in self._kinds.values()),
             "exact": sum(kind.audit.exact for kind in self._kinds.values()),
             "audited": len(errors),

@@ -14,6 +14,7 @@ from simulator import np
 from simulator.errors import InputError
 from simulator.paths import did_you_mean, names
 from simulator.serving.arrivals import arrivals
+from simulator.serving.formats import MAX_TOKENS
 from simulator.serving.launches import CAMPAIGNS, CAPTURED, framework_of, launch_settings, merged, of_server, of_step
 from simulator.serving.lengths import uniform
 from simulator.serving.requests import Requests, independent
@@ -80,7 +81,7 @@ def gpus_of(point: Mapping[str, Any]) -> tuple[int, int]:
     """GPUs of a replica, and how many replicas there are."""
     tp, pp, _, dp = _axes(point)
     ranks = tp * pp * dp
-    replicas, rest = divmod(int(point.get("n_gpus") or ranks), ranks)
+    replicas, rest = divmod(_whole("n_gpus", point.get("n_gpus") or ranks), ranks)
     if rest or not replicas:
         raise NotExpressible(f"{point['n_gpus']} GPUs are no whole replicas of tp={tp}, pp={pp}, attention_dp={dp}")
     return ranks, replicas
@@ -91,6 +92,8 @@ def mean_lengths(point: Mapping[str, Any]) -> tuple[float, float]:
     prompt, output = (point.get(f"{side}_mean", point.get(side)) for side in ("isl", "osl"))
     if not isinstance(prompt, int | float) or not isinstance(output, int | float) or prompt < 1 or output < 1:
         raise NotExpressible("no isl or osl")
+    if max(prompt, output) > MAX_TOKENS:
+        raise NotExpressible(f"isl is {prompt:g}, osl {output:g}: each must be at most {MAX_TOKENS} tokens")
     return prompt, output
 
 
@@ -111,8 +114,12 @@ def _load(point: Mapping[str, Any]) -> tuple[int, float]:
 
 def _requests(point: Mapping[str, Any], concurrency: int, rate: float) -> Requests:
     prompt, output = mean_lengths(point)
-    count = int(point.get("num_prompts") or 0) // gpus_of(point)[1] or (ROUNDS * concurrency or AT_ONCE)
-    ratio = float(point.get("range_ratio") or RATIOS.get(str(point.get("source_kind")), 1.0))
+    total = point.get("num_prompts")
+    count = _whole("num_prompts", total) // gpus_of(point)[1] if total else 0
+    count = count or ROUNDS * concurrency or AT_ONCE
+    ratio = point.get("range_ratio") or RATIOS.get(str(point.get("source_kind")), 1.0)
+    if not isinstance(ratio, int | float) or not 0 < ratio <= 1:
+        raise NotExpressible(f"range_ratio is {ratio!r}: it must be a number above 0, at most 1")
     random = np.random.default_rng(0)
     lengths = [uniform(count, max(round(2 * mean / (1 + ratio)), 1), ratio, random) for mean in (prompt, output)]
     times = np.zeros(count) if concurrency else arrivals(count, rate)
@@ -159,8 +166,19 @@ def _axes(point: Mapping[str, Any]) -> tuple[int, int, int, int]:
     layout = point.get("layout")
     if not isinstance(layout, Mapping) or not layout.get("tp"):
         raise NotExpressible("no layout with tp")
-    tp, pp, ep, dp = (int(layout.get(axis) or 1) for axis in ("tp", "pp", "ep", "attention_dp"))
+    tp, pp, ep, dp = (_whole(f"layout.{axis}", layout.get(axis) or 1) for axis in ("tp", "pp", "ep", "attention_dp"))
     return tp, pp, ep, dp
+
+
+def _whole(key: str, value: Any) -> int:
+    """A count as a point has it: a number, or one as text."""
+    try:
+        found = int(value)
+    except (TypeError, ValueError, OverflowError):
+        found = 0
+    if found < 1:
+        raise NotExpressible(f"{key} is {value!r}: it must be a whole number, at least 1")
+    return found
 
 
 def _precision(point: Mapping[str, Any]) -> str:

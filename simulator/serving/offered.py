@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,16 +32,15 @@ def drawn(load: Load, seed: int) -> Offered:
 
 
 def recorded(path: Path, load: Load, seed: int, *, limit: int | None = None, speedup: float = 1.0,
-             skip_bad: bool = False, rate: bool = False, closed: bool = False) -> Offered:  # fmt: skip
-    """Requests of a trace, at its times; where it has none (a table of lengths), or rate or closed loop are asked for,
-    as the load says. InputError: a rate for requests that have times."""
+             skip_bad: bool = False, paced: bool = False) -> Offered:
+    """Requests of a trace, at its times; where it has none (a table of lengths) as the load says. paced: the load's
+    rate or concurrency was asked for; InputError where the trace has times of its own."""
     found = read_trace(path, skip_bad=skip_bad, limit=limit)
-    timed = bool(found.arrival_s.any()) or len(found) == 1
-    if timed and rate:
-        raise InputError(f"{path} has times: --rate is for requests without; --speedup X makes its times shorter")
-    if closed or not (timed or load.rate):
-        return Offered(found, load.concurrency)
-    if timed:
+    if paced and found.arrival_s.any():
+        raise InputError(f"{path}: its requests come at their own times; a rate or a concurrency is for a table of "
+                         "lengths without times (--speedup X divides times by X)")
+    if found.arrival_s.any() or len(found) == 1:
         return Offered(found.sped_up(speedup) if speedup != 1.0 else found, 0)
-    return Offered(independent(arrivals(len(found), load.rate, seed, load.burstiness), found.input_tokens,
-                               found.output_tokens), 0)  # fmt: skip
+    if not load.rate:
+        return Offered(found, load.concurrency)
+    return Offered(replace(found, arrival_s=arrivals(len(found), load.rate, seed, load.burstiness)), 0)

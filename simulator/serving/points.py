@@ -36,7 +36,7 @@ def read_points(path: Path, where: Mapping[str, str]) -> list[dict[str, Any]]:
     InputError names file, line, and what is wrong: no JSON object, no id, or a field that no point has.
     """
     points = []
-    for number, line in enumerate(_lines(path), 1):
+    for number, line in _lines(path):
         try:
             point = json.loads(line)
         except json.JSONDecodeError as error:
@@ -49,23 +49,28 @@ def read_points(path: Path, where: Mapping[str, str]) -> list[dict[str, Any]]:
         if key not in known:
             raise InputError(f"--where {key}: no point of {path} has it{did_you_mean(key, known)}; there are "
                              f"{', '.join(sorted(known))}")
-    chosen = [point for point in points if all(_matches(point.get(key), text) for key, text in where.items())]
+    chosen = [point for point in points if all(_matches(key, point.get(key), text) for key, text in where.items())]
     if not chosen:
         raise InputError(f"no point of {path} is as --where says" if points else f"{path} has no points")
     return chosen
 
 
-def _lines(path: Path) -> list[str]:
+def _lines(path: Path) -> list[tuple[int, str]]:
+    """Those that are not blank, by their numbers in the file."""
     try:
-        return [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read points from '{path}': {getattr(error, 'strerror', None) or error}") from None
 
 
-def _matches(value: Any, text: str) -> bool:
+def _matches(key: str, value: Any, text: str) -> bool:
     low, dots, high = text.partition("..")
     if dots and isinstance(value, int | float):
-        return float(low or "-inf") <= value <= float(high or "inf")
+        try:
+            return float(low or "-inf") <= value <= float(high or "inf")
+        except ValueError:
+            raise InputError(f"--where {key}: got '{text}': a range is of two numbers, as 1..16, 4.. or ..4") from None
     return str(value).lower() == text.lower()
 
 
@@ -134,6 +139,8 @@ def predicted(point: Mapping[str, Any]) -> dict[str, float]:
     """The metrics of a point; NotExpressible or another of Braid's errors where it cannot be."""
     service, requests, concurrency = measured(point)
     served = Loop(service, requests, concurrency=concurrency, steps="lattice", folder=cache_folder()).run()
+    if served.interrupted:  # what there is so far is no prediction
+        raise KeyboardInterrupt
     if not served.done.any():
         raise InputError("every request is longer than the cache")
     typical = median if _is_median(point) else fmean

@@ -52,8 +52,9 @@ class Served:
     gpus: int
     """Of the whole service."""
     about_steps: dict[str, Any] = field(default_factory=dict)
-    """How the steps' times were found. Numbers of steps: simulated, known (from disk), interpolated, audited; relative
-    errors: audit_error_mean, audit_error_worst; correction: the factor on interpolated times."""
+    """How the steps' times were found. simulated, known: steps that were simulated, now or in a run before (from disk),
+    at nodes and in audits; interpolated, exact, audited: steps of this run by how they got their time; relative errors:
+    audit_error_mean, audit_error_worst; correction: the factor on interpolated times."""
     interrupted: bool = False
     """The run was stopped: what is here is a part."""
     saturated: dict[str, float] | None = None

@@ -8,6 +8,7 @@ from simulator import np
 from simulator.errors import InputError
 from simulator.serving.chains import leading_hits
 
+LATEST_S = 9e6  # of arrivals at a service: 2^63 ps are 9.22e6 s, and the rest is for what has arrived
 COLUMNS = ("arrival_s", "input_tokens", "output_tokens", "after", "think_s", "priority")
 
 
@@ -88,6 +89,15 @@ def independent(arrival_s: np.Array, input_tokens: np.Array, output_tokens: np.A
     count = len(input_tokens)
     none = np.zeros(count, dtype=np.int64)
     return Requests(arrival_s, input_tokens, output_tokens, none[:0], np.zeros(count + 1), 0, none - 1, none, none)
+
+
+def check_times(requests: Requests) -> None:
+    """InputError where one arrives after LATEST_S: a trace may last longer, a run may not."""
+    late = np.flatnonzero(requests.arrival_s > LATEST_S)
+    if len(late):
+        raise InputError(f"request {late[0]}: arrival_s is {requests.arrival_s[late[0]]:.6g}; it must be at most "
+                         f"{LATEST_S:g} (times are whole picoseconds of 64 bits): a speedup, a limit of requests or a "
+                         "higher rate brings the last one nearer")
 
 
 def _hit_shares(requests: Requests) -> dict[str, float | None]:

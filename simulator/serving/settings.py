@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Literal, get_args
 
 from pydantic import Field, PositiveInt, SerializeAsAny, model_validator
@@ -71,6 +72,12 @@ class Instances(Part):
     scheduling: Scheduling = Scheduling()
     cache: CacheSettings = CacheSettings()
     host: Host = Host()
+
+    @model_validator(mode="after")
+    def _captured_sizes_ascend(self) -> Instances:
+        if any(low >= high for low, high in pairwise(self.capture)):
+            raise ValueError(f"capture is {','.join(map(str, self.capture))}: sizes must ascend")
+        return self
 
 
 class Front(Part):

@@ -120,8 +120,8 @@ def _of_number(scenario: Scenario, machine: MachineSpec, bound: _Bound, before: 
 
 
 def _at(scenario: Scenario, name: str, value: float, unit: str) -> dict[str, float | None]:
-    """The expected values of a scenario with one number changed, to a whole one where it is a count; nothing where the
-    number cannot be so, as a share above 1."""
+    """The expected values of a scenario with one number changed; where it cannot be so, as a count or a share above 1,
+    changed to the nearest whole one from 1; nothing where that cannot be either."""
     for one in (value, float(max(round(value), 1))):
         changes = {f"machine.{name}": f"{one!r} {unit}".removesuffix(" 1")}
         try:

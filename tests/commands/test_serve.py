@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from simulator.serving.loop import Loop
+from simulator.serving.offered import recorded
+from simulator.serving.record import Served
+from simulator.serving.settings import Load
 from tests.conftest import Outcome
 
 Braid = Callable[..., Outcome]
@@ -55,6 +60,41 @@ def test_a_broken_line_of_a_trace_is_named_and_left_out_where_that_is_asked_for(
     done = braid(*ENGINE, "--trace", str(trace), "--steps", "lattice", "--skip-bad")
     assert done.code == 0, done.err
     assert "7 requests: 7 done" in done.out
+    assert "broken lines were left out: 1, the first of them 4" in " ".join(done.err.split())
+
+
+@pytest.mark.parametrize("words", [("--rate", "2"), ("--concurrency", "2"), ("--sweep", "concurrency", "2")])
+def test_a_trace_with_times_has_no_other_load(braid: Braid, trace: Path, words: tuple[str, ...]) -> None:
+    done = braid(*ENGINE, "--trace", str(trace), "--skip-bad", *words)
+    assert done.is_one_clear_message(2), done.err
+    assert "its requests come at their own times" in " ".join(done.err.split())
+
+
+def test_a_table_of_lengths_comes_at_the_rate_and_keeps_what_it_shares(tmp_path: Path) -> None:
+    path = tmp_path / "table.jsonl"
+    path.write_text('{"timestamp": 0, "input_length": 600, "output_length": 2, "hash_ids": [1, 2]}\n' * 3)
+    found = recorded(path, Load(rate=2.0), 0, paced=True)
+    assert (found.concurrency, found.requests.hash_tokens) == (0, 512)
+    assert found.requests.hashes_of(2).tolist() == found.requests.hashes_of(0).tolist() != []
+    assert found.requests.arrival_s[2] > found.requests.arrival_s[1] > 0.0
+    assert recorded(path, Load(concurrency=2), 0).concurrency == 2
+
+
+def test_ctrl_c_ends_a_sweep_and_shows_the_rows_before_it(braid: Braid, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[Loop] = []
+    plain = Loop.run
+
+    def second_is_stopped(loop: Loop) -> Served:
+        runs.append(loop)
+        served = plain(loop)
+        return replace(served, interrupted=len(runs) == 2)
+
+    monkeypatch.setattr(Loop, "run", second_is_stopped)
+    done = braid(*ENGINE, *FEW[:-2], "--json", "--sweep", "concurrency", "1", "2", "4")
+    assert done.code == 130
+    assert len(runs) == 2
+    assert [row["concurrency"] for row in done.json] == ["1"]
+    assert "stopped by Ctrl-C at concurrency 2" in done.err
 
 
 def test_a_folder_has_a_table_of_requests_one_of_steps_a_profile_and_a_trace(braid: Braid, tmp_path: Path) -> None:
@@ -78,8 +118,13 @@ def test_drafts_make_a_token_shorter_and_requests_too_long_are_counted(braid: Br
     (("serve",), "give SERVICE, or --model and --machine"),
     (("serve", "--model", "llama_3_1_8b"), "give SERVICE, or --model and --machine"),
     ((*ENGINE, "--sweep", "rate"), "--sweep KEY takes VALUES"),
+    ((*ENGINE, "--sweep", "rate", "1", "--out", "folder"), "--out is of one run"),
+    ((*ENGINE, "--limit", "3", "--speedup", "2"), "--limit, --speedup: of a recorded trace"),
+    ((*ENGINE, "--trace", "a.jsonl", "--isl", "3", "--range-ratio", "0.5"), "--isl, --range-ratio: of requests that"),
+    (("serve", "one_server:llama_3_1_70b", "--mesh", "tp=4"), "--mesh: SERVICE has its own"),
     ((*ENGINE, "--goodput", "ttft:5"), "time_to_first_token"),
     ((*ENGINE, "--set", "engines.cache.block_sise=8"), "did you mean 'engines.cache.block_size'"),
+    ((*ENGINE, "--set", "engines.capture=8,4,2"), "capture is 8,4,2: sizes must ascend"),
     ((*ENGINE, "--set", "prefill.step.cards=8"), "no engines that prefill apart"),
     ((*ENGINE, "--requests", "none"), "load.requests"),
     ((*ENGINE, "--trace", "nowhere.jsonl"), "nowhere.jsonl"),

@@ -19,7 +19,8 @@ def test_what_was_put_is_there_the_next_time_to_the_last_bit(tmp_path: Path) -> 
     assert not (tmp_path / "new").exists(), "nothing is written before it is asked for"
     kept.write()
     again = Kept(step(), tmp_path / "new")
-    assert (again.get("a"), again.found) == (0.1 + 0.2, 1)
+    assert (again.get("b"), again.found) == (None, set()), "what is not asked for does not count"
+    assert (again.get("a"), again.get("a"), again.found) == (0.1 + 0.2, 0.1 + 0.2, {"a"})
 
 
 def test_two_that_write_lose_nothing(tmp_path: Path) -> None:
@@ -32,7 +33,7 @@ def test_two_that_write_lose_nothing(tmp_path: Path) -> None:
     assert (last.get("a"), last.get("b")) == (1.0, 2.0)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", '{"a": "b"}', "\x00"])
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"a": "b"}', '{"a": NaN}', '{"a": -1.0}', '{"a": 0}', "\x00"])
 def test_a_broken_file_is_as_none_and_is_written_again(tmp_path: Path, text: str) -> None:
     kept = Kept(step(), tmp_path)
     kept.put("a", 1.0)
@@ -40,7 +41,7 @@ def test_a_broken_file_is_as_none_and_is_written_again(tmp_path: Path, text: str
     (file,) = tmp_path.iterdir()
     file.write_text(text)
     broken = Kept(step(), tmp_path)
-    assert broken.found == 0
+    assert broken.get("a") is None
     broken.put("b", 2.0)
     broken.write()
     assert json.loads(file.read_text()) == {"b": 2.0}
@@ -51,7 +52,7 @@ def test_another_scenario_has_another_file(tmp_path: Path) -> None:
               step().replace({"machine.chip.hbm.efficiency": "0.5"})]  # fmt: skip
     for number, one in enumerate(others):
         kept = Kept(one, tmp_path)
-        assert kept.found == 0
+        assert kept.get("a") is None
         kept.put("a", float(number))
         kept.write()
     assert len(list(tmp_path.iterdir())) == len(others)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from simulator.errors import InputError
 from simulator.serving.loop import Loop
 from simulator.serving.record import DONE, NEVER, REFUSED, UNFINISHED
 from simulator.serving.requests import independent
@@ -45,6 +46,14 @@ def test_admission_makes_the_others_wait_in_front() -> None:
     assert served.waits()["front"].max() > 0.1
 
 
+def test_in_a_closed_loop_too_so_many_are_admitted_and_the_others_wait_in_front() -> None:
+    served = run(service(front={"request_ms": 0.0, "admitted": 5}), drawn(60, 1), concurrency=20)
+    assert served.done.all()
+    assert inside(served.times["arrival"], served.times["last_token"]) == 20
+    assert inside(served.times["routed"], served.times["last_token"]) == 5
+    assert served.waits()["front"].max() > 0.1
+
+
 def test_a_later_turn_comes_after_the_one_before_and_time_to_think() -> None:
     plain = drawn(30, 3)
     after = np.where(np.arange(30) % 3, np.arange(30) - 1, -1)
@@ -54,6 +63,15 @@ def test_a_later_turn_comes_after_the_one_before_and_time_to_think() -> None:
     want = np.maximum(served.times["last_token"][after[later]] + 250_000_000_000,
                       np.ceil(plain.arrival_s[later] * 1e12).astype(np.int64))  # fmt: skip
     assert np.abs(served.times["arrival"][later] - want).max() <= 1
+
+
+@pytest.mark.parametrize("last_s", [9.01e6, 1e30])
+def test_times_that_whole_picoseconds_cannot_hold_are_refused_with_what_would_be_right(last_s: float) -> None:
+    late = independent(np.array([0.0, last_s]), np.array([4, 4]), np.array([2, 2]))
+    with pytest.raises(InputError, match=r"request 1: arrival_s is .*at most 9e\+06 .*speedup"):
+        Loop(service(), late)
+    last = run(service(), independent(np.array([0.0, 8.9e6]), np.array([4, 4]), np.array([2, 2])))
+    assert last.done.all()
 
 
 @pytest.mark.parametrize("of", [service(instances(tokens=328)),

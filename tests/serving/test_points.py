@@ -12,6 +12,7 @@ import pytest
 from simulator.errors import InputError
 from simulator.serving import measured as measuring
 from simulator.serving import points
+from simulator.serving.engine import Engine
 from simulator.serving.measured import NotExpressible, measured
 from simulator.serving.point_errors import PointRow, beside, read_others, reasons, summary
 from simulator.serving.points import compare, predicted, read_points
@@ -186,6 +187,12 @@ def test_a_config_json_gives_the_numbers_of_its_model() -> None:
     ({"layout": None}, "no layout with tp"),
     ({"layout": {"tp": 2, "pp": 2}, "n_gpus": 6}, "6 GPUs are no whole replicas of tp=2, pp=2"),
     ({"isl": "256"}, "no isl or osl"),
+    ({"isl": 1e30}, "isl is 1e+30, osl 200: each must be at most"),
+    ({"layout": {"tp": "two"}}, "layout.tp is 'two': it must be a whole number, at least 1"),
+    ({"layout": {"tp": -1}}, "layout.tp is -1: it must be a whole number, at least 1"),
+    ({"n_gpus": [8]}, "n_gpus is [8]: it must be a whole number"),
+    ({"num_prompts": "many"}, "num_prompts is 'many': it must be a whole number"),
+    ({"range_ratio": "half"}, "range_ratio is 'half': it must be a number above 0"),
     ({"gemm_quant": "fp6"}, "quantisation fp6: none of fp8"),
 ], ids=str)  # fmt: skip
 def test_what_cannot_be_expressed_has_a_reason(changes: dict[str, Any], reason: str) -> None:
@@ -228,6 +235,15 @@ def test_a_point_without_a_number_and_a_file_without_points_are_named(asked: Non
     with pytest.raises(InputError, match=r"empty\.jsonl has no points"):
         (tmp_path / "empty.jsonl").write_text("")
         read_points(tmp_path / "empty.jsonl", {})
+
+
+def test_a_run_that_is_stopped_is_no_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Engine, "_begin", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        predicted(POINT)
 
 
 def test_what_the_machine_refuses_is_a_reason_too() -> None:
@@ -283,7 +299,9 @@ def test_filters_are_values_or_ranges(tmp_path: Path) -> None:
     ("{", {}, "points.jsonl, line 2: "),
     ("[1]", {}, "line 2: a point is a JSON object with an id"),
     ('{"model": "x"}', {}, "line 2: a point is a JSON object with an id"),
+    ("\n \n{", {}, "line 4: "),
     (POINT, {"gpukey": "H100"}, "--where gpukey: no point of "),
+    (POINT, {"concurrency": "4..many"}, "--where concurrency: got '4..many': a range is of two numbers"),
 ], ids=str)  # fmt: skip
 def test_files_that_are_wrong(tmp_path: Path, line: object, where: dict[str, str], said: str) -> None:
     with pytest.raises(InputError) as refused:
