@@ -67,11 +67,12 @@ def serve(service: str | None, values: tuple[str, ...], trace: Path | None, limi
 
     \b
     Examples:
-      braid serve --model llama_3_1_70b --machine dgx_h100 --concurrency 32 --requests 128 --isl 1024 --osl 256
+      braid serve --model llama_3_1_70b --machine dgx_h100 --concurrency 32
       # a service of the library, at 2 requests a second; what it promises
-      braid serve one_server:llama_3_1_70b --rate 2 --goodput "time_to_first_token:2000 inter_token_latency:50"
+      braid serve one_server:llama_3_1_70b --rate 2 --isl 2048 --osl 256
+      braid serve one_server:qwen3_235b --goodput "inter_token_latency:50"
       # a recorded trace
-      braid serve one_server:llama_3_1_70b --trace conversation.jsonl --limit 1000
+      braid serve one_server:llama_3_1_70b --trace mine.jsonl --limit 1000
       # the latency-throughput curve
       braid serve one_server:llama_3_1_70b --sweep concurrency 1 4 16 64
     """

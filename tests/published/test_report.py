@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from simulator.observe.tables import plain_number as number
+from simulator.serving.library import load_service, service_names
 from simulator.study.expected import band_text, compared
 from simulator.study.library import load_scenario, scenario_names
 from tests.published.reported import reported
@@ -18,8 +19,10 @@ QUICK = ("a2_prefill:convert", "a3_prefill:dp", "cm384_decode:exchange_both", "c
 
 
 def test_every_published_value_has_its_row() -> None:
+    both = [*((name, load_scenario(name).expected) for name, _ in scenario_names()),
+            *((name, load_service(name).expected) for name, _ in service_names())]
     expected = [(one.id, name, one.full_metric, band_text(one.band) if one.band else number(one.value), one.role)
-                for name, _ in scenario_names() for one in load_scenario(name).expected]
+                for name, its in both for one in its]
     assert [(row.id, row.scenario, row.metric, row.expected, row.role) for row in reported()] == expected
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from simulator.study.expected import compared
+from simulator.study.expected import beside, compared
 from simulator.study.scenario import Expected
 
 
@@ -19,9 +19,7 @@ def test_errors_are_relative_to_what_was_expected(value: float, band: Any, simul
                                                   error: float | None) -> None:
     expected = Expected(id="A1", metric="latency_ms", value=value, role="predict", band=band)
     metrics = {} if simulated is None else {"latency_ms": simulated}
-    scenario = SimpleNamespace(name="mine", expected=(expected,))
-    run: Any = SimpleNamespace(scenario=scenario, metrics=metrics, recorded=True)
-    (row,) = compared(run)
+    row = beside(expected, "mine", metrics, lambda name: {})
     assert row.error == (None if error is None else pytest.approx(error))
     assert bool(row.missing) == (simulated is None)
 
