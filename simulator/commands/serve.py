@@ -115,7 +115,8 @@ def _refuse_unread(service: str | None, words: dict[str, Any], trace: Path | Non
 
 def _service(reference: str | None, words: dict[str, Any], changes: dict[str, str]) -> Any:
     """The service that is meant, with its settings changed."""
-    from simulator.serving.settings import changed, one_engine
+    from simulator.serving.launches import one_engine
+    from simulator.serving.settings import changed
     from simulator.study.step import StepWords
 
     own = [words[name] for name in ("model", "machine")]
@@ -134,7 +135,7 @@ def _offered(service: Any, asked: dict[str, Any], seed: int) -> Any:
     from simulator.serving.offered import drawn, recorded
 
     if asked["trace"] is None:
-        return drawn(service.load, seed)
+        return drawn(service.load, seed, service.engines.cache.block_size)
     found = recorded(asked["trace"], service.load, seed, limit=asked["limit"], speedup=asked["speedup"],
                      skip_bad=asked["skip_bad"], paced=asked["paced"])  # fmt: skip
     if found.requests.skipped:

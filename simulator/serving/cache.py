@@ -11,7 +11,7 @@ that was scheduled after it reads it. What is generated is not shared: traces do
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from simulator import np
 from simulator.errors import InputError
@@ -36,21 +36,18 @@ class BlockCache:
 
     blocks: in all; block_tokens: tokens of each; prefix_caching: False shares nothing. hash_tokens: tokens that one
     hash stands for (0: those of a block). Where a hash stands for several blocks these are shared and evicted together,
-    and only once all of them are there; where a block has several hashes the last of them names it. evicting: called
-    with each hash that is evicted.
+    and only once all of them are there; where a block has several hashes the last of them names it.
 
     Counted: used, blocks that running requests hold; looked_up, hit and evicted, blocks since the beginning.
     InputError unless block_tokens and hash_tokens are one a whole number of times the other.
     """
 
-    def __init__(self, blocks: int, block_tokens: int, prefix_caching: bool, hash_tokens: int = 0,
-                 evicting: Callable[[int], object] | None = None) -> None:  # fmt: skip
+    def __init__(self, blocks: int, block_tokens: int, prefix_caching: bool, hash_tokens: int = 0) -> None:
         self.blocks = blocks
         self.block_tokens = block_tokens
         self.prefix_caching = prefix_caching
         self.hash_blocks, self._hashes_of_block = _sizes(block_tokens, hash_tokens or block_tokens)
         self.used = self.looked_up = self.hit = self.evicted = 0
-        self._evicting = evicting
         self._holders: dict[int, int] = {}
         self._evictable: OrderedDict[int, None] = OrderedDict()
         self._held: dict[int, _Holding] = {}
@@ -157,8 +154,6 @@ class BlockCache:
             one, _none = first(last=False)
             del holders[one]
             self.evicted += self.hash_blocks
-            if self._evicting is not None:
-                self._evicting(one)
 
     def _cover(self, held: _Holding) -> None:
         """The hashes whose blocks a request has now are in the table; what is there already it has a copy of."""

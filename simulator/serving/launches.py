@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from simulator.errors import InputError
+from simulator.serving.settings import Instances, Scheduling, Service, changed
+from simulator.study.step import StepWords, step_of
 
 CAMPAIGNS = ("inferencex", "inferencex_snapshot", "nebius_inferencex")
 """`source_kind` of points that were measured with these scripts."""
@@ -148,3 +150,15 @@ def _is_of(point: Mapping[str, Any], launch: Launch) -> bool:
             and (not launch.below_tp or tp < launch.below_tp)
             and (not any(launch.lengths) or launch.lengths == (point.get("isl"), point.get("osl")))
             and (not launch.until or "" < date < launch.until))  # fmt: skip
+
+
+def one_engine(words: StepWords) -> Service:
+    """A service of one engine, launched as its stack is by default: scheduler, limits, captured graphs, host times."""
+    step = step_of(words)
+    framework = next((name for name in CAPTURED if step.kernels.startswith(name)), "vllm")
+    title = f"{step.transformer().name}, an engine on {step.cards} cards of {words.machine}, {step.kernels}"
+    scheduling = Scheduling.model_validate({"scheduler": framework})
+    engines = Instances(step=step, scheduling=scheduling, capture=CAPTURED[framework])
+    defaults = {**DEFAULTS[framework], **HOSTS[framework]}
+    return changed(Service(name="alike engines", title=title, engines=engines),
+                   {key if key.startswith("front.") else f"engines.{key}": text for key, text in defaults.items()})

@@ -122,7 +122,7 @@ def _requests(point: Mapping[str, Any], concurrency: int, rate: float) -> Reques
         raise NotExpressible(f"range_ratio is {ratio!r}: it must be a number above 0, at most 1")
     random = np.random.default_rng(0)
     lengths = [uniform(count, max(round(2 * mean / (1 + ratio)), 1), ratio, random) for mean in (prompt, output)]
-    times = np.zeros(count) if concurrency else arrivals(count, rate)
+    times = np.zeros(count) if concurrency else arrivals(count, rate, seed=1)  # not the draws of lengths
     return independent(times, *lengths)
 
 

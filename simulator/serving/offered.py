@@ -10,9 +10,10 @@ from simulator import np
 from simulator.errors import InputError
 from simulator.serving.arrivals import arrivals
 from simulator.serving.draws import stream_of
-from simulator.serving.lengths import uniform
+from simulator.serving.lengths import log_normal, uniform
 from simulator.serving.requests import Requests, independent
 from simulator.serving.settings import Load
+from simulator.serving.sharing import with_common_prefixes
 from simulator.serving.traces import read_trace
 
 
@@ -23,12 +24,22 @@ class Offered(NamedTuple):
     concurrency: int
 
 
-def drawn(load: Load, seed: int) -> Offered:
-    """Requests with the lengths and times of a load."""
-    lengths = [uniform(load.requests, tokens, load.range_ratio, stream_of(seed, name))
+def drawn(load: Load, seed: int, block_tokens: int) -> Offered:
+    """Requests with the lengths, prefixes and times of a load; block_tokens: of the cache that shares prefixes."""
+    lengths = [_lengths(load, tokens, stream_of(seed, name))
                for name, tokens in (("input", load.input_tokens), ("output", load.output_tokens))]  # fmt: skip
     times = arrivals(load.requests, load.rate, seed, load.burstiness) if load.rate else np.zeros(load.requests)
-    return Offered(independent(times, *lengths), 0 if load.rate else load.concurrency)
+    found = independent(times, *lengths)
+    if load.prefix_share:
+        random = stream_of(seed, "prefixes")
+        found = with_common_prefixes(found, load.prefix_share, load.prefixes, block_tokens, random)
+    return Offered(found, 0 if load.rate else load.concurrency)
+
+
+def _lengths(load: Load, tokens: int, random: np.random.Generator) -> np.Array:
+    if load.length_cv:
+        return log_normal(load.requests, tokens, load.length_cv, random)
+    return uniform(load.requests, tokens, load.range_ratio, random)
 
 
 def recorded(path: Path, load: Load, seed: int, *, limit: int | None = None, speedup: float = 1.0,

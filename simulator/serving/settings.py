@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import Literal
 
 from pydantic import Field, PositiveInt, SerializeAsAny, model_validator
 
@@ -12,7 +12,6 @@ from simulator.errors import InputError
 from simulator.serving.front import API_SERVER_S
 from simulator.study.scenario import Expected, Part, Scenario
 from simulator.study.settings import replaced
-from simulator.study.step import StepWords, step_of
 
 Role = Literal["together", "prefill", "decode"]
 
@@ -108,6 +107,11 @@ class Load(Part):
     input_tokens: PositiveInt = 1024
     output_tokens: PositiveInt = 1024
     range_ratio: float = Field(1.0, gt=0, le=1, description="lengths are drawn evenly from [ratio x length, length]")
+    length_cv: float = Field(
+        0.0, ge=0, le=5, description="or log-normal with these means and this coefficient of variation (0: as above)"
+    )
+    prefix_share: float = Field(0.0, ge=0, le=1, description="of each prompt that is the start of a common prefix")
+    prefixes: PositiveInt = Field(1, description="common prefixes, of which each request has one")
 
 
 class Service(Part):
@@ -133,16 +137,6 @@ class Service(Part):
     def gpus(self) -> int:
         """Cards of all engines."""
         return sum(one.count * one.step.cards for one in (self.engines, self.prefill) if one)
-
-
-def one_engine(words: StepWords) -> Service:
-    """A service of one engine with the scheduler of the stack whose kernels it has."""
-    step = step_of(words)
-    scheduler = next((name for name in get_args(Scheduling.model_fields["scheduler"].annotation)
-                      if step.kernels.startswith(name)), "vllm")  # fmt: skip
-    title = f"{step.transformer().name}, an engine on {step.cards} cards of {words.machine}, {step.kernels}"
-    instances = Instances(step=step, scheduling=Scheduling.model_validate({"scheduler": scheduler}))
-    return Service(name="alike engines", title=title, engines=instances)
 
 
 def changed(service: Service, changes: Mapping[str, str]) -> Service:

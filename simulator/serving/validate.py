@@ -36,7 +36,7 @@ def _rows_of(name: str, pattern: str | None) -> list[ExpectedRow]:
 def metrics_of(name: str) -> Mapping[str, float]:
     """Means of a service's metrics, by AIPerf's names."""
     service = load_service(name)
-    offered = drawn(service.load, 0)
+    offered = drawn(service.load, 0, service.engines.cache.block_size)
     served = Loop(service, offered.requests, concurrency=offered.concurrency, folder=cache_folder()).run()
     found = outcome(served, None, offered.concurrency or None)
     return {key: float(block["avg"]) for key, block in (found.steady or found.whole).metrics.items()}

@@ -133,3 +133,13 @@ def test_what_is_wrong_is_said_in_one_message(braid: Braid, words: tuple[str, ..
     done = braid(*words)
     assert done.is_one_clear_message(2), done.err
     assert text in " ".join(done.err.split())
+
+
+def test_an_engine_from_words_is_launched_as_its_stack_is_and_prompts_share_prefixes(braid: Braid) -> None:
+    words = (*ENGINE, *FEW, "--json", "--set")
+    apart, shared = (braid(*words, f"load.prefix_share={share}").json for share in ("0", "0.5"))
+    assert "prefix_cache_hit_ratio" in shared
+    assert apart["prefix_cache_hit_ratio"]["avg"] == 0.0
+    assert 0.2 < shared["prefix_cache_hit_ratio"]["avg"] < 0.5
+    vllm, trtllm = (braid(*ENGINE, *FEW, "--json", "--stack", stack).json for stack in ("vllm", "trtllm"))
+    assert vllm["time_to_first_token"]["avg"] != trtllm["time_to_first_token"]["avg"]
