@@ -1,10 +1,9 @@
-"""DeepSeek-V3 on H800 as DeepSeek describes its own service: prefill on 32 GPUs, decode on 128.
+"""DeepSeek-V3 on H800 as DeepSeek describes its own service: prefill on 32 GPUs, decode on 144.
 
-Published in deepseek-ai/profile-data: EP32 and steps of 16K prompt tokens a GPU in prefill, EP128 and 128 requests a
-GPU in decode. In deepseek-ai/open-infra-index ("DeepSeek-V3/R1 inference system overview", 2025) decode has EP144, on
-18 nodes with 32 redundant experts: a mesh has as many slots on every place as hold all experts once, and so many more,
-which 288 slots for 256 experts are not. How many units of each kind there are is not published: two that prefill are
-assumed.
+Published in deepseek-ai/profile-data: EP32 and steps of 16K prompt tokens a GPU in prefill, 128 requests a GPU in
+decode; in deepseek-ai/open-infra-index ("DeepSeek-V3/R1 inference system overview", 2025): decode on 18 nodes, EP144
+with 32 redundant experts, which are what two slots of every GPU leave over. How many units of each kind there are is
+not published: two that prefill are assumed.
 
 Every card and host that takes part in an exchange is simulated: a step of it costs tens of seconds the first time.
 """
@@ -12,9 +11,11 @@ Every card and host that takes part in an exchange is simulated: a step of it co
 from __future__ import annotations
 
 from scenarios import deepseek_h800
+from simulator.parallel.mesh import Mesh
 from simulator.serving.settings import CacheSettings, Front, Instances, Load, Scheduling, Service
+from workloads.transformer import Step
 
-GPUS = 128
+GPUS = 144
 REQUESTS, TOKENS = 128, 16384  # of a GPU in a step
 BLOCK = 64  # tokens of a block: FlashMLA's paged cache has blocks of 64
 EVEN = {"routing.skew": "none"}  # where step times are interpolated
@@ -23,7 +24,7 @@ EVEN = {"routing.skew": "none"}  # where step times are interpolated
 def service() -> Service:
     """Two units that prefill, one that decodes; a run takes an hour, for every card is simulated."""
     return Service(
-        title="DeepSeek-V3 on H800: 2 x EP32 prefill, EP128 decode",
+        title="DeepSeek-V3 on H800: 2 x EP32 prefill, EP144 decode",
         prefill=Instances(
             count=2,
             step=deepseek_h800.prefill(),
@@ -32,7 +33,9 @@ def service() -> Service:
             cache=CacheSettings(block_size=BLOCK),
         ),
         engines=Instances(
-            step=deepseek_h800.decode(),
+            step=deepseek_h800.decode().variant(
+                cards=GPUS, batch=Step(requests=GPUS * REQUESTS), layout=Mesh(dp=GPUS, ep=GPUS)
+            ),
             simplified=EVEN,
             capture=tuple(range(2, REQUESTS + 1, 2)),  # two micro-batches
             scheduling=Scheduling(max_num_seqs=REQUESTS, enable_chunked_prefill=False),

@@ -26,6 +26,7 @@ from simulator.parallel.tokens import Tokens, tokens_of_prompts
 from simulator.parallel.vocabulary import embed_prompts, head_of_prompts
 from simulator.program.rank import Event, Rank
 from simulator.stack.cann import RECIPES
+from simulator.stack.gpu import value_dim
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Part
 from workloads import cann_prefill as shared
@@ -225,7 +226,9 @@ def _memory(case: Case, mesh: Mesh, tokens: int) -> list[MemoryItem]:
     phases = {"embedding": 2 * 2 * total * model.hidden}
     for layer in set(model.layers):
         a, ffn = layer.attention, layer.feed_forward
-        per_head = 2 * (3 * a.nope_dim + 2 * a.rope_dim + 3 * a.v_dim) if isinstance(a, Latent) else 8 * a.head_dim
+        per_head = 8 * value_dim(a)
+        if isinstance(a, Latent):
+            per_head = 2 * (3 * a.nope_dim + 2 * a.rope_dim + 3 * a.v_dim)
         phases["attention"] = (total if mesh.tp > 1 else tokens) * a.heads // mesh.tp * per_head
         if isinstance(ffn, Experts):
             rows, arriving = tokens * ffn.per_token, -(-total * ffn.per_token // case.ranks)

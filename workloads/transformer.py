@@ -119,7 +119,9 @@ class Knobs(BaseModel):
     exchange_sms: int | None = Field(
         None, ge=2, multiple_of=2, description="SMs of the kernels of deepep_normal, two a channel (none: 20)"
     )
-    graph: Literal["decode", "always", "never"] = Field("decode", description="phases that run as captured graphs")
+    graph: Literal["decode", "always", "never"] = Field(
+        "decode", description="steps that run as captured graphs (decode: and prompts padded to a captured size)"
+    )
     norm_in_all_reduce: bool | None = Field(
         None, description="a norm is part of the AllReduce before it (none: as the stack does)"
     )
@@ -167,7 +169,7 @@ def exchange_settings(case: Case) -> ExchangeSettings:
         return ExchangeSettings(name)
     return ExchangeSettings(name, knobs.exchange_engine, case.routing.skew, case.seed,
                             own=settings_of(name, knobs.dispatch_dtype, knobs.exchange_sms),
-                            node=case.node_ranks, ported=case.port_ranks)
+                            node=case.node_ranks, ported=case.port_ranks, state=case.routing.state)
 
 
 def partition(npu: Rank, case: Case) -> str:
@@ -198,8 +200,10 @@ def order_of(case: Case) -> Callable[..., None]:
 
 
 def captured(case: Case) -> bool:
-    """Whether the step runs as captured graphs."""
-    return case.knobs.graph == "always" or (case.knobs.graph == "decode" and case.batch.phase == "decode")
+    """Whether the step runs as captured graphs: one that decodes, or whose prompts are padded to a captured size."""
+    prompts = [one for one in case.batch.groups if one.prompts]
+    sized = case.batch.phase == "decode" or (bool(prompts) and all(one.padded for one in prompts))
+    return case.knobs.graph == "always" or (case.knobs.graph == "decode" and sized)
 
 
 def engines_of(case: Case) -> Engines:

@@ -87,16 +87,17 @@ def _billions(number: int) -> str:
 
 def _attention(model: Model) -> str:
     """The kind of attention, heads of queries and of keys and values, and in how many layers there is a window."""
-    from simulator.model.transformer import Latent
+    from simulator.model.transformer import Grouped
 
-    first = model.layers[0].attention
-    if isinstance(first, Latent):
-        return f"MLA {first.heads}"
+    kinds = [layer.attention for layer in model.layers]
+    grouped = [one for one in kinds if isinstance(one, Grouped)]
+    if not grouped:
+        return f"MLA {kinds[0].heads}"
+    first, windows = grouped[0], [one.window for one in grouped if one.window]
     kind = "MHA" if first.heads == first.kv_heads else "GQA"
-    windows = [layer.attention.window for layer in model.layers
-               if not isinstance(layer.attention, Latent) and layer.attention.window]
-    within = f", window {windows[0]:,} in {len(windows)} of {len(model.layers)}" if windows else ""
-    return f"{kind} {first.heads}/{first.kv_heads}{within}"
+    within = f", window {windows[0]:,} in {len(windows)} of {len(kinds)}" if windows else ""
+    linear = f", linear in {len(kinds) - len(grouped)} of {len(kinds)}" if len(grouped) < len(kinds) else ""
+    return f"{kind} {first.heads}/{first.kv_heads}{within}{linear}"
 
 
 @click.command()

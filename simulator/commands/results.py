@@ -72,7 +72,8 @@ def validate(ctx: click.Context, pattern: str | None, jobs: int, points: Path | 
     matters, are "settings" of a step (knobs, routing, machine), as of `braid run transformer:decode`, and of the
     engine (scheduling, cache, host, front): {"knobs.precision": "kv=fp8", "scheduling.max_num_batched_tokens": 16384}.
     Steps that were simulated are kept in BRAID_CACHE, or in the user's cache folder. gpu_key is A100, H100, H200,
-    B200, GB200, H20 or H800, or `machine` names one. What cannot be simulated is named, with its reason; no failure.
+    B200, GB200, H20 or H800, or `machine` names one. With "mode": "disagg" the layout is {"prefill": {"num_workers": 2,
+    "tp": 8}, "decode": {...}}. What cannot be simulated is named, with its reason; no failure.
 
     \b
     Examples:
@@ -88,13 +89,13 @@ def validate(ctx: click.Context, pattern: str | None, jobs: int, points: Path | 
         _compare_points(points, where, jobs, beside, as_json)
         return
     from simulator.commands.request import progress_bar
-    from simulator.serving.validate import service_rows
+    from simulator.serving.validate import SERVICES
     from simulator.study import validate as validation
     from simulator.study.expected import as_object
 
     target = _target("validation.md", pattern, as_json)
     with progress_bar("expected values") as tell:
-        rows = validation.validate(pattern, jobs, tell, service_rows(pattern))
+        rows = validation.validate(pattern, jobs, tell, (validation.SCENARIOS, SERVICES))
     _write(target, lambda: validation.markdown(rows))
     objects = [as_object(row, "scenario") | ({"reason": row.missing} if row.missing else {}) for row in rows]
     _show(rows, objects if as_json else None, validation.print_rows, target)

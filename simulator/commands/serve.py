@@ -50,14 +50,17 @@ ROWS = (("requests/s", "request_throughput"), ("tok/s", "output_token_throughput
               help="Steps interpolated and corrected by some that are simulated, not corrected, or all simulated.")
 @click.option("--sweep", type=click.Choice([*SWEPT]), default=None, metavar="KEY",
               help="rate or concurrency takes each VALUE: the latency-throughput curve.")
+@click.option("--until", type=click.Choice(["steady"]), default=None,
+              help="Stop when the means of TTFT, TPOT and tokens/s are known within 2%, from as many requests as that"
+                   " takes, N or a trace at most.")
 @options.settings
 @options.seed
 @click.option("--out", type=click.Path(path_type=Path), default=None, metavar="DIR",
               help="Write profile_export_aiperf.json, requests.parquet, steps.parquet and trace.json.gz there.")
 @options.as_json
 def serve(service: str | None, values: tuple[str, ...], trace: Path | None, limit: int | None, speedup: float,
-          skip_bad: bool, goodput: str, steps: str, sweep: str | None, settings: dict[str, str], seed: int,
-          out: Path | None, as_json: bool, **words: Any) -> None:
+          skip_bad: bool, goodput: str, steps: str, sweep: str | None, until: str | None,
+          settings: dict[str, str], seed: int, out: Path | None, as_json: bool, **words: Any) -> None:
     """Simulate requests over time through SERVICE: percentiles of latency, throughput, goodput, what was waited for.
 
     SERVICE is a name of the library (`braid services`) or FILE.py:FUNCTION; without one --model and --machine
@@ -73,6 +76,10 @@ def serve(service: str | None, values: tuple[str, ...], trace: Path | None, limi
       braid serve one_server:qwen3_235b --goodput "inter_token_latency:50"
       # a recorded trace
       braid serve one_server:llama_3_1_70b --trace mine.jsonl --limit 1000
+      # blocks of prompts in a pool of host memory that engines share
+      braid serve one_server:llama_3_1_70b --set pool.size_gib=512
+      # until the means are known within 2%
+      braid serve one_server:llama_3_1_70b --rate 2 --until steady
       # the latency-throughput curve
       braid serve one_server:llama_3_1_70b --sweep concurrency 1 4 16 64
     """
@@ -93,7 +100,8 @@ def serve(service: str | None, values: tuple[str, ...], trace: Path | None, limi
         raise click.UsageError("--rate sends requests at their times, --concurrency one for each that ends: give one")
     promised = promises(goodput) if goodput else {}
     paced = bool(sweep) or words["rate"] is not None or words["concurrency"] is not None
-    asked = {"trace": trace, "limit": limit, "speedup": speedup, "skip_bad": skip_bad, "paced": paced}
+    asked = {"trace": trace, "limit": limit, "speedup": speedup, "skip_bad": skip_bad, "paced": paced,
+             "until": until, "endless": until and trace is None and "load.requests" not in changes}  # fmt: skip
     if sweep is None:
         _once(_service(service, words, changes), asked, steps, seed, promised, out, as_json)
     else:
@@ -132,10 +140,11 @@ def _service(reference: str | None, words: dict[str, Any], changes: dict[str, st
 
 
 def _offered(service: Any, asked: dict[str, Any], seed: int) -> Any:
-    from simulator.serving.offered import drawn, recorded
+    from simulator.serving.offered import drawn, endless, recorded
 
     if asked["trace"] is None:
-        return drawn(service.load, seed, service.engines.cache.block_size)
+        load = endless(service.load) if asked["endless"] else service.load
+        return drawn(load, seed, service.engines.cache.block_size)
     found = recorded(asked["trace"], service.load, seed, limit=asked["limit"], speedup=asked["speedup"],
                      skip_bad=asked["skip_bad"], paced=asked["paced"])  # fmt: skip
     if found.requests.skipped:
@@ -150,11 +159,13 @@ def _outcome(service: Any, asked: dict[str, Any], steps: Any, seed: int, promise
     from simulator.serving.kept import cache_folder
     from simulator.serving.loop import Loop
     from simulator.serving.outcome import outcome
+    from simulator.serving.until import Until
 
     offered = _offered(service, asked, seed)
+    until = Until(offered.concurrency or None) if asked["until"] else None
     with progress_bar(service.name) as tell:
         loop = Loop(service, offered.requests, concurrency=offered.concurrency, steps=steps, seed=seed,
-                    folder=cache_folder(), tell=tell, warn=_warn)  # fmt: skip
+                    folder=cache_folder(), tell=tell, warn=_warn, until=until)  # fmt: skip
         served = loop.run()
     return outcome(served, promised or None, offered.concurrency or None)
 

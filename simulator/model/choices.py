@@ -34,20 +34,22 @@ def chosen_rows(tokens: int, experts: int, per_token: int, skew: float, seed: tu
 
 
 def chosen_by_source(tokens: tuple[int, ...], experts: int, per_token: int, skew: float, seed: tuple[int, ...],
-                     groups: int = 0, kept: int = 0) -> np.ndarray:
-    """[source, expert] rows, where each source has so many tokens, one after the other; else as chosen_rows."""
-    chosen = _chosen(sum(tokens), experts, per_token, skew, seed, groups, kept)
+                     groups: int = 0, kept: int = 0, popularity: tuple[float, ...] = ()) -> np.ndarray:
+    """[source, expert] rows, where each source has so many tokens, one after the other; else as chosen_rows.
+    popularity: of every expert (none: the power law)."""
+    chosen = _chosen(sum(tokens), experts, per_token, skew, seed, groups, kept, popularity)
     return np.stack([part.sum(axis=0) for part in np.split(chosen, np.cumsum(tokens)[:-1])])
 
 
 def _chosen(tokens: int, experts: int, per_token: int, skew: float, seed: tuple[int, ...], groups: int,
-            kept: int) -> np.ndarray:
+            kept: int, popularity: tuple[float, ...] = ()) -> np.ndarray:
     """[token, expert]: whether it chooses it."""
-    drawn = _drawn(experts, per_token, skew, seed, groups, kept)
+    drawn = _drawn(experts, per_token, skew, seed, groups, kept, popularity)
     if not drawn or len(drawn[0]) < tokens:
         random = np.random.default_rng(seed)
         times = np.arange(1, experts + 1, dtype=float) ** skew
         random.shuffle(times)
+        times = 1.0 / np.array(popularity) if popularity else times
         most = 1 << max(tokens - 1, AT_LEAST - 1).bit_length()  # a little more is asked for soon
         drawn[:] = [np.packbits(_choices(random, most, times, per_token, groups, kept), axis=1)]
     return np.unpackbits(drawn[0][:tokens], axis=1, count=experts)

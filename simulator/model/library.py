@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from simulator.model.indexer import Indexer
+from simulator.model.linear_attention import GatedDelta
 from simulator.model.transformer import Attention, Dense, Experts, FeedForward, Grouped, Latent, Layer, Model, Precision
 from simulator.spec.model import load_model
-from simulator.spec.model_tables import ModelShapesSpec, ModelSpec, PrecisionSpec
+from simulator.spec.model_tables import LATENT, ModelShapesSpec, ModelSpec, PrecisionSpec
 
 
 def load_transformer(name: str | Path) -> Model:
@@ -39,13 +41,22 @@ def _attention(shapes: ModelShapesSpec, number: int) -> Attention:
     """Of the layer with this number."""
     heads = shapes.heads.count
     if shapes.kv_lora:
-        sizes = (_count(shapes, name) for name in ("q_lora", "kv_lora", "rope_dim", "nope_dim", "v_dim"))
-        return Latent(heads, *sizes)
+        q_lora, kv_lora, *dims = (_count(shapes, name) for name in ("q_lora", *LATENT))
+        return Latent(heads, q_lora, kv_lora, dims[0], dims[1], dims[2], _indexer(shapes))
+    if shapes.full_every and (number + 1) % shapes.full_every.count:
+        names = ("linear_heads", "linear_key_heads", "linear_key_dim", "linear_v_dim", "linear_conv")
+        return GatedDelta(*(_count(shapes, name) for name in names))
     every = _count(shapes, "window_every")
     sees_all = every > 0 and (number + 1) % every == 0
     switches = (bool(_count(shapes, name)) for name in ("sinks", "attention_bias", "qk_norm", "attention_gate"))
     return Grouped(heads, _count(shapes, "kv_heads"), _count(shapes, "head_dim"),
                    0 if sees_all else _count(shapes, "window"), *switches)
+
+
+def _indexer(shapes: ModelShapesSpec) -> Indexer | None:
+    if not shapes.index_heads:
+        return None
+    return Indexer(*(_count(shapes, name) for name in ("index_heads", "index_dim", "index_top_k")))
 
 
 def _feed_forward(shapes: ModelShapesSpec, number: int) -> FeedForward:

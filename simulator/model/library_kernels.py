@@ -82,7 +82,7 @@ def context_attention(prompts: tuple[tuple[int, int], ...], heads: int, kv_heads
     new = sum(tokens for tokens, _ in prompts)
     seen = sum(tokens + (min(before, window) if window else before) for tokens, before in prompts)
     element, width = _cache_bytes(cache), 2.0 * kv_heads * head_dim
-    return Work("context_attention" + _variant(cache), kind="attention", dtype=cache,
+    return Work("context_attention" + cache_variant(cache), kind="attention", dtype=cache,
                 scores=tuple((tokens, tokens + before, True) for tokens, before in prompts), heads=heads,
                 kv_heads=kv_heads, kv_dim=2 * head_dim, qk_dim=head_dim, v_dim=head_dim, window=window,
                 stored_bytes=element, read_bytes=BF16 * new * (heads * head_dim + width),
@@ -95,7 +95,7 @@ def generation_attention(contexts: tuple[tuple[int, int], ...], heads: int, kv_h
     queries = sum(tokens for tokens, _ in contexts)
     seen = sum(min(keys, window) if window else keys for _, keys in contexts)
     element, size = _cache_bytes(cache), BF16 * queries * heads * head_dim
-    return Work("generation_attention" + _variant(cache), kind="attention", dtype=cache,
+    return Work("generation_attention" + cache_variant(cache), kind="attention", dtype=cache,
                 scores=tuple((tokens, keys, False) for tokens, keys in contexts), heads=heads, kv_heads=kv_heads,
                 kv_dim=2 * head_dim, qk_dim=head_dim, v_dim=head_dim, window=window, stored_bytes=element,
                 read_bytes=size, write_bytes=size, streamed_bytes=element * seen * 2.0 * kv_heads * head_dim)
@@ -118,7 +118,7 @@ def generation_mla(contexts: tuple[tuple[int, int], ...], heads: int, kv_lora: i
     """Absorbed MLA of (query tokens, tokens in the cache with them): all heads share one latent key per token."""
     queries, keys = (sum(each) for each in zip(*contexts, strict=True))
     latent, element = kv_lora + rope_dim, _cache_bytes(cache)
-    return Work("generation_mla" + _variant(cache), kind="attention", dtype=cache,
+    return Work("generation_mla" + cache_variant(cache), kind="attention", dtype=cache,
                 scores=tuple((tokens, seen, False) for tokens, seen in contexts), heads=heads, kv_heads=1,
                 kv_dim=latent, qk_dim=latent, v_dim=kv_lora, stored_bytes=element,
                 read_bytes=BF16 * queries * heads * latent, write_bytes=BF16 * queries * heads * kv_lora,
@@ -137,5 +137,6 @@ def _cache_bytes(cache: str) -> float:
     return {"bf16": 2.0, "fp8": 1.0}[cache]
 
 
-def _variant(cache: str) -> str:
+def cache_variant(cache: str) -> str:
+    """How names of families end by the data type of the cache."""
     return "" if cache == "bf16" else f"_{cache}"

@@ -10,14 +10,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache, singledispatch
-from typing import Literal, TypeAlias, get_args
+from typing import TypeAlias, get_args
 
 from simulator.errors import InputError
+from simulator.model.indexer import Indexer, latent_bytes
 from simulator.model.layout import shard_size
+from simulator.model.linear_attention import GatedDelta, delta_weights
+from simulator.model.weight import Weight
 from simulator.paths import did_you_mean
-from simulator.spec.model_tables import CacheDtype, WeightDtype
-
-Shard: TypeAlias = Literal["columns", "rows", "kv_heads", "experts", "vocabulary", ""]
+from simulator.spec.model_tables import CacheDtype, StateDtype, WeightDtype
 
 _BYTES = {
     "fp32":      4.0,
@@ -35,32 +36,10 @@ _BYTES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Weight:
-    """A tensor of `copies` matrices of inputs x outputs; of a vector (norm, bias, sinks) `inputs` is 1.
-
-    name: module and part ("attention.o"). Weights of one name and module lie side by side in one matrix, where tensor
-    parallelism cuts each in its own way: "attention.qkv" has the queries and then the keys and values.
-    shard: what tensor parallelism cuts. "columns": outputs; "rows": inputs; "kv_heads": copies, one for each head of
-    keys and values, of which a rank has one at least; "experts": copies (expert parallelism), or columns and rows
-    inside each; "vocabulary": rows of the embedding, columns of the head; "": nothing, every rank has it whole.
-    """
-
-    name: str
-    inputs: int
-    outputs: int
-    copies: int = 1
-    shard: Shard = ""
-
-    @property
-    def elements(self) -> int:
-        """How many numbers it has, all copies together."""
-        return self.inputs * self.outputs * self.copies
-
-
-@dataclass(frozen=True, slots=True)
 class Latent:
     """Multi-head latent attention (MLA): queries through a rank of `q_lora` (0: directly), keys and values through
-    `kv_lora`; a query or key head has `nope_dim` values without position and `rope_dim` with, a value head `v_dim`."""
+    `kv_lora`; a query or key head has `nope_dim` values without position and `rope_dim` with, a value head `v_dim`.
+    indexer: what chooses the tokens that a query attends to (none: it attends to all before it)."""
 
     heads: int
     q_lora: int
@@ -68,6 +47,7 @@ class Latent:
     rope_dim: int
     nope_dim: int
     v_dim: int
+    indexer: Indexer | None = None
 
     @property
     def cached_values(self) -> int:
@@ -126,7 +106,7 @@ class Experts:
     shared_gate: bool = False
 
 
-Attention: TypeAlias = Latent | Grouped
+Attention: TypeAlias = Latent | Grouped | GatedDelta
 FeedForward: TypeAlias = Dense | Experts
 Module: TypeAlias = Attention | FeedForward
 
@@ -146,7 +126,8 @@ class Precision:
     fp32; bf16; fp8: per tensor; fp8_block: blocks of 128 x 128; int8: weights and activations; int4: weights alone;
     mxfp4, mxfp4_fp8: with activations in BF16 or FP8, mxfp4_marlin: in BF16, by Marlin kernels; nvfp4. kv_b: the
     key/value up-projection of latent attention, which quantised checkpoints may leave alone (none: as attention).
-    drafts: all matrices of the MTP layers. Vectors (norms, biases, sinks) are always BF16.
+    drafts: all matrices of the MTP layers. state: of linear attention, per request. Vectors (norms, biases, sinks) are
+    always BF16.
     """
 
     attention: WeightDtype = "bf16"
@@ -159,6 +140,7 @@ class Precision:
     kv_b: WeightDtype | None = None
     drafts: WeightDtype = "bf16"
     kv: CacheDtype = "bf16"
+    state: StateDtype = "bf16"
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +177,7 @@ def _(module: Latent, hidden: int) -> tuple[Weight, ...]:
             Weight("attention.kv_a", hidden, module.cached_values),
             Weight("attention.kv_a_norm", 1, module.kv_lora),
             Weight("attention.kv_b", module.kv_lora, module.heads * (module.nope_dim + module.v_dim), shard="columns"),
+            *(Weight(*one) for one in (module.indexer.weights(module.q_lora, hidden) if module.indexer else ())),
             Weight("attention.o", module.heads * module.v_dim, hidden, shard="rows"))
 
 
@@ -214,6 +197,11 @@ def _(module: Grouped, hidden: int) -> tuple[Weight, ...]:
     if module.gated:
         found.append(Weight("attention.gate", hidden, width, shard="columns"))
     return (*found, Weight("attention.o", width, hidden, shard="rows"))
+
+
+@weights.register
+def _(module: GatedDelta, hidden: int) -> tuple[Weight, ...]:
+    return delta_weights(module, hidden)
 
 
 @weights.register
@@ -298,13 +286,21 @@ def active_parameters(model: Model) -> int:
 
 def kv_bytes_per_token(model: Model, kv_dtype: str | None = None) -> int:
     """Bytes that the cache of all layers grows by for a token, as if none had a window; kv_dtype: not its own."""
-    return sum(layer.attention.cached_values for layer in model.layers) * _kv_bytes(kv_dtype or model.precision.kv)
+    return sum(cached_bytes(layer.attention, kv_dtype or model.precision.kv) for layer in model.layers)
 
 
 def kv_bytes(model: Model, tokens: int, kv_dtype: str | None = None) -> int:
     """Bytes that the cache of all layers holds for a context of so many tokens; a window keeps its own tokens alone."""
-    held = sum(_held(layer.attention, tokens) * layer.attention.cached_values for layer in model.layers)
-    return held * _kv_bytes(kv_dtype or model.precision.kv)
+    dtype = kv_dtype or model.precision.kv
+    return sum(_held(layer.attention, tokens) * cached_bytes(layer.attention, dtype) for layer in model.layers)
+
+
+def cached_bytes(attention: Attention, kv_dtype: str) -> int:
+    """Bytes that the cache of one layer grows by for a token, with the key of an indexer."""
+    element = _kv_bytes(kv_dtype)
+    if isinstance(attention, Latent) and attention.indexer:
+        return attention.indexer.cached_bytes + latent_bytes(attention.kv_lora, attention.rope_dim, element)
+    return attention.cached_values * element
 
 
 def weight_bytes(dtype: str, elements: float) -> float:
@@ -354,7 +350,7 @@ def in_precision(model: Model, words: tuple[str, ...], setting: str) -> Model:
 
 def _refused(name: str, word: str, names: list[str]) -> Iterator[str]:
     """What is right instead, where a module or its precision is unknown."""
-    words = get_args(CacheDtype if name == "kv" else WeightDtype)
+    words = get_args({"kv": CacheDtype, "state": StateDtype}.get(name, WeightDtype))
     if name not in (*names, "all"):
         yield f"no such module{did_you_mean(name, names)}; modules are {', '.join(names)}, or all"
     elif word not in words:

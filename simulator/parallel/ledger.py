@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from simulator.model.layout import split
+from simulator.model.linear_attention import GatedDelta
 from simulator.model.transformer import (
     Attention,
     Experts,
@@ -15,7 +16,6 @@ from simulator.model.transformer import (
     Latent,
     Layer,
     Model,
-    Weight,
     draft_weights,
     end_weights,
     kv_bytes,
@@ -23,9 +23,11 @@ from simulator.model.transformer import (
     weight_bytes,
     weight_dtype,
 )
+from simulator.model.weight import Weight
 from simulator.parallel.mesh import Mesh, Role
 
 Item = tuple[str, str, float]  # name, category, bytes on one rank
+STATES = "states of linear attention"
 TITLES = {
     "attention": "attention", "dense": "dense FFN", "gate": "router", "experts": "routed experts",
     "shared": "shared experts", "embedding": "embedding", "head": "LM head", "draft": "draft projection",
@@ -64,6 +66,8 @@ def fullest_rank(model: Model, mesh: Mesh, load: Load, gathered: Mapping[str, in
         if role != "experts":
             found.append((f"cache, {model.precision.kv}", "KV", cache_bytes(model, mesh, load.held, stage,
                                                                                    load.drafts)))  # fmt: skip
+            if states := state_bytes(_local(model, mesh, stage)):
+                found.append((f"{STATES}, {model.precision.state}", "KV", len(load.held) * states))
         needed = activation_bytes(model, mesh, load.tokens, load.sampled, role)
         found.append(("activations of one pass", "activations", needed))
         if experts is None:
@@ -143,16 +147,29 @@ def _absorbed_bytes(attention: Attention, mesh: Mesh) -> float:
 def cache_bytes(model: Model, mesh: Mesh, tokens: Sequence[int], stage: int = 0, drafts: bool = False) -> float:
     """Bytes of the cache of one rank for requests with so many tokens each; heads that run out are kept twice. drafts:
     with that of the MTP layers, on the last stage."""
-    behind = model.drafts if drafts and stage == mesh.pp - 1 else ()
-    layers = (*(model.layers[number] for number in stages_of(model, mesh)[stage]), *behind)
-    own = replace(model, layers=tuple(replace(one, attention=_local_cache(one.attention, mesh)) for one in layers))
+    own = _local(model, mesh, stage, model.drafts if drafts and stage == mesh.pp - 1 else ())
     counts: dict[int, int] = defaultdict(int)
     for held in tokens:
         counts[-(-held // mesh.cp)] += 1
     return float(sum(kv_bytes(own, held) * count for held, count in counts.items()))
 
 
+def state_bytes(model: Model) -> float:
+    """Bytes of a request beside that cache, whatever its context: states of linear attention, and the last tokens of
+    its convolutions in BF16."""
+    linear = [layer.attention for layer in model.layers if isinstance(layer.attention, GatedDelta)]
+    return sum(weight_bytes(model.precision.state, one.state_values) + 2.0 * one.conv_values for one in linear)
+
+
+def _local(model: Model, mesh: Mesh, stage: int, behind: Sequence[Layer] = ()) -> Model:
+    """The layers of a stage, and those `behind` it, with the heads of one rank."""
+    layers = (*(model.layers[number] for number in stages_of(model, mesh)[stage]), *behind)
+    return replace(model, layers=tuple(replace(one, attention=_local_cache(one.attention, mesh)) for one in layers))
+
+
 def _local_cache(attention: Attention, mesh: Mesh) -> Attention:
+    if isinstance(attention, GatedDelta):
+        return attention.on(mesh.tp)
     if not isinstance(attention, Grouped):
         return attention
     return replace(attention, kv_heads=max(attention.kv_heads // mesh.tp, 1))
@@ -171,9 +188,16 @@ def activation_bytes(model: Model, mesh: Mesh, tokens: int, sampled: int, role: 
 def _width(layer: Layer, hidden: int, mesh: Mesh, role: Role) -> float:
     """Values per token of the widest piece of a layer on one rank, what it reads and what it gives."""
     attention, ffn = layer.attention, layer.feed_forward
-    size = attention.head_dim if isinstance(attention, Grouped) else attention.nope_dim + attention.rope_dim
-    inside = 4 * attention.heads / mesh.tp * size if role != "experts" else 0.0
+    inside = _attention_width(attention) / mesh.tp if role != "experts" else 0.0
     if isinstance(ffn, Experts):  # rows as wide as the hidden state come in and go out
         between = 3 * ffn.intermediate / mesh.expert_tensor if role != "attention" else 0.0
         return max(inside, ffn.per_token * (2 * hidden + between))
     return max(inside, 3 * ffn.intermediate / mesh.split("dense") if role != "experts" else 0.0)
+
+
+def _attention_width(attention: Attention) -> float:
+    """Values per token of the widest kernel of attention, of all ranks."""
+    if isinstance(attention, GatedDelta):
+        return 2.0 * attention.projected
+    size = attention.head_dim if isinstance(attention, Grouped) else attention.nope_dim + attention.rope_dim
+    return 4.0 * attention.heads * size

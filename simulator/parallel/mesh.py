@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from simulator.errors import InputError
 from simulator.model.layout import blocks
+from simulator.model.linear_attention import GatedDelta
 from simulator.model.transformer import Dense, Experts, Grouped, Model
 from simulator.program.world import OfSome
 
@@ -44,7 +45,10 @@ class Mesh(BaseModel):
     shared: PositiveInt | None = Field(None, description="ranks that split the shared expert (none: tp x cp)")
     head: PositiveInt | None = Field(None, description="ranks that split the LM head (none: tp x cp)")
     embedding: PositiveInt | None = Field(None, description="ranks that split the embedding (none: tp x cp)")
-    redundant: int = Field(0, ge=0, description="expert slots of each place beyond those that hold every expert once")
+    redundant: int = Field(
+        0, ge=0, description="expert slots of each place beyond as many as hold every expert once; what those leave"
+        " over holds copies too"
+    )
     shared_places: int = Field(
         0, ge=0, description="places of ep, the last ones, that hold the shared expert and no other (0: all have it)"
     )
@@ -238,6 +242,8 @@ def _mistakes(mesh: Mesh, model: Model) -> Iterator[str]:
         if kv_heads % mesh.tp and mesh.tp % kv_heads:
             yield (f"tp={mesh.tp} neither divides the {kv_heads} heads of keys and values of {model.name}, nor is it a "
                    "multiple of them")
+    if mesh.cp > 1 and any(isinstance(one.attention, GatedDelta) for one in model.layers):
+        yield f"cp={mesh.cp}: the linear attention of {model.name} is known on whole requests alone; leave cp out"
     if mesh.pp > len(model.layers):
         yield f"pp={mesh.pp} stages are more than the {len(model.layers)} layers of {model.name}"
     if not any(isinstance(layer.feed_forward, Experts) for layer in model.layers):
@@ -250,6 +256,8 @@ def _sizes(mesh: Mesh, model: Model) -> Iterator[tuple[str, int, str, int]]:
     for layer in (*model.layers, *model.drafts):
         attention, ffn = layer.attention, layer.feed_forward
         yield "tp", mesh.tp, "heads", attention.heads
+        if isinstance(attention, GatedDelta):
+            yield "tp", mesh.tp, "heads of keys of linear attention", attention.key_heads
         if mesh.cp > 1:
             yield "tp x cp", mesh.tensor, "heads", attention.heads
         if isinstance(ffn, Dense):
@@ -257,8 +265,6 @@ def _sizes(mesh: Mesh, model: Model) -> Iterator[tuple[str, int, str, int]]:
             continue
         shards = "apart / ep" if mesh.apart else "tp x cp x dp / ep / replicas"
         yield shards, mesh.expert_tensor, "columns of an expert", ffn.intermediate
-        if not mesh.shared_places:  # else slots that are left over hold copies
-            yield "ep", mesh.ep, "experts, redundant ones counted,", ffn.routed + mesh.redundant * mesh.ep
         if ffn.shared_intermediate:
             yield "shared", mesh.split("shared"), "columns of the shared expert", ffn.shared_intermediate
 

@@ -16,6 +16,7 @@ from simulator import np
 from simulator.model.choices import blocks_of, chosen_by_source, even_rows
 from simulator.model.eplb import Placement, rebalance
 from simulator.model.expert_load import ExpertLoad
+from simulator.model.expert_state import ExpertState
 from simulator.model.routing import Drawn, check_skew, power_law
 from simulator.model.transformer import Experts
 from simulator.program.task import SizeTable
@@ -31,7 +32,8 @@ class Routing:
     """skew: of a power law that experts are drawn from, None: even. seed: of the draws. places: ranks, or groups of
     ranks, with whole routed experts. redundant: slots of each place beyond those that hold every expert once. block: of
     experts, whose tokens draw for themselves. draw: how [source, expert] rows are drawn with a skew (None: as above).
-    shared: places behind them with the shared expert, which every token chooses: they get tokens evenly.
+    shared: places behind them with the shared expert, which every token chooses: they get tokens evenly. state: what
+    experts are asked for and where they are (None: popularity is drawn, and experts are placed for it).
     """
 
     skew: float | None
@@ -41,6 +43,7 @@ class Routing:
     block: int = 0
     draw: Draw | None = None
     shared: int = 0
+    state: ExpertState | None = None
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -77,7 +80,8 @@ class Routed:
             sample = self.tokens if len(self.tokens) > 1 else (min(total, ENOUGH),)
             # those of a later micro-batch are further tokens with the same popularity
             tokens, limits = (self.number * sum(sample), *sample), (e.groups, e.groups_per_token)
-            drawn = chosen_by_source(tokens, e.routed, e.per_token, skew, seed, *limits)[1:]
+            asked = self.routing.state.popularity_of(self.layer) if self.routing.state else ()
+            drawn = chosen_by_source(tokens, e.routed, e.per_token, skew, seed, *limits, asked)[1:]
             return np.rint(drawn * total / sum(sample)).astype(int) if sample != self.tokens else drawn
         check_skew(e.routed, e.per_token, skew)
         random = np.random.default_rng((*seed, self.number + 1))
@@ -91,12 +95,20 @@ class Routed:
         behind = ((-(-sum(self.tokens) // shared),),) * shared if shared else ()
         if self._in_order:
             return (*blocks_of(arriving, self.routing.places), *behind)
+        if self.routing.skew is None:
+            return (*blocks_of(even_rows(sum(self.tokens), self._slots, self.experts.per_token), self.routing.places),
+                    *behind)  # fmt: skip
         return (*_placement(self.experts, self.routing, self.layer).rows(arriving), *behind)
 
     @property
     def _in_order(self) -> bool:
         """Whether every expert lies on one place, as many on each."""
-        return not self.routing.redundant and not self.experts.routed % self.routing.places
+        return not (self.routing.redundant or self.experts.routed % self.routing.places or self.routing.state)
+
+    @property
+    def _slots(self) -> int:
+        """Of all places."""
+        return self.routing.places * (-(-self.experts.routed // self.routing.places) + self.routing.redundant)
 
     def sizes(self, row_bytes: float) -> SizeTable:
         """Bytes that every source sends to every place."""
@@ -173,7 +185,9 @@ together = lru_cache(maxsize=1024)(Together)  # the same object for all who take
 
 @lru_cache(maxsize=256)
 def _placement(experts: Experts, routing: Routing, layer: int) -> Placement:
-    """Where experts live with redundant copies of the popular ones (EPLB)."""
+    """Where experts live, with redundant copies of the popular ones (EPLB) if nothing else is said."""
+    if routing.state is not None:
+        return routing.state.placement_of(layer)
     return rebalance(_popularity(experts, routing, layer).tolist(), routing.places, routing.redundant)
 
 
@@ -181,4 +195,6 @@ def _popularity(experts: Experts, routing: Routing, layer: int) -> np.ndarray:
     """Of every expert of a layer, as `chosen_by_source` finds it with this seed."""
     if routing.skew is None:
         return np.full(experts.routed, 1.0 / experts.routed)
+    if routing.state is not None:
+        return np.array(routing.state.popularity_of(layer))
     return power_law(experts.routed, routing.skew, np.random.default_rng((*routing.seeds, layer)))

@@ -174,15 +174,24 @@ def _first_of(alarms: list[Alarm]) -> Alarm | None:
     return first
 
 
+_outermost: list[bool] = []  # one item while a run is under way
+
+
 @contextmanager
 def seldom_collected() -> Iterator[None]:
     """What a run makes dies with its last reference: looking for cycles among all that lives is wasted time."""
+    if _outermost:
+        yield
+        return
+    _outermost.append(True)
     before = gc.get_threshold()
+    gc.collect(1)  # the few cycles that the run before has left: once frozen they would stay
     gc.freeze()
     gc.set_threshold(500_000, *before[1:])
     try:
         yield
     finally:
+        _outermost.clear()
         gc.set_threshold(*before)
         gc.unfreeze()
 

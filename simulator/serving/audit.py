@@ -15,6 +15,7 @@ from typing import Any, Literal
 from simulator import np
 from simulator.model.micro_batch import MicroBatch
 from simulator.serving.draws import stream_of
+from simulator.serving.levels import Levels
 from simulator.serving.steps import Load, StepTimes
 
 Mode = Literal["exact", "audit", "lattice"]
@@ -27,7 +28,7 @@ class Audit:
     found: (exact, interpolated) seconds of every audit. interpolated: steps that were not simulated themselves.
     """
 
-    def __init__(self, times: StepTimes, mode: Mode, seed: int) -> None:
+    def __init__(self, times: StepTimes | Levels, mode: Mode, seed: int) -> None:
         self._times, self.mode = times, mode
         self._random = stream_of(seed, "audits")
         self.found: list[tuple[float, float]] = []
@@ -43,12 +44,14 @@ class Audit:
 
     def mixed_seconds(self, load: Load, batch: Callable[[], Sequence[MicroBatch]]) -> Any:
         """What a step with prompts takes, alone in an array."""
-        return self._seconds(self._kinds[True], lambda: np.array([self._times.seconds(load)]), batch)
+        return self._seconds(self._kinds[True], lambda: np.array([self._times.seconds(load)]),
+                             lambda: self._times.exact(batch(), load.experts))  # fmt: skip
 
     def decode_seconds(self, load: Load, cached: Any, batch: Callable[[], Sequence[MicroBatch]]) -> Any:
         """What steps without prompts take that follow each other; cached: as of `StepTimes.decode_seconds`; batch: of
         the first of them."""
-        return self._seconds(self._kinds[False], lambda: self._times.decode_seconds(load, cached), batch)
+        return self._seconds(self._kinds[False], lambda: self._times.decode_seconds(load, cached),
+                             lambda: self._times.exact(batch(), load.experts))  # fmt: skip
 
     def took_place(self, prompts: bool, steps: int) -> None:
         """So many steps, with prompts or without, have been."""
@@ -61,12 +64,12 @@ class Audit:
     def _is_audited(self, kind: _Kind) -> bool:
         return self.mode == "exact" or (self.mode == "audit" and kind.next <= kind.steps + 1)
 
-    def _seconds(self, kind: _Kind, interpolated: Callable[[], Any], batch: Callable[[], Sequence[MicroBatch]]) -> Any:
+    def _seconds(self, kind: _Kind, interpolated: Callable[[], Any], simulated: Callable[[], float]) -> Any:
         if self.mode == "exact":
-            return np.array([self._times.exact(batch())])
+            return np.array([simulated()])
         seconds = interpolated()
         if self._is_audited(kind):
-            exact, said = self._times.exact(batch()), float(seconds[0])
+            exact, said = simulated(), float(seconds[0])
             self.found.append((exact, said))
             kind.ratios.append(exact / said)
             kind.next = round(kind.next * self._random.uniform(LEAST, MOST)) + 1

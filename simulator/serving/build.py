@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import ceil
 from pathlib import Path
 from typing import Any
 
 from simulator.die.memory import DoesNotFit
 from simulator.errors import InputError
 from simulator.model.micro_batch import MicroBatch
+from simulator.physics.clock import Clock
 from simulator.serving.audit import Audit, Mode
 from simulator.serving.cache import BlockCache
+from simulator.serving.experts import Experts, Send
 from simulator.serving.group import Group
 from simulator.serving.growth import Drafted, OneToken
 from simulator.serving.kept import Kept
+from simulator.serving.levels import Levels
+from simulator.serving.placing import Placing
+from simulator.serving.popularity import Popularity
 from simulator.serving.settings import Instances
+from simulator.serving.states import paged, state_bytes_of
 from simulator.serving.steps import StepTimes
+from simulator.serving.uneven import Uneven
 from simulator.study.scenario import Scenario
 from simulator.study.simulate import ledger_of
 
@@ -25,31 +33,58 @@ PROBED = 1024  # tokens of the cache that the ledger is asked for twice, to lear
 
 @dataclass(frozen=True)
 class Kind:
-    """Engines that are alike: their settings, the tokens that the cache of a group holds, bytes that one takes on the
-    fullest rank, step times and audit."""
+    """Engines that are alike: their settings, the tokens that the cache of a group holds, bytes on the fullest rank of
+    one of these and of a request's states, step times and audit. placing: of experts, where these change over time."""
 
     settings: Instances
     capacity: int
     token_bytes: float
-    times: StepTimes
+    state_bytes: float
+    times: StepTimes | Levels
     audit: Audit
     kept: Kept
     seed: int
+    placing: Placing | None = None
 
     @cached_property
     def groups(self) -> int:
         """Data-parallel groups of an engine."""
         return self.settings.step.data_parallel
 
+    @cached_property
+    def state_blocks(self) -> int:
+        """That a request holds beside those of its tokens."""
+        one = ceil(self.state_bytes / (self.settings.cache.block_size * self.token_bytes))
+        return one * (1 + self.settings.aligned)
+
+    @property
+    def moved_beside(self) -> float:
+        """Tokens that take as many bytes as what moves with a prompt beside its tokens: its states."""
+        return self.state_bytes / self.token_bytes
+
     @property
     def most_tokens(self) -> int:
         """That one request can have."""
-        return self.capacity // self.settings.cache.block_size * self.settings.cache.block_size
+        block = self.settings.cache.block_size
+        return (self.capacity // block - self.state_blocks) * block
 
     @cached_property
     def ranks(self) -> int:
         """Of an engine."""
         return self.settings.step.cards * self.settings.step.machine_spec().dies_per_card.count
+
+    @cached_property
+    def popularity(self) -> Popularity:
+        """Of the experts of all engines, asked for in the order of time."""
+        assert self.placing is not None
+        return Popularity(len(self.placing.layers), self.placing.experts.routed, self.placing.skew,
+                          self.settings.experts.drift_s, self.seed)  # fmt: skip
+
+    def experts(self, send: Send, clock: Clock) -> Experts | None:
+        """Those of an engine, where they change over time; send: moves their weights."""
+        if self.placing is None:
+            return None
+        return Experts(self.settings.experts, self.placing, self.popularity, send, clock)
 
     def group(self, hash_tokens: int) -> Group:
         """A group with an empty cache; hash_tokens: of the hashes of prompts."""
@@ -58,32 +93,51 @@ class Kind:
         batch: Any = self.settings.step.batch
         drafts = batch.queries - 1
         growth = Drafted(block, drafts, batch.acceptance, self.seed) if drafts else OneToken(block)
-        return Group(BlockCache(self.capacity // block, block, cache.enable_prefix_caching, hashed), growth)
+        blocks = BlockCache(self.capacity // block, block, cache.enable_prefix_caching, hashed, self.state_blocks)
+        return Group(blocks, growth, aligned=self.state_blocks > 0 and self.settings.aligned,
+                     by_priority=self.settings.scheduling.policy == "priority")  # fmt: skip
 
 
 def kind_of(settings: Instances, mode: Mode, seed: int, folder: Path | None) -> Kind:
-    """InputError where the model does not fit, or nothing is left for a cache."""
-    room, token_bytes = tokens_of_cache(settings)
+    """InputError where the model does not fit, nothing is left for a cache, and as of `Placing`."""
+    placing = Placing(settings) if settings.experts.change else None
+    room, token_bytes = tokens_of_cache(settings, placing.buffer_bytes if placing and settings.experts.step_interval
+                                        else 0.0)  # fmt: skip
+    state_bytes = state_bytes_of(settings)
+    settings = paged(settings, state_bytes, token_bytes)
     capacity, kept = settings.cache.tokens or room, Kept(settings.step, folder)
     if capacity < settings.cache.block_size:
         raise InputError(f"{settings.step.name}: {capacity} tokens of cache are left, a block has "
                          f"{settings.cache.block_size}: give it more cards, or a model that is quantised")
-    times = StepTimes(settings.step, settings.capture, capacity, kept, settings.simplified)
-    return Kind(settings, capacity, token_bytes, times, Audit(times, mode, seed), kept, seed)
+
+    def times_of(experts: Uneven | None) -> StepTimes:
+        return StepTimes(settings.step, settings.capture, capacity, kept, settings.simplified, experts)
+
+    times = Levels(placing, times_of) if placing else times_of(None)
+    return Kind(settings, capacity, token_bytes, state_bytes, times, Audit(times, mode, seed), kept, seed, placing)
 
 
-def tokens_of_cache(settings: Instances) -> tuple[int, float]:
+def tokens_of_cache(settings: Instances, buffer_bytes: float = 0.0) -> tuple[int, float]:
     """What memory leaves for the keys and values of a data-parallel group, in tokens: gpu_memory_utilization of HBM
-    less weights, buffers and the activations of the largest step, over the bytes that a token takes on the fullest
-    rank."""
+    less weights, buffers (and one more of so many bytes) and the activations of the largest step, over the bytes that a
+    token takes on the fullest rank."""
     less, more = (_kv_and_rest(settings, tokens) for tokens in (PROBED, 2 * PROBED))
     each = (more[0] - less[0]) / PROBED
     if not each > 0:
         raise InputError(f"{settings.step.name}: its ledger has no item of category KV that grows with tokens: give "
                          "cache.tokens")
     machine = settings.step.machine_spec()
-    room = machine.chip.hbm.capacity.si * settings.cache.gpu_memory_utilization - less[1]
+    room = machine.chip.hbm.capacity.si * settings.cache.gpu_memory_utilization - less[1] - buffer_bytes
     return max(int(room * settings.cache.free_gpu_memory_fraction / each), 0), each
+
+
+def bytes_of_reused(settings: Instances) -> float:
+    """That a token takes on the fullest rank where a prompt finds it computed: where each rank of a group keeps a part
+    it may be needed whole on all."""
+    scenario = settings.step
+    less, more = (_by_kind(scenario, [MicroBatch(0, (), ((PROBED, before),), 1)] * scenario.data_parallel)[0]
+                  for before in (PROBED, 2 * PROBED))  # fmt: skip
+    return (more - less) / PROBED
 
 
 def _kv_and_rest(settings: Instances, tokens: int) -> tuple[float, float]:

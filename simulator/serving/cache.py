@@ -11,7 +11,7 @@ that was scheduled after it reads it. What is generated is not shared: traces do
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from simulator import np
 from simulator.errors import InputError
@@ -36,18 +36,23 @@ class BlockCache:
 
     blocks: in all; block_tokens: tokens of each; prefix_caching: False shares nothing. hash_tokens: tokens that one
     hash stands for (0: those of a block). Where a hash stands for several blocks these are shared and evicted together,
-    and only once all of them are there; where a block has several hashes the last of them names it.
+    and only once all of them are there; where a block has several hashes the last of them names it. state_blocks: that
+    every request holds beside those of its tokens, from beginning to end.
 
-    Counted: used, blocks that running requests hold; looked_up, hit and evicted, blocks since the beginning.
+    Counted: used, blocks that running requests hold; looked_up, hit and evicted, blocks since the beginning. evicting:
+    called with every hash that goes.
     InputError unless block_tokens and hash_tokens are one a whole number of times the other.
     """
 
-    def __init__(self, blocks: int, block_tokens: int, prefix_caching: bool, hash_tokens: int = 0) -> None:
+    def __init__(self, blocks: int, block_tokens: int, prefix_caching: bool, hash_tokens: int = 0,
+                 state_blocks: int = 0) -> None:
         self.blocks = blocks
+        self.state_blocks = state_blocks
         self.block_tokens = block_tokens
         self.prefix_caching = prefix_caching
-        self.hash_blocks, self._hashes_of_block = _sizes(block_tokens, hash_tokens or block_tokens)
+        self.hash_blocks, self._hashes_of_block = sizes(block_tokens, hash_tokens or block_tokens)
         self.used = self.looked_up = self.hit = self.evicted = 0
+        self.evicting: Callable[[int], None] | None = None
         self._holders: dict[int, int] = {}
         self._evictable: OrderedDict[int, None] = OrderedDict()
         self._held: dict[int, _Holding] = {}
@@ -74,33 +79,51 @@ class BlockCache:
         """Leading blocks of a prompt that are there now; nothing is taken."""
         return self._leading(self.chain(hashes)) * self.hash_blocks
 
-    def take(self, request: int, hashes: Sequence[int] | Array, blocks: int, spare: int = 0) -> int | None:
-        """Hold so many blocks for a request, the leading ones shared where they are present: how many were.
+    def has_room(self, hashes: Sequence[int] | Array, blocks: int, spare: int = 0) -> bool:
+        """Whether so many blocks could be held for a prompt, with `spare` others still free."""
+        hashed, revived = self._present(self.chain(hashes)[: blocks // self.hash_blocks])
+        shared = (len(hashed) - len(revived)) * self.hash_blocks
+        return self.used + blocks - shared + self.state_blocks + spare <= self.blocks
 
-        None, and nothing changed, if there is no room for them with `spare` others still free. ValueError if the
-        request holds blocks already.
+    def take(self, request: int, hashes: Sequence[int] | Array, blocks: int, spare: int = 0) -> int | None:
+        """Hold so many blocks for a request, the leading ones shared where they are present, and the others from now
+        on: how many were present. Else as `hold`."""
+        hit = self.hold(request, hashes, blocks, spare)
+        if hit is not None:
+            self.came(request)
+        return hit
+
+    def hold(self, request: int, hashes: Sequence[int] | Array, blocks: int, spare: int = 0) -> int | None:
+        """Hold so many blocks for a request, the leading ones shared where they are present: how many were. What the
+        others will contain comes later (`came`), and they are not shared until then.
+
+        None, and nothing changed, if there is no room for them with `spare` others still free. A request below 0 has no
+        states. ValueError if the request holds blocks already.
         """
         if request in self._held:
             raise ValueError(f"request {request} holds blocks already: release them first")
         chain = self.chain(hashes)
         wanted = chain[: blocks // self.hash_blocks]
-        hashed = wanted[: self._leading(wanted)]
+        hashed, revived = self._present(wanted)
         holders, evictable = self._holders, self._evictable
-        revived = {one for one in hashed if not holders[one]}
         hit, came_back = len(hashed) * self.hash_blocks, len(revived) * self.hash_blocks
-        if self.used + came_back + blocks - hit + spare > self.blocks:
+        states = self.state_blocks if request >= 0 else 0
+        if self.used + came_back + blocks - hit + states + spare > self.blocks:
             return None
         for one in revived:
             del evictable[one]
         for one in hashed:
             holders[one] += 1
         self.used += came_back
-        self._make_room(blocks - hit)
+        self._make_room(blocks - hit + states)
         self.looked_up += len(wanted) * self.hash_blocks
         self.hit += hit
-        held = self._held[request] = _Holding(chain, hashed, blocks)
-        self._cover(held)
+        self._held[request] = _Holding(chain, hashed, blocks)
         return hit
+
+    def came(self, request: int) -> None:
+        """What a request's blocks should contain is there, or will be before another one reads it."""
+        self._cover(self._held[request])
 
     def grow(self, request: int, blocks: int) -> bool:
         """So many more blocks for a request, hashed as far as its prompt's chain goes; False, and nothing changed, if
@@ -134,6 +157,12 @@ class BlockCache:
                 evictable[one] = None
                 freed += 1
         self.used -= held.blocks - (len(held.hashed) - freed) * self.hash_blocks
+        self.used -= self.state_blocks if request >= 0 else 0
+
+    def _present(self, wanted: list[int]) -> tuple[list[int], set[int]]:
+        """Leading hashes that are present, and those of them that no request holds."""
+        hashed = wanted[: self._leading(wanted)]
+        return hashed, {one for one in hashed if not self._holders[one]}
 
     def _leading(self, chain: list[int]) -> int:
         """Hashes of a chain that are present, before the first one that is not."""
@@ -154,6 +183,8 @@ class BlockCache:
             one, _none = first(last=False)
             del holders[one]
             self.evicted += self.hash_blocks
+            if self.evicting is not None:
+                self.evicting(one)
 
     def _cover(self, held: _Holding) -> None:
         """The hashes whose blocks a request has now are in the table; what is there already it has a copy of."""
@@ -166,8 +197,8 @@ class BlockCache:
         held.covered = end
 
 
-def _sizes(block_tokens: int, hash_tokens: int) -> tuple[int, int]:
-    """Blocks of a hash, and hashes of a block: one of them is 1."""
+def sizes(block_tokens: int, hash_tokens: int) -> tuple[int, int]:
+    """Blocks of a hash, and hashes of a block: one of them is 1. InputError where they do not fit together."""
     if hash_tokens % block_tokens and block_tokens % hash_tokens:
         raise InputError(f"blocks of {block_tokens} tokens cannot be shared by hashes of {hash_tokens} tokens: "
                          "one must be a whole number of times the other")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from simulator import np
 from simulator.errors import InputError
 
-STREAMS = ("arrivals", "input", "output", "pairs", "prefixes", "turns", "think", "audits", "drafts")
+STREAMS = ("arrivals", "input", "output", "pairs", "prefixes", "turns", "think", "audits", "drafts", "priorities",
+           "experts")  # fmt: skip
 """Kinds of draws; a new one goes to the end, where it changes no result."""
 
 

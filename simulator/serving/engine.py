@@ -10,20 +10,23 @@ theirs ends or their blocks run out (`_due`), and are then brought up to the ste
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 from simulator import np
 from simulator.model.micro_batch import MicroBatch
 from simulator.physics.clock import SOLVE, Alarm, Clock, call_later
+from simulator.serving.attention_dp import ContextWait, SharedQueue
 from simulator.serving.audit import Audit
 from simulator.serving.board import Board
+from simulator.serving.experts import Experts
 from simulator.serving.group import Group
 from simulator.serving.schedulers import SCHEDULERS, Plan, receiving
 from simulator.serving.sequences import Sequence
 from simulator.serving.settings import Instances, Role
 from simulator.serving.steps import Load
+from simulator.serving.uneven import Uneven
 from simulator.units import PS_PER_S
 
 MOST_TOGETHER = 4096  # steps of a stretch
@@ -43,26 +46,33 @@ class Told(NamedTuple):
 class Engine:
     """name: as results say it. role: whether it prefills, decodes, or both. rows: of every stretch its start, how many
     steps it has, and as they were at its beginning requests that decode, tokens that they have cached, new prompt
-    tokens, requests that wait, and blocks in use, and how many the stretch began; durations: of all steps of each, in
-    ps. Blocks of groups that only decode are counted as if they grew evenly."""
+    tokens, requests that wait, blocks in use, and tokens of the group that has most, and how many blocks the stretch
+    began; durations: of all steps of each, in ps. Blocks of groups that only decode are counted as if they grew evenly.
+    experts: where they change over time."""
 
     def __init__(self, name: str, role: Role, settings: Instances, groups: list[Group], audit: Audit, clock: Clock,
-                 told: Told, board: Board) -> None:
+                 told: Told, board: Board, experts: Experts | None = None) -> None:
         self.name, self.role, self.groups = name, role, groups
         self._settings, self._audit = settings, audit
         self._schedule = receiving if role == "decode" else SCHEDULERS[settings.scheduling.scheduler]
         self._clock, self._alarm = clock, Alarm(clock, self._step_ends)
         self._told = told
         self._board = board
+        self.experts = experts
+        if experts is not None:
+            experts.changed = self._begin_soon
         board.blocks[:] = [group.cache.blocks for group in groups]
         self._steps = 0  # that have been
         self._plans: dict[int, Plan] = {}  # of the groups that had something to decide
         self._active: set[int] = set()  # groups that have
         self._dues: list[tuple[int, int]] = []  # (steps, group), a heap; those that `_due` does not say are old
         self._unseen: list[Sequence] = []  # that came after the next step was decided
+        self._queue = SharedQueue(groups, settings.scheduling)
+        self._wait = ContextWait(groups, settings.scheduling)
         self._start_ps = 0
         self._woken = False
         self._ends_ps: Any = None  # of the steps of this stretch; None: idle
+        self._padded = 0  # tokens to which those of every group are padded in the next step
         self._row: tuple[int, ...] = ()
         self.rows: list[tuple[int, ...]] = []
         self.durations: list[Any] = []
@@ -71,10 +81,23 @@ class Engine:
         """A request comes to its group; while a step runs whose successor is decided, it is looked at after that."""
         if self._settings.scheduling.async_scheduling and self._ends_ps is not None:
             self._unseen.append(one)
-            self._begin_soon()
+        else:
+            self._add(one)
+        self._begin_soon()
+
+    def _add(self, one: Sequence) -> None:
+        """It can be in the next step that is decided."""
+        if self._settings.scheduling.shared_queue:
+            self._queue.add(one)
         else:
             self.groups[one.group].add(one)
-            self.wake(one.group)
+            self._active.add(one.group)
+            self._seen(one.group)
+
+    def outside(self) -> Iterator[Sequence]:
+        """Requests that are at no group yet."""
+        yield from self._queue.waiting
+        yield from self._unseen
 
     def wake(self, group: int) -> None:
         """Something has come to a group: an idle engine begins, one in a stretch looks at it after the step that runs.
@@ -82,6 +105,12 @@ class Engine:
         self._active.add(group)
         self._seen(group)
         self._begin_soon()
+
+    def loaded(self, number: int, one: Sequence) -> None:
+        """What lay below the HBM of a group has come: its prompt goes on."""
+        group = self.groups[number]
+        group.prefilling.append(group.loading.pop(one.request))
+        self.wake(number)
 
     def _begin_soon(self) -> None:
         if self._ends_ps is None:
@@ -105,6 +134,10 @@ class Engine:
     def _begin(self) -> None:
         """Decide on the next step, or be idle."""
         self._woken = False
+        if self.experts is not None and self.experts.blocked:
+            return
+        self._active.update(self._queue.hand_out())
+        self._wait.decide()
         self._plans = {number: self._decided(number) for number in sorted(self._active)}
         came = self._see()
         prompts = any(plan.prompts for plan in self._plans.values())
@@ -118,22 +151,33 @@ class Engine:
             return
         self._start_ps = self._clock.now_ps
         held = self._board.cached_now()
-        new = sum(count for plan in self._plans.values() for _, count in plan.prompts)
-        most_steps = 1 if came or any(self.groups[number].waited for number in self._active) else MOST_TOGETHER
-        lengths_s = self._mixed_s(decoding, held) if prompts else self._decode_s(decoding, held, most_steps)
-        self._row = (int(decoding.sum()), int((held * (decoding > 0)).sum()), new, int(self._board.waiting.sum()),
-                     int(self._board.used_now().sum()))  # fmt: skip
+        tokens = decoding.copy()
+        for number, plan in self._plans.items():
+            tokens[number] += sum(count for _, count in plan.prompts)
+        new = int((tokens - decoding).sum())
+        most_steps = int(min(MOST_TOGETHER, self._wait.steps))
+        if came or any(self.groups[number].waited for number in self._active):
+            most_steps = 1
+        uneven = None
+        if self.experts is not None:
+            uneven = self.experts.begin()
+            most_steps = min(most_steps, self.experts.most_steps)
+        lengths_s = (self._mixed_s(decoding, held, uneven) if prompts else
+                     self._decode_s(decoding, held, most_steps, uneven))  # fmt: skip
+        self._row = (int(decoding.sum()), int((held * (decoding > 0)).sum()), new,
+                     int(self._board.waiting.sum()) + len(self._queue.waiting), int(self._board.used_now().sum()),
+                     int(tokens.max()))  # fmt: skip
         lengths_s = self._with_host(lengths_s, self._row[0] + sum(len(plan.prompts) for plan in self._plans.values()))
         self._ends_ps = self._start_ps + np.cumsum(np.maximum(np.rint(lengths_s * PS_PER_S).astype(np.int64), 1))
+        if self.experts is not None:
+            self._ends_ps = self.experts.cut(self._ends_ps)
         self._alarm.set(int(self._ends_ps[-1]))
 
     def _see(self) -> bool:
         """What came after the step that begins was decided can be in the next one: whether there is any."""
         came = bool(self._unseen)
         for one in self._unseen:
-            self.groups[one.group].add(one)
-            self._active.add(one.group)
-            self._seen(one.group)
+            self._add(one)
         self._unseen.clear()
         return came
 
@@ -141,14 +185,14 @@ class Engine:
         """What a group works on in the next step."""
         self._catch_up(number)
         group = self.groups[number]
-        plan = self._schedule(group, self._settings.scheduling)
+        plan = DECODING if self._wait.held else self._schedule(group, self._settings.scheduling)
         for one in plan.preempted:
             self._told.preempted(self, one)
-        for one in (*(one for one, _ in plan.prompts), *group.coming.values()):
+        for one in (*(one for one, _ in plan.prompts), *group.coming.values(), *group.loading.values()):
             if not one.scheduled:
                 one.scheduled = True
                 self._told.scheduled(self, one)
-        if not plan.prompts and not plan.preempted and not group.waited:
+        if not plan.prompts and not plan.preempted and not group.waited and not self._wait.held:
             self._active.discard(number)
         self._note(number)
         return plan
@@ -189,17 +233,21 @@ class Engine:
         host_s = host.step_ms / 1e3 + host.request_us / 1e6 * requests
         return np.maximum(steps_s, host_s) if host.overlapped else steps_s + host_s
 
-    def _mixed_s(self, decoding: Any, held: Any) -> Any:
+    def _mixed_s(self, decoding: Any, held: Any, uneven: Uneven | None) -> Any:
         """One step with prompts."""
         chunks = [[(new, one.computed) for one, new in plan.prompts] for plan in self._plans.values()]
         new = [sum(count for count, _ in some) for some in chunks]
         pairs = sum(count * (before + count / 2) for some in chunks for count, before in some)
         most = int(decoding.max())
-        load = Load(most, 0, int((held * (decoding > 0)).max()), decoding.mean() / most if most else 1.0, max(new),
-                    pairs / sum(new), sum(new) / len(self.groups) / max(new))  # fmt: skip
+        rows = self.groups[0].growth.queries * decoding
+        rows[list(self._plans)] += new
+        self._padded = _fitting(self._settings.capture_prefill, int(rows.max()))
+        share, cached = decoding.mean() / most if most else 1.0, int((held * (decoding > 0)).max())
+        load = Load(most, self._padded, cached, share, max(new), pairs / sum(new),
+                    sum(new) / len(self.groups) / max(new), uneven)  # fmt: skip
         return self._audit.mixed_seconds(load, self._batch)
 
-    def _decode_s(self, decoding: Any, held: Any, most_steps: int) -> Any:
+    def _decode_s(self, decoding: Any, held: Any, most_steps: int, uneven: Uneven | None) -> Any:
         """The steps of a stretch, so many at most."""
         steps = max(min(most_steps, self._audit.steps_together(), self._first_due()), 1)
         most = int(decoding.max())
@@ -208,27 +256,23 @@ class Engine:
         lines = dict(zip(pace, held[order].tolist(), strict=True))  # the most cached of each
         count = np.arange(steps)
         cached = np.max([tokens + count * each for each, tokens in lines.items() if each], axis=0)
-        load = Load(most, self._captured(most), int(cached[0]), decoding.mean() / most)
+        padded = _fitting(self._settings.capture, most)
+        self._padded = self.groups[0].growth.queries * padded
+        load = Load(most, padded, int(cached[0]), decoding.mean() / most, experts=uneven)
         return self._audit.decode_seconds(load, cached, self._batch)
-
-    def _captured(self, requests: int) -> int:
-        """Rows of the graph that so many requests run in; 0: none is as large."""
-        return next((size for size in self._settings.capture if size >= requests), 0)
 
     def _batch(self) -> list[MicroBatch]:
         """What all groups work on in the next step."""
-        prompts, most = any(plan.prompts for plan in self._plans.values()), int(self._board.requests.max())
-        padded = 0 if prompts else self._captured(most)
-        return [self._batch_of(number, padded) for number in range(len(self.groups))]
+        return [self._batch_of(number) for number in range(len(self.groups))]
 
-    def _batch_of(self, number: int, padded: int) -> MicroBatch:
+    def _batch_of(self, number: int) -> MicroBatch:
         group, plan = self.groups[number], self._plans.get(number, DECODING)
         behind = self._steps - int(self._board.synced[number])
         queries, decoding = group.growth.queries, group.decoding.values() if plan.decode else ()
         decodes = tuple((queries, group.length(one, behind)) for one in decoding)
         prompts = tuple((new, one.computed) for one, new in plan.prompts)
         ends = sum(one.computed + new == one.prompt for one, new in plan.prompts)
-        return MicroBatch(0, decodes, prompts, ends, queries * padded)
+        return MicroBatch(0, decodes, prompts, ends, self._padded)
 
     # --- what comes of it -------------------------------------------------------------------------------------------
 
@@ -237,6 +281,7 @@ class Engine:
         steps = len(self._ends_ps)
         self._record()
         self._ends_ps = None
+        self._wait.passed(steps)
         self._steps += steps
         self._board.steps[:] = self._steps
         for number, plan in self._plans.items():
@@ -274,6 +319,8 @@ class Engine:
         self._active.add(number)
         group.prefilling.remove(one)
         one.emitted += 1
+        if group.below is not None:
+            group.below.keep(one)
         self._told.prefilled(self, one)
         if self.role == "prefill":  # its blocks are held until they have been read
             return
@@ -290,3 +337,10 @@ class Engine:
         self.rows.append((self._start_ps, steps, *self._row, begun))
         self.durations.append(np.diff(self._ends_ps, prepend=self._start_ps))
         self._audit.took_place(self._row[2] > 0, steps)
+        if self.experts is not None:
+            self.experts.took_place(steps, self._row[0] * self.groups[0].growth.queries + self._row[2])
+
+
+def _fitting(sizes: tuple[int, ...], rows: int) -> int:
+    """The size of the captured graph that so many rows run in; 0: none is as large."""
+    return next((size for size in sizes if size >= rows), 0)

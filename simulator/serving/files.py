@@ -12,7 +12,8 @@ from simulator.np import Array
 from simulator.observe.arrow import write_parquet
 from simulator.observe.trace import whole_file
 from simulator.serving.outcome import Outcome, Part
-from simulator.serving.record import NEVER, STEPS, TIMES
+from simulator.serving.over_time import BALANCEDNESS
+from simulator.serving.record import NEVER, TIMES
 from simulator.serving.trace import write_trace
 from simulator.study.expected import plain
 from simulator.units import PS_PER_S
@@ -53,6 +54,13 @@ REQUESTS: dict[str, tuple[str, str]] = {
     "time_between_tokens_ms": ("float64", "mean of its longest 10% of gaps between tokens (ms)"),
     "request_latency_ms": ("float64", "from arrival to last token (ms)"),
 }
+LOWER = {
+    "cached_hbm_tokens": ("int64", "tokens of its prompt that were found in HBM"),
+    "cached_host_tokens": ("int64", "and in host memory"),
+    "cached_pool_tokens": ("int64", "and in the shared pool"),
+    "load_s": ("float64", "time, once scheduled, until these had come into HBM (s)"),
+}
+"""Where something lies below HBM."""
 GOOD = {"good": ("bool", "keeps all that was promised")}
 STEP_COLUMNS: dict[str, tuple[str, str]] = {
     "engine": ("text", "engine whose step it is"),
@@ -63,7 +71,10 @@ STEP_COLUMNS: dict[str, tuple[str, str]] = {
     "prefill_tokens": ("int32", "prompt tokens that it computes"),
     "waiting": ("int32", "requests that wait at its engine"),
     "used_blocks": ("int64", "blocks of KV cache that running requests hold"),
+    "most_tokens": ("int32", "requests that decode and prompt tokens, of the data-parallel group that has most"),
 }
+OF_STEPS = {"balancedness": ("float64", "mean load of the places of experts over the largest; NaN: not of its engine")}
+"""Where experts change over time."""
 
 
 def write_files(found: Outcome, folder: Path, config: Mapping[str, Any] | None = None) -> None:
@@ -72,8 +83,8 @@ def write_files(found: Outcome, folder: Path, config: Mapping[str, Any] | None =
     with whole_file(folder / FILES[0]) as part:
         text = json.dumps(plain(profile_export(found, config)), indent=2, allow_nan=False)
         part.write_text(text + "\n", encoding="utf-8")
-    write_parquet([request_columns(found)], folder / FILES[1], REQUESTS | (GOOD if found.good.size else {}))
-    write_parquet([step_columns(found)], folder / FILES[2], STEP_COLUMNS)
+    write_parquet([request_columns(found)], folder / FILES[1], described(found))
+    write_parquet([step_columns(found)], folder / FILES[2], _of_steps(found))
     write_trace(found.served, folder / FILES[3])
 
 
@@ -87,17 +98,24 @@ def profile_export(found: Outcome, config: Mapping[str, Any] | None = None) -> d
         made["steady_state_metrics"] = steady.metrics
     window: dict[str, Any] = {"why": found.window.why}
     if steady is not None:
+        window |= {"means_95": {name: {"avg": one.mean, "half_width": one.half_width, "known": one.known}
+                                for name, one in found.estimates.items()}} if served.until else {}
         window |= {"start_s": steady.start_ps / PS_PER_S, "end_s": steady.end_ps / PS_PER_S}
     made["braid"] = {
         "requests": found.counts, "gpus": served.gpus, "goodput": dict(found.promised), "whole": _part(found.whole),
         "steady_state": window | (_part(steady) if steady is not None else {}),
         "over_time": {name: column.tolist() for name, column in found.over_time.items()},
         "steps": dict(served.about_steps), "saturated": served.saturated}  # fmt: skip
+    if BALANCEDNESS in served.steps:
+        made["braid"]["rearrangements"] = [one._asdict() for one in served.moved]
+    if served.lower is not None:
+        made["braid"]["cache"] = served.lower.about
     return made
 
 
 def _part(part: Part) -> dict[str, Any]:
-    return {"waits": part.waits, "means_over_time": part.means}
+    found = {"waits": part.waits, "means_over_time": part.means}
+    return found | ({"priorities": part.priorities} if part.priorities else {})
 
 
 def _errors(found: Outcome) -> list[dict[str, Any]]:
@@ -107,7 +125,7 @@ def _errors(found: Outcome) -> list[dict[str, Any]]:
 
 
 def request_columns(found: Outcome) -> dict[str, Array]:
-    """Columns of REQUESTS, and of GOOD where something was promised."""
+    """Columns of REQUESTS, of LOWER where something lies below HBM, and of GOOD where something was promised."""
     served, requests = found.served, found.served.requests
     columns = {"request": np.arange(len(served)), "status": _named(served.status, STATUS),
                "emitted_tokens": served.emitted}  # fmt: skip
@@ -119,16 +137,27 @@ def request_columns(found: Outcome) -> dict[str, Array]:
     columns |= {f"{name}_s": np.where(at == NEVER, np.nan, at / PS_PER_S) for name, at in times.items()}
     columns |= {f"{name}_s": wait for name, wait in served.waits().items()}
     columns |= {f"{name}_ms": values for name, values in found.records.items() if f"{name}_ms" in REQUESTS}
-    described = REQUESTS | (GOOD if found.good.size else {})
-    return _typed(columns | {"good": found.good}, described)
+    columns |= {f"cached_{tier}_tokens": tokens for tier, tokens in served.cached_by_tier().items()}
+    return _typed(columns | {"good": found.good}, described(found))
+
+
+def described(found: Outcome) -> dict[str, tuple[str, str]]:
+    """Columns that there are of requests, and what they mean."""
+    here = {f"cached_{tier}_tokens" for tier in found.served.cached_by_tier()} | {"load_s"}
+    lower = {name: text for name, text in LOWER.items() if name in here} if found.served.lower is not None else {}
+    return REQUESTS | lower | (GOOD if found.good.size else {})
 
 
 def step_columns(found: Outcome) -> dict[str, Array]:
-    """Columns of STEP_COLUMNS."""
+    """Columns of STEP_COLUMNS, and of OF_STEPS where they are there."""
     steps = found.served.steps
-    columns = {name: steps[name] for name in STEPS} | {"engine": _named(steps["engine"], found.served.engines)}
+    columns = dict(steps) | {"engine": _named(steps["engine"], found.served.engines)}
     columns |= {f"{name}_s": steps[f"{name}_ps"] / PS_PER_S for name in ("start", "duration")}
-    return _typed(columns, STEP_COLUMNS)
+    return _typed(columns, _of_steps(found))
+
+
+def _of_steps(found: Outcome) -> dict[str, tuple[str, str]]:
+    return STEP_COLUMNS | {name: column for name, column in OF_STEPS.items() if name in found.served.steps}
 
 
 def _named(places: Array, names: Any) -> Array:

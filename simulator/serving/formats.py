@@ -64,9 +64,10 @@ KNOWN = (
     "Mooncake JSON lines (timestamp, input_length, output_length, hash_ids), Qwen-Bailian JSON lines (chat_id, "
     "parent_chat_id and those), an Azure CSV (TIMESTAMP,ContextTokens,GeneratedTokens), a BurstGPT CSV (Timestamp,"
     f"Model,Request tokens,Response tokens,...), or a table of lengths without times (CSV or JSON lines with one of "
-    f"{', '.join(TABLE_INPUTS)} and one of {', '.join(TABLE_OUTPUTS)})"
+    f"{', '.join(TABLE_INPUTS)} and one of {', '.join(TABLE_OUTPUTS)}); each may "
+    "have a priority beside it"
 )
-MAX_TOKENS = 2**31
+MAX_TOKENS = MAX_PRIORITY = 2**31
 DATE = re.compile(r"(\d{4}-\d\d-\d\d)[ T]([01]\d|2[0-3]):([0-5]\d):([0-5]\d)(?:\.(\d{1,9}))?(?:Z|\+00:00)?")
 
 
@@ -120,6 +121,15 @@ def tokens_of(row: Mapping[str, Any], key: str) -> int:
     if type(number) is int and 1 <= number <= MAX_TOKENS:
         return number
     raise InputError(f"{key} is {short(value)}; it must be a whole number of tokens, from 1 to 2^31")
+
+
+def priority_of(row: Mapping[str, Any]) -> int:
+    """Any format may have it: a whole number, 0 the first; 0 where it is not there."""
+    value = row.get("priority", 0)
+    number = int(value) if isinstance(value, str) and len(value) < 20 and value.strip().isdecimal() else value
+    if type(number) is int and 0 <= number <= MAX_PRIORITY:
+        return number
+    raise InputError(f"priority is {short(value)}; it must be a whole number from 0 (the first) to 2^31")
 
 
 def time_ns(row: Mapping[str, Any], form: Format) -> int:

@@ -9,32 +9,58 @@ from __future__ import annotations
 
 from collections import deque
 from heapq import heappop, heappush
+from typing import NamedTuple, Protocol
 
 from simulator.serving.cache import BlockCache
 from simulator.serving.growth import Growth, OneToken
-from simulator.serving.sequences import Sequence
+from simulator.serving.sequences import Sequence, queue_up
 
 GROWN = -1  # holds in the cache what decode steps have begun
+
+
+class Run(NamedTuple):
+    """Hashes one after the other that lie in a tier below HBM."""
+
+    tier: str
+    chain: list[int]
+
+
+class LowerTiers(Protocol):
+    """What lies below the HBM of a group (`tiers.Below`)."""
+
+    def found(self, one: Sequence) -> list[Run]:
+        """Where the blocks of a prompt lie that come after those in HBM."""
+
+    def load(self, one: Sequence, runs: list[Run], spare: int, whole: int) -> tuple[int, int] | None:
+        """Holds blocks for them and begins to load them: tokens and blocks; None where there is no room."""
+
+    def keep(self, one: Sequence) -> None:
+        """A prompt is computed."""
 
 
 class Group:
     """cache: its blocks. waiting, prefilling, decoding: requests; waited: steps for which prompts were held back;
     coming, arrived: of those prefilled elsewhere, whose keys and values are on their way, or have come since the last
-    step. decoded: decode steps so far. promised: blocks that running requests will need beside those that they hold.
-    full: the first one that waits lacked room, and none has gone since."""
+    step. below: what lies below HBM; loading: requests whose blocks come from there. decoded: decode steps so far.
+    promised: blocks that running requests will need beside those that they hold. full: the first one that waits lacked
+    room, and none has gone since. prompt_tokens: of all that are here. aligned: prompts are cut at ends of blocks.
+    by_priority: who waits and who gives way goes by priorities first."""
 
-    def __init__(self, cache: BlockCache, growth: Growth | None = None) -> None:
-        self.cache, self.block = cache, cache.block_tokens
+    def __init__(self, cache: BlockCache, growth: Growth | None = None, aligned: bool = False,
+                 by_priority: bool = False) -> None:
+        self.cache, self.block, self.aligned, self.by_priority = cache, cache.block_tokens, aligned, by_priority
         self.growth = growth or OneToken(self.block)
         self.waiting: deque[Sequence] = deque()
         self.waited = 0
         self.coming: dict[int, Sequence] = {}
+        self.below: LowerTiers | None = None
+        self.loading: dict[int, Sequence] = {}
         self.arrived: list[Sequence] = []
         self.prefilling: list[Sequence] = []
         self.decoding: dict[int, Sequence] = {}
         self.decoded = 0
         self.full = False
-        self.promised = 0
+        self.promised = self.prompt_tokens = 0
         self._queued = self._came = 0  # tokens of prompts that wait: not computed, and computed
         self._finals = 0  # tokens that those who decode will have cached in the end
         self._ends: list[tuple[int, int]] = []
@@ -43,17 +69,19 @@ class Group:
     @property
     def running(self) -> int:
         """Requests that were scheduled and have not ended."""
-        return len(self.prefilling) + len(self.decoding) + len(self.coming) + len(self.arrived)
+        return (len(self.prefilling) + len(self.decoding) + len(self.coming) + len(self.arrived)
+                + len(self.loading))  # fmt: skip
 
     @property
     def queued_tokens(self) -> int:
         """Prompt tokens that are not computed."""
-        return self._queued + sum(one.new for one in self.prefilling)
+        return self._queued + sum(one.new for one in (*self.prefilling, *self.loading.values()))
 
     @property
     def begun_tokens(self) -> int:
         """Tokens cached, or on their way, for requests that do not decode yet."""
-        return self._came + sum(one.computed for one in (*self.prefilling, *self.coming.values(), *self.arrived))
+        begun = (*self.prefilling, *self.coming.values(), *self.arrived, *self.loading.values())
+        return self._came + sum(one.computed for one in begun)
 
     @property
     def cached(self) -> int:
@@ -70,8 +98,9 @@ class Group:
         return one.prompt + self.growth.grown(one, self.decoded - one.joined + later)
 
     def add(self, one: Sequence, first: bool = False) -> None:
-        """A request waits behind all others, or, where it gave way, before them."""
-        (self.waiting.appendleft if first else self.waiting.append)(one)
+        """A request waits behind all others, or, where it gave way, before them; of its priority where that counts."""
+        queue_up(self.waiting, one, first=first, by_priority=self.by_priority)
+        self.prompt_tokens += one.input
         self._queued += one.new
         self._came += one.computed
 
@@ -140,6 +169,7 @@ class Group:
     def finish(self, one: Sequence) -> None:
         """A request that does not decode gives back its blocks."""
         self.promised -= self.most_blocks(one) - one.blocks
+        self.prompt_tokens -= one.input
         self.cache.release(one.request)
         self.full = False
 
@@ -151,6 +181,7 @@ class Group:
         self._finals -= final
         begun = self.growth.leave(one, self.decoded)
         self.promised -= self.most_blocks(one) - one.blocks - begun
+        self.prompt_tokens -= one.input
         self.cache.give(GROWN, begun)
         self.cache.release(one.request)
         self.full = False

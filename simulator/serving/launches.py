@@ -24,8 +24,9 @@ OF_STEP, OF_SERVER = ("knobs.", "routing.", "machine."), ("scheduling.", "cache.
 
 
 class Launch(NamedTuple):
-    """Settings of a family's scripts; frameworks, gpus: of which (none: all). until: of points before this date;
-    lengths: with this nominal isl and osl; below_tp: with fewer tensor-parallel ranks (0: any)."""
+    """Settings of a family's scripts; frameworks, gpus, quantisations: of which (none: all). until: of points before
+    this date; lengths: with this nominal isl and osl; below_tp: with fewer tensor-parallel ranks (0: any); campaigns:
+    `source_kind` of points that they are behind."""
 
     family: str
     settings: Mapping[str, str]
@@ -34,6 +35,8 @@ class Launch(NamedTuple):
     until: str = ""
     lengths: tuple[int, int] = (0, 0)
     below_tp: int = 0
+    quantisations: tuple[str, ...] = ()
+    campaigns: tuple[str, ...] = CAMPAIGNS
 
 
 TOKENS = "scheduling.max_num_batched_tokens"
@@ -65,6 +68,15 @@ CAPTURED: Mapping[str, tuple[int, ...]] = {
     "trtllm": (1, 2, 4, *range(8, 129, 8), 256, 512, 1024, 2048),
 }
 
+
+
+def captured_rows(framework: str, queries: int) -> tuple[int, ...]:
+    """Requests of captured graphs where each has so many query tokens: vLLM's sizes are of tokens, in multiples of
+    those of a request; the others' are of requests."""
+    sizes = CAPTURED[framework]
+    return tuple(sorted({-(-size // queries) for size in sizes})) if framework == "vllm" else sizes
+
+
 FP8_CACHE = {"knobs.precision": "kv=fp8"}
 LAUNCHES = (
     # --kv-cache-dtype fp8; kv_cache_config: dtype: fp8
@@ -87,6 +99,13 @@ LAUNCHES = (
     Launch("deepseek-v3arch", {TOKENS: "16384", "cache.gpu_memory_utilization": "0.85"}, ("sglang",), ("B200",)),
     # --gpu-memory-utilization
     Launch("kimi-k2", {"cache.gpu_memory_utilization": "0.95"}, ("vllm",)),
+    # --chunked-prefill-size, --mem-fraction-static; --kv-cache-dtype fp8_e4m3 --mamba-ssm-dtype bfloat16 but for BF16
+    Launch("qwen3.5-397b", {TOKENS: "32768", "cache.gpu_memory_utilization": "0.82"}, ("sglang",),
+           quantisations=("bf16",)),
+    Launch("qwen3.5-397b", {TOKENS: "16384", "cache.gpu_memory_utilization": "0.8",
+                            "knobs.precision": "kv=fp8,state=bf16"}, ("sglang",), quantisations=("fp8", "fp4")),
+    # --enable-prefix-caching, of which vLLM makes align (experimental/token_position_decode_slo); no prompts are alike
+    Launch("qwen3.5-397b", {"scheduling.mamba_cache_mode": "align"}, ("vllm",), campaigns=("inferencex_slo",)),
 )  # fmt: skip
 
 
@@ -95,7 +114,7 @@ def launch_settings(point: Mapping[str, Any]) -> dict[str, str]:
     (`settings`)."""
     framework = framework_of(point)
     found = {**DEFAULTS.get(framework, {}), **HOSTS.get(framework, {})}
-    for one in LAUNCHES if point.get("source_kind") in CAMPAIGNS else ():
+    for one in LAUNCHES:
         if _is_of(point, one):
             found = merged(found, one.settings)
     return merged(found, _own(point))
@@ -111,9 +130,17 @@ def of_step(settings: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in settings.items() if key.startswith(OF_STEP)}
 
 
-def of_server(settings: Mapping[str, str], part: str) -> dict[str, str]:
-    """Those of a part of the service, by its own names."""
-    return {key.partition(".")[2]: value for key, value in settings.items() if key.startswith(f"{part}.")}
+def of_server(settings: Mapping[str, str], part: str) -> dict[str, Any]:
+    """Those of a part of the service, by its own names; of its parts as tables."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        if key.startswith(f"{part}."):
+            *inner, name = key.split(".")[1:]
+            place = found
+            for one in inner:
+                place = place.setdefault(one, {})
+            place[name] = value
+    return found
 
 
 def merged(settings: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
@@ -144,7 +171,8 @@ def _text(value: Any) -> str:
 def _is_of(point: Mapping[str, Any], launch: Launch) -> bool:
     date, framework = str(point.get("date") or ""), framework_of(point)
     tp = int((point.get("layout") or {}).get("tp") or 1)
-    return (point.get("family") == launch.family
+    return (point.get("family") == launch.family and point.get("source_kind") in launch.campaigns
+            and (not launch.quantisations or point.get("quantisation") in launch.quantisations)
             and (not launch.frameworks or framework in launch.frameworks)
             and (not launch.gpus or point.get("gpu_key") in launch.gpus)
             and (not launch.below_tp or tp < launch.below_tp)

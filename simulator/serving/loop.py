@@ -13,23 +13,31 @@ from pathlib import Path
 from typing import Any
 
 from simulator import np
-from simulator.physics.clock import Clock, call_later
+from simulator.physics.clock import SOLVE, Clock, call_later
 from simulator.serving.audit import Mode
 from simulator.serving.board import Board
 from simulator.serving.build import Kind, kind_of
 from simulator.serving.engine import Engine, Told
 from simulator.serving.front import Admission, ApiServers, ServerTime
-from simulator.serving.record import DONE, NEVER, REFUSED, STEPS, TIMES, UNFINISHED, Served
+from simulator.serving.links import Links
+from simulator.serving.record import DONE, NEVER, OF_EXPERTS, REFUSED, STEPS, TIMES, UNFINISHED, Served
 from simulator.serving.requests import Requests, check_times
 from simulator.serving.routers import ROUTERS, Engines
 from simulator.serving.saturation import LOOKED_AT_S, Saturation
 from simulator.serving.sequences import Sequence
 from simulator.serving.settings import Instances, Role, Service
+from simulator.serving.tiers import Tiers
 from simulator.serving.transfers import Transfers
+from simulator.serving.until import Until, sent_of
+from simulator.serving.weights import Weights
 from simulator.units import PS_PER_S, to_ps
 
 Tell = Callable[[float], None]
 ROLES: tuple[Role, ...] = ("prefill", "together", "decode")
+
+
+class _EnoughError(Exception):
+    """The run is long enough."""
 
 
 @dataclass(eq=False)
@@ -48,13 +56,14 @@ class _Move:
 class Loop:
     """One run of a service. concurrency: so many requests in flight, a new one for each that ends; 0: they come at
     their times. folder: where steps are kept (None: nowhere). tell: told the share done; warn: what a user should know
-    while it runs. InputError where a request arrives after requests.LATEST_S, and as of `kind_of` and `Transfers`."""
+    while it runs. until: says when that is enough. InputError where a request arrives after requests.LATEST_S, and as
+    of `kind_of` and `Transfers`."""
 
     def __init__(self, service: Service, requests: Requests, *, concurrency: int = 0, steps: Mode = "audit",
                  seed: int = 0, folder: Path | None = None, tell: Tell | None = None,
-                 warn: Callable[[str], None] | None = None) -> None:  # fmt: skip
+                 warn: Callable[[str], None] | None = None, until: Until | None = None) -> None:  # fmt: skip
         check_times(requests)
-        self._warn, self._saturation = warn, Saturation()
+        self._warn, self._saturation, self._until = warn, Saturation(), until
         self._service, self._requests, self._seed, self._tell = service, requests, seed, tell
         self._clock = Clock()
         count = len(requests)
@@ -68,8 +77,13 @@ class Loop:
             self._kinds["prefill"] = kind_of(service.prefill, steps, seed, folder)
         self._boards = {role: Board(kind.groups * kind.settings.count, kind.settings.cache.block_size)
                         for role, kind in self._kinds.items()}  # fmt: skip
-        self._engines = [self._engine(role, number) for role in ROLES if role in self._kinds
-                         for number in range(self._kinds[role].settings.count)]  # fmt: skip
+        placed = [(kind, kind.settings.count) for role in ROLES if (kind := self._kinds.get(role))]
+        links = Links(placed, self._clock, service.pool.hosts if service.pool.size_gib else 0)
+        self._transfers, self._weights = Transfers(service.transfer, links, len(placed) > 1), Weights(links)
+        self._engines: list[Engine] = []
+        for one in ROLES:
+            for number in range(self._kinds[one].settings.count if one in self._kinds else 0):
+                self._engines.append(self._engine(one, number))
         self._targets = {role: [(engine, group) for engine in self._engines if engine.role == role
                                 for group in range(len(engine.groups))] for role in self._kinds}  # fmt: skip
         self._number = {engine.name: number for number, engine in enumerate(self._engines)}
@@ -82,14 +96,17 @@ class Loop:
                                                              to_ps(front.input_token_us / 1e6), 0))  # fmt: skip
         self._users, self._gate = Admission(concurrency or count), Admission(front.admitted or count)
         self._closed, self._ended = bool(concurrency), 0
-        placed = [(kind, kind.settings.count) for role in ROLES if (kind := self._kinds.get(role))]
-        self._transfers = Transfers(service.transfer, placed, self._clock)
+        prompts = self._kinds.get("prefill") or self._kinds[role]
+        self._tiers = Tiers(service, prompts, links, self._times["admitted"], requests.hash_tokens)
+        for number, engine in enumerate(self._engines):
+            if engine.role != "decode":
+                self._tiers.attach(number, engine)
         self._moves: dict[int, _Move] = {}
         self._since_ps: dict[int, int] = {}  # of requests that were preempted, until they decode again
         self._layers = len(service.engines.step.transformer().layers)
 
     def run(self) -> Served:
-        """To the end of all requests, or to Ctrl-C: then what there is so far."""
+        """To the end of all requests, to when it is enough, or to Ctrl-C: then what there is so far."""
         interrupted = False
         for request in np.flatnonzero(self._requests.after < 0).tolist():
             at_ps = 0 if self._closed else to_ps(float(self._requests.arrival_s[request]))
@@ -99,6 +116,9 @@ class Loop:
                 call_later(self._clock, to_ps(at_s), lambda _: self._look())
         try:
             self._clock.run()
+        except _EnoughError:
+            self._stop()
+            self._requests = sent_of(self._requests, self._times, self._numbers)
         except KeyboardInterrupt:
             interrupted = True
             self._stop()
@@ -106,6 +126,12 @@ class Loop:
             for kind in self._kinds.values():
                 kind.kept.write()
         return self._served(interrupted)
+
+    def _look_if_enough(self) -> None:
+        """In the run so far, without its steps."""
+        assert self._until is not None
+        if self._until.reached(self._record({name: np.zeros(0, np.int64) for name in STEPS}, {}, False)):
+            raise _EnoughError
 
     def _look(self) -> None:
         """Whether more come than are served, half a minute and a minute after the first."""
@@ -144,7 +170,8 @@ class Loop:
             self._leave(request)
             return
         hashes = self._requests.hashes_of(request).tolist()
-        self._send(Sequence(request, prompt, output if role == "together" else 1, hashes), role)
+        output, priority = output if role == "together" else 1, int(self._requests.priority[request])
+        self._send(Sequence(request, prompt, output, hashes, priority=priority), role)
 
     def _send(self, one: Sequence, role: Role) -> None:
         engine, one.group = self._chosen(one, role)
@@ -212,7 +239,7 @@ class Loop:
         """A place is looked for where it decodes; the blocks here are held until they were read."""
         output = int(self._requests.output_tokens[one.request])
         if output > 1:
-            other = Sequence(one.request, one.input, output, [], emitted=1, computed=one.prompt)
+            other = Sequence(one.request, one.input, output, [], emitted=1, computed=one.prompt, priority=one.priority)
             self._moves[one.request] = _Move(engine, one, other)
             self._send(other, "decode")
 
@@ -234,7 +261,8 @@ class Loop:
     def _move(self, move: _Move, share: float, done: Callable[[], None]) -> None:
         assert move.target is not None
         source, target = self._number[move.source.name], self._number[move.target.name]
-        self._transfers.start((source, move.one.group), (target, move.other.group), share * move.one.prompt, done)
+        tokens = share * (move.one.prompt + self._kinds["decode"].moved_beside)
+        self._transfers.start((source, move.one.group), (target, move.other.group), tokens, done)
 
     def _come(self, move: _Move) -> None:
         """Its keys and values are where it decodes."""
@@ -261,6 +289,8 @@ class Loop:
         self._ended += 1
         if self._tell is not None:
             self._tell(self._ended / len(self._requests))
+        if self._until is not None and self._until.due(self._ended):
+            call_later(self._clock, 0, lambda _: self._look_if_enough(), SOLVE)
         if (admitted := self._gate.leave()) is not None:
             self._enter(admitted)
         if (following := self._users.leave()) is not None:
@@ -278,8 +308,11 @@ class Loop:
         self._numbers["emitted"][ended] = self._requests.output_tokens[ended]
         for engine in self._engines:
             steps = engine.stopped()
+            for one in engine.outside():
+                self._numbers["emitted"][one.request] = one.emitted
             for group in engine.groups:
-                for one in (*group.waiting, *group.prefilling, *group.coming.values(), *group.arrived):
+                held = (*group.loading.values(), *group.coming.values(), *group.arrived)
+                for one in (*group.waiting, *group.prefilling, *held):
                     self._numbers["emitted"][one.request] = one.emitted
                 for one in group.decoding.values():
                     self._numbers["emitted"][one.request] = one.emitted + group.length(one, steps) - one.prompt
@@ -293,9 +326,10 @@ class Loop:
         settings: Instances = kind.settings
         name = f"{'engine' if role == 'together' else role} {number}"
         groups = [kind.group(self._requests.hash_tokens) for _ in range(kind.groups)]
+        experts = kind.experts(partial(self._weights.send, len(self._engines)), self._clock)
         return Engine(name, role, settings, groups, kind.audit, self._clock,
                       Told(self._scheduled, self._preempted, self._prefilled, self._finished),
-                      self._boards[role].part(number * kind.groups, (number + 1) * kind.groups))  # fmt: skip
+                      self._boards[role].part(number * kind.groups, (number + 1) * kind.groups), experts)  # fmt: skip
 
     def _served(self, interrupted: bool) -> Served:
         errors = [exact / said - 1.0 for kind in self._kinds.values() for exact, said in kind.audit.found]
@@ -309,25 +343,32 @@ class Loop:
             "audit_error_worst": max(errors, key=abs, default=0.0),
             "correction": 1.0 + (float(np.mean(errors)) if errors else 0.0),
         }
-        return Served(requests=self._requests, times=self._times, steps=self._steps(), about_steps=about,
+        return self._record(self._steps(), about, interrupted)
+
+    def _record(self, steps: dict[str, Any], about: dict[str, Any], interrupted: bool) -> Served:
+        return Served(requests=self._requests, times=self._times, steps=steps, about_steps=about,
                       engines=[engine.name for engine in self._engines], gpus=self._service.gpus,
-                      interrupted=interrupted, saturated=self._saturation.found, **self._numbers)  # fmt: skip
+                      groups=[len(engine.groups) for engine in self._engines], interrupted=interrupted,
+                      until="steady" if self._until is not None else "", saturated=self._saturation.found,
+                      moved=tuple(one for engine in self._engines if engine.experts for one in engine.experts.moved),
+                      lower=self._tiers.record(), **self._numbers)  # fmt: skip
 
     def _steps(self) -> dict[str, Any]:
         """A row of every step; of a stretch all is as at its beginning but the tokens cached and the blocks in use,
         which grow."""
         parts = [_steps_of(number, engine) for number, engine in enumerate(self._engines) if engine.rows]
+        names = (*STEPS, *(OF_EXPERTS if any(engine.experts for engine in self._engines) else ()))
         whole = {name: np.concatenate([part[name] for part in parts]) if parts else np.zeros(0, np.int64)
-                 for name in STEPS}  # fmt: skip
+                 for name in names}  # fmt: skip
         del parts
         order = np.lexsort((whole["engine"], whole["start_ps"]))
-        for name in STEPS:
+        for name in names:
             whole[name] = whole[name][order]
         return whole
 
 
 def _steps_of(number: int, engine: Engine) -> dict[str, Any]:
-    start_ps, steps, decoding, cached, new, waiting, used, begun = np.array(engine.rows, np.int64).T
+    start_ps, steps, decoding, cached, new, waiting, used, most, begun = np.array(engine.rows, np.int64).T
     lengths_ps, first = np.concatenate(engine.durations), np.cumsum(steps) - steps
     engine.durations.clear()
     ends_ps, within = np.cumsum(lengths_ps), np.arange(steps.sum()) - np.repeat(first, steps)
@@ -341,4 +382,6 @@ def _steps_of(number: int, engine: Engine) -> dict[str, Any]:
         "start_ps": before_ps + each(start_ps - before_ps[first], np.int64), "decoding": each(decoding),
         "cached_tokens": each(cached, np.int64) + each(decoding) * within, "prefill_tokens": each(new),
         "waiting": each(waiting), "used_blocks": each(used) + (each(begun) * within // each(steps)).astype(np.int32),
+        "most_tokens": each(most),
+        "balancedness": each(np.array(engine.experts.balancedness if engine.experts else [np.nan] * len(steps)), float),
     }  # fmt: skip

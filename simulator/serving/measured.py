@@ -14,8 +14,18 @@ from simulator import np
 from simulator.errors import InputError
 from simulator.paths import did_you_mean, names
 from simulator.serving.arrivals import arrivals
+from simulator.serving.drafting import draft_settings
 from simulator.serving.formats import MAX_TOKENS
-from simulator.serving.launches import CAMPAIGNS, CAPTURED, framework_of, launch_settings, merged, of_server, of_step
+from simulator.serving.launches import (
+    CAMPAIGNS,
+    CAPTURED,
+    captured_rows,
+    framework_of,
+    launch_settings,
+    merged,
+    of_server,
+    of_step,
+)
 from simulator.serving.lengths import uniform
 from simulator.serving.requests import Requests, independent
 from simulator.serving.settings import CacheSettings, Front, Host, Instances, Scheduling, Service
@@ -26,7 +36,9 @@ MACHINES = {"A100": "dgx_a100", "H100": "dgx_h100", "H200": "dgx_h200", "B200": 
 FAMILIES = {"llama-70b": "llama_3_1_70b", "llama-8b": "llama_3_1_8b", "llama-405b": "llama_3_1_405b",
             "llama2-70b": "llama_2_70b", "llama2-7b": "llama_2_7b", "mistral 7b": "mistral_7b",
             "qwen3-32b": "qwen3_32b", "qwen3-30b": "qwen3_30b_a3b", "qwen3-235b": "qwen3_235b",
-            "qwen3-coder-480b": "qwen3_coder_480b", "deepseek-v3arch": "deepseek_r1", "kimi-k2": "kimi_k2",
+            "qwen3-coder-480b": "qwen3_coder_480b", "qwen3-next-80b": "qwen3_next_80b",
+            "qwen3.5-397b": "qwen3_5_397b", "deepseek-v3arch": "deepseek_r1", "kimi-k2": "kimi_k2",
+            "deepseek-v3.2": "deepseek_v3_2", "glm-5": "glm_5",
             "gpt-oss-120b": "gpt_oss_120b", "gpt-oss-20b": "gpt_oss_20b",
             "llama4-maverick": "llama_4_maverick", "llama4-scout": "llama_4_scout"}  # fmt: skip
 """Families of models that are told apart by their shapes alone."""
@@ -37,6 +49,8 @@ PRECISIONS = {"fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4", "fp4": "
 CHECKPOINTS = {
     ("deepseek-v3arch", "fp8"): "",  # as DeepSeek published it: blocks of 128 x 128
     ("deepseek-v3arch", "fp8_block"): "",
+    ("deepseek-v3.2", "fp8"): "",
+    ("glm-5", "fp8"): "",
     ("deepseek-v3arch", "nvfp4"): "all=nvfp4,attention=bf16",  # nvidia/DeepSeek-R1-0528-FP4, model card
     ("deepseek-v3arch", "fp4"): "all=nvfp4,attention=bf16",
     ("kimi-k2", "nvfp4"): "all=nvfp4,attention=bf16",  # nvidia/Kimi-K2-Thinking-NVFP4, model card
@@ -69,21 +83,20 @@ class Measured(NamedTuple):
 
 def measured(point: Mapping[str, Any]) -> Measured:
     """Of one replica; NotExpressible or another of Braid's errors where it cannot be."""
-    if point.get("mode", "agg") != "agg":
-        raise NotExpressible(f"mode {point['mode']}: prefill and decode apart")
-    if point.get("speculative", "none") not in ("none", None, False):
+    if draft_settings(point, framework_of(point)) is None:
         raise NotExpressible(f"speculative: {point['speculative']}")
     concurrency, rate = _load(point)
     return Measured(_service(point), _requests(point, concurrency, rate), concurrency)
 
 
 def gpus_of(point: Mapping[str, Any]) -> tuple[int, int]:
-    """GPUs of a replica, and how many replicas there are."""
-    tp, pp, _, dp = _axes(point)
-    ranks = tp * pp * dp
+    """GPUs of a replica, and how many replicas there are. Engines that prefill and decode apart are one."""
+    parts = _parts(point)
+    ranks = sum(part.workers * part.ranks for part in parts.values())
     replicas, rest = divmod(_whole("n_gpus", point.get("n_gpus") or ranks), ranks)
-    if rest or not replicas:
-        raise NotExpressible(f"{point['n_gpus']} GPUs are no whole replicas of tp={tp}, pp={pp}, attention_dp={dp}")
+    if rest or not replicas or (len(parts) > 1 and replicas > 1):
+        raise NotExpressible(f"{point['n_gpus']} GPUs are no whole replicas of "
+                             f"{' and '.join(part.words for part in parts.values())}")
     return ranks, replicas
 
 
@@ -127,22 +140,27 @@ def _requests(point: Mapping[str, Any], concurrency: int, rate: float) -> Reques
 
 
 def _service(point: Mapping[str, Any]) -> Service:
+    framework, launched = framework_of(point), launch_settings(point)
+    if framework not in CAPTURED:
+        raise NotExpressible(f"framework {framework}: there are {', '.join(CAPTURED)}")
+    parts = {role: _instances(point, part, framework, launched) for role, part in _parts(point).items()}
+    front = Front(**of_server(launched, "front"))
+    return Service(title=str(point["id"]), front=front, **parts)
+
+
+def _instances(point: Mapping[str, Any], part: _Engines, framework: str, launched: Mapping[str, str]) -> Instances:
     machine = MACHINES.get(str(point.get("gpu_key")), str(point.get("machine", "")))
     if not machine:
         raise NotExpressible(f"gpu_key {point.get('gpu_key')}: no such machine; there are {', '.join(MACHINES)}, or "
                              "`machine` names one of the library")
-    framework, precision = framework_of(point), _precision(point)
-    launched = launch_settings(point)
-    settings = merged({"knobs.precision": precision} if precision else {}, of_step(launched))
-    step = step_of(StepWords(_model(point), machine, framework, _mesh(point), "decode", settings))
-    if framework not in CAPTURED:
-        raise NotExpressible(f"framework {framework}: there are {', '.join(CAPTURED)}")
+    precision, drafts = _precision(point), draft_settings(point, framework) or {}
+    settings = merged({"knobs.precision": precision} if precision else {}, of_step(launched)) | drafts
+    step = step_of(StepWords(_model(point), machine, framework, part.words, "decode", settings))
     scheduling = Scheduling(scheduler=framework, **of_server(launched, "scheduling"))
     cache = CacheSettings(enable_prefix_caching=False, **of_server(launched, "cache"))
-    host = Host(**of_server(launched, "host"))
-    front = Front(**of_server(launched, "front"))
-    engines = Instances(step=step, capture=CAPTURED[framework], scheduling=scheduling, cache=cache, host=host)
-    return Service(title=str(point["id"]), engines=engines, front=front)
+    capture = captured_rows(framework, 1 + int(drafts.get("batch.drafts", 0)))
+    return Instances(count=part.workers, step=step, capture=capture, scheduling=scheduling, cache=cache,
+                     host=Host(**of_server(launched, "host")))  # fmt: skip
 
 
 def _model(point: Mapping[str, Any]) -> str:
@@ -156,18 +174,46 @@ def _model(point: Mapping[str, Any]) -> str:
                          "config.json")
 
 
-def _mesh(point: Mapping[str, Any]) -> str:
-    """Axes from a layout as frameworks name it: tp is all ranks that share a request, attention_dp groups of them."""
-    tp, pp, ep, dp = _axes(point)
-    return f"tp={tp},dp={dp},pp={pp},ep={ep}"
+class _Engines(NamedTuple):
+    """Engines that are alike, by their axes as frameworks name them: tp is all ranks that share a request, dp groups of
+    them."""
+
+    workers: int
+    tp: int
+    pp: int
+    ep: int
+    dp: int
+
+    @property
+    def ranks(self) -> int:
+        return self.tp * self.pp * self.dp
+
+    @property
+    def words(self) -> str:
+        return f"tp={self.tp},dp={self.dp},pp={self.pp},ep={self.ep}"
 
 
-def _axes(point: Mapping[str, Any]) -> tuple[int, int, int, int]:
-    layout = point.get("layout")
-    if not isinstance(layout, Mapping) or not layout.get("tp"):
-        raise NotExpressible("no layout with tp")
-    tp, pp, ep, dp = (_whole(f"layout.{axis}", layout.get(axis) or 1) for axis in ("tp", "pp", "ep", "attention_dp"))
-    return tp, pp, ep, dp
+def _parts(point: Mapping[str, Any]) -> dict[str, _Engines]:
+    """One replica by what its engines are for, in the words of a service: "engines", and "prefill" where they prefill
+    and decode apart."""
+    layout, mode = point.get("layout"), point.get("mode") or "agg"
+    if mode != "disagg":
+        return {"engines": _engines("layout", layout)}
+    if not isinstance(layout, Mapping) or not {"prefill", "decode"} <= set(layout):
+        raise NotExpressible("mode disagg: layout has no prefill and decode")
+    return {role: _engines(f"layout.{name}", layout[name]) for role, name in (("prefill", "prefill"),
+                                                                             ("engines", "decode"))}  # fmt: skip
+
+
+def _engines(where: str, layout: Any) -> _Engines:
+    """From axes as campaigns name them: tp or tp_size, ep or moe_ep_size, attention_dp or attention_dp_size."""
+    layout = layout if isinstance(layout, Mapping) else {}
+    given = {name: layout.get(name) or layout.get(f"{name}_size") for name in ("tp", "pp", "attention_dp")}
+    given["ep"] = layout.get("ep") or layout.get("moe_ep_size")
+    if not given["tp"]:
+        raise NotExpressible(f"no {where} with tp")
+    tp, pp, ep, dp = (_whole(f"{where}.{name}", given[name] or 1) for name in ("tp", "pp", "ep", "attention_dp"))
+    return _Engines(_whole(f"{where}.num_workers", layout.get("num_workers") or 1), tp, pp, ep, dp)
 
 
 def _whole(key: str, value: Any) -> int:

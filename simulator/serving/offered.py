@@ -16,6 +16,9 @@ from simulator.serving.settings import Load
 from simulator.serving.sharing import with_common_prefixes
 from simulator.serving.traces import read_trace
 
+ENDLESS = 100_000
+"""Requests of a load whose number is not given, of a run that ends when its steady state is known."""
+
 
 class Offered(NamedTuple):
     """requests: all that will come; concurrency: so many at a time in a closed loop, 0: at their times."""
@@ -25,7 +28,8 @@ class Offered(NamedTuple):
 
 
 def drawn(load: Load, seed: int, block_tokens: int) -> Offered:
-    """Requests with the lengths, prefixes and times of a load; block_tokens: of the cache that shares prefixes."""
+    """Requests with the lengths, prefixes, priorities and times of a load; block_tokens: of the cache that shares
+    prefixes."""
     lengths = [_lengths(load, tokens, stream_of(seed, name))
                for name, tokens in (("input", load.input_tokens), ("output", load.output_tokens))]  # fmt: skip
     times = arrivals(load.requests, load.rate, seed, load.burstiness) if load.rate else np.zeros(load.requests)
@@ -33,7 +37,18 @@ def drawn(load: Load, seed: int, block_tokens: int) -> Offered:
     if load.prefix_share:
         random = stream_of(seed, "prefixes")
         found = with_common_prefixes(found, load.prefix_share, load.prefixes, block_tokens, random)
+    if len(load.priorities) > 1:
+        drawn_ones = stream_of(seed, "priorities").random(load.requests)
+        found = replace(found, priority=np.searchsorted(np.cumsum(load.priorities[:-1]), drawn_ones, side="right"))
     return Offered(found, 0 if load.rate else load.concurrency)
+
+
+def endless(load: Load) -> Load:
+    """As many requests as it takes, ENDLESS at most; InputError where all of them would come at once."""
+    if load.rate == np.inf:
+        raise InputError("load.rate is inf: all requests come at once, and none of the time is steady; a rate or a "
+                         "concurrency would be")
+    return load.model_copy(update={"requests": ENDLESS})
 
 
 def _lengths(load: Load, tokens: int, random: np.random.Generator) -> np.Array:

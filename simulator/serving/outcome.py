@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from simulator import np
 from simulator.serving.goodput import keeps
 from simulator.serving.over_time import Level, levels
-from simulator.serving.record import DONE, REFUSED, UNFINISHED, WAITS, Served
+from simulator.serving.record import DONE, REFUSED, UNFINISHED, Served
 from simulator.serving.spread import Block, single, spread
 from simulator.serving.steady import Window, steady_window
 from simulator.serving.tokens import Chunks, chunks_of, gaps_spread, longest_gaps_ms, tokens_between
+from simulator.serving.until import Estimate, estimates
 from simulator.units import PS_PER_S
 
 PS_PER_MS = 10**9
@@ -41,6 +42,8 @@ class Part:
     """By the names of WAITS: mean_s, p99_s, and share of the time from arrival to last token."""
     means: dict[str, float]
     """Means over time, by the names of over_time.LEVELS."""
+    priorities: dict[int, dict[str, Block]] = field(default_factory=dict)
+    """Metrics of requests by priority, where there is more than one."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +61,15 @@ class Outcome:
     steady: Part | None
     over_time: dict[str, np.Array]
     """start_s, and means over time in PIECES equal pieces, by the names of over_time.LEVELS."""
+    estimates: dict[str, Estimate] = field(default_factory=dict)
+    """Means of the steady state with their 95% intervals, by AIPerf's names, of a run until it is known well."""
     good: np.Array = field(default_factory=lambda: np.zeros(0, dtype=bool))
     """Which requests keep what was promised; empty where nothing was."""
+
+
+def hit_ratio(tier: str) -> str:
+    """Metric of what one tier of the cache held of prompts: hbm, host, pool."""
+    return f"prefix_cache_hit_ratio_{tier}"
 
 
 def outcome(served: Served, promised: Mapping[str, float] | None = None, concurrency: int | None = None) -> Outcome:
@@ -79,7 +89,8 @@ def outcome(served: Served, promised: Mapping[str, float] | None = None, concurr
     whole = Window(served.start_ps, served.end_ps + 1, "all")
     edges = np.linspace(whole.start_ps, whole.end_ps, PIECES + 1)
     return Outcome(served, records, counts, promised or {}, part(whole), window, part(window) if window.found else None,
-                   {"start_s": edges[:-1] / PS_PER_S, **{name: one(edges) for name, one in over_time.items()}}, good)
+                   {"start_s": edges[:-1] / PS_PER_S, **{name: one(edges) for name, one in over_time.items()}},
+                   estimates(served, window) if served.until and window.found else {}, good)  # fmt: skip
 
 
 def records_of(served: Served, chunks: Chunks) -> dict[str, np.Array]:
@@ -103,14 +114,20 @@ def _part(served: Served, records: Mapping[str, np.Array], chunks: Chunks, good:
           over_time: Mapping[str, Level]) -> Part:  # fmt: skip
     """Requests sent in a window say how long things took; what ended and came in it says the rates."""
     sent = served.done & window.holds(served.times["arrival"])
-    metrics = {name: spread(unit, records[name][sent]) for name, unit in UNITS.items()
-               if not np.isnan(records[name][sent]).all()}  # fmt: skip
+    metrics = _spreads(records, sent)
     if (gaps := gaps_spread(chunks, sent)) is not None:
         metrics["inter_chunk_latency"] = gaps
-    metrics |= _totals(served, good, window, sent) | _rates(served, chunks, good, window)
+    metrics |= _totals(served, good, window, sent) | _rates(served, chunks, good, window) | _balance(served, window)
     edges = np.array([window.start_ps, window.end_ps])
     means = {name: float(one(edges)[0]) for name, one in over_time.items()}
-    return Part(window.start_ps, window.end_ps, metrics, _waits(served, sent), means)
+    several, priority = np.unique(served.requests.priority), served.requests.priority
+    by_priority = {int(one): _spreads(records, sent & (priority == one)) for one in several if len(several) > 1}
+    return Part(window.start_ps, window.end_ps, metrics, _waits(served, sent), means, by_priority)
+
+
+def _spreads(records: Mapping[str, np.Array], whom: np.Array) -> dict[str, Block]:
+    return {name: spread(unit, records[name][whom]) for name, unit in UNITS.items()
+            if not np.isnan(records[name][whom]).all()}  # fmt: skip
 
 
 def _totals(served: Served, good: np.Array, window: Window, sent: np.Array) -> dict[str, Block]:
@@ -122,6 +139,8 @@ def _totals(served: Served, good: np.Array, window: Window, sent: np.Array) -> d
              "total_osl": single("tokens", int(served.emitted[sent].sum()))}  # fmt: skip
     if done:
         found["prefix_cache_hit_ratio"] = single("ratio", served.cached_tokens[sent].sum() / inputs)
+        found |= {hit_ratio(tier): single("ratio", tokens[sent].sum() / inputs)
+                  for tier, tokens in served.cached_by_tier().items()}  # fmt: skip
     if good.size and done + refused:
         found["good_request_count"] = single("requests", int(good[sent].sum()))
         found["good_request_fraction"] = single("ratio", good[sent].sum() / (done + refused))
@@ -144,10 +163,21 @@ def _rates(served: Served, chunks: Chunks, good: np.Array, window: Window) -> di
     return found
 
 
+def _balance(served: Served, window: Window) -> dict[str, Block]:
+    """Tokens that a data-parallel group has in a step, on average, over those of the group that has most:
+    TensorRT-LLM's balance ratio, of the steps that begin in it. None where no engine has several groups."""
+    steps = served.steps
+    groups = np.array(served.groups, dtype=np.int64)[steps["engine"]] if served.groups else steps["engine"] * 0
+    if not (several := (groups > 1) & (steps["most_tokens"] > 0) & window.holds(steps["start_ps"])).any():
+        return {}
+    ratios = (steps["decoding"] + steps["prefill_tokens"]) / groups / np.maximum(steps["most_tokens"], 1)
+    return {"attention_dp_balance_ratio": spread("ratio", ratios[several])}
+
+
 def _waits(served: Served, whom: np.Array) -> dict[str, dict[str, float]]:
     if not whom.any():
         return {}
     waits = {name: column[whom] for name, column in served.waits().items()}
     total = sum(float(column.sum()) for column in waits.values())
     return {name: {"mean_s": float(waits[name].mean()), "p99_s": float(np.percentile(waits[name], 99)),
-                   "share": float(waits[name].sum()) / total if total else 0.0} for name in WAITS}  # fmt: skip
+                   "share": float(waits[name].sum()) / total if total else 0.0} for name in waits}  # fmt: skip

@@ -19,6 +19,9 @@ LEVELS = {
     "cached_tokens": "tokens that these have cached",
     "used_blocks": "blocks of KV cache that running requests hold, in steps",
 }
+BALANCEDNESS = "balancedness"
+"""Beside them, where experts change over time: mean load of the places of experts over the largest, mean of the time in
+steps of engines that have it; 0 where there is no step."""
 
 
 def level(start_ps: np.Array, end_ps: np.Array, value: np.Array | None = None) -> Level:
@@ -50,12 +53,27 @@ def _means(times: np.Array, area: np.Array, edges_ps: np.Array) -> np.Array:
 
 
 def levels(served: Served) -> dict[str, Level]:
-    """By the names of LEVELS. Steps hold until they end: between them nothing decodes."""
+    """By the names of LEVELS, and BALANCEDNESS. Steps hold until they end: between them nothing decodes."""
     times, steps, end = served.times, served.steps, served.end_ps
     ends = steps["start_ps"] + steps["duration_ps"]
     found = {"in_flight": level(*_stays(times["arrival"], times["last_token"], served.status, end)),
              "queue": level(*_stays(times["routed"], times["admitted"], served.status, end))}
-    return found | _levels(steps["start_ps"], ends, {name: steps[name] for name in LEVELS if name not in found})
+    found |= _levels(steps["start_ps"], ends, {name: steps[name] for name in LEVELS if name not in found})
+    return found | ({BALANCEDNESS: _balancedness(served)} if BALANCEDNESS in steps else {})
+
+
+def _balancedness(served: Served) -> Level:
+    """Mean of the engines that have it, in steps."""
+    there = ~np.isnan(served.steps[BALANCEDNESS])
+    start, value = served.steps["start_ps"][there], served.steps[BALANCEDNESS][there]
+    end = start + served.steps["duration_ps"][there]
+    total, engines = level(start, end, value), level(start, end)
+
+    def mean(edges_ps: np.Array) -> np.Array:
+        count = engines(edges_ps)
+        return np.divide(total(edges_ps), count, out=np.zeros(len(count)), where=count > 0)
+
+    return mean
 
 
 def _stays(start_ps: np.Array, end_ps: np.Array, status: np.Array, until_ps: int) -> tuple[np.Array, np.Array]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from simulator import np
+from simulator.serving.experts import Moved
 from simulator.serving.requests import Requests
 from simulator.units import PS_PER_S
 
@@ -13,10 +14,24 @@ DONE, REFUSED, UNFINISHED = 0, 1, 2
 NEVER = -1  # the time of what did not happen
 
 TIMES = ("arrival", "routed", "admitted", "prefilled", "joined", "first_token", "last_token")
-WAITS = ("front", "queue", "prefill", "transfer", "decode", "preempted")
-STEPS = ("engine", "start_ps", "duration_ps", "decoding", "cached_tokens", "prefill_tokens", "waiting", "used_blocks")
+WAITS = ("front", "queue", "load", "prefill", "transfer", "decode", "preempted")
+STEPS = ("engine", "start_ps", "duration_ps", "decoding", "cached_tokens", "prefill_tokens", "waiting", "used_blocks",
+         "most_tokens")
+OF_EXPERTS = ("balancedness",)  # of steps, where experts change over time
 ORDER = (("arrival", "routed"), ("routed", "admitted"), ("admitted", "prefilled"), ("prefilled", "joined"),
          ("prefilled", "first_token"), ("first_token", "last_token"), ("joined", "last_token"))  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Lower:
+    """Of what lies below HBM."""
+
+    load_ps: np.Array
+    """That each request waited, once scheduled, for blocks to come into HBM before its prompt was computed."""
+    tokens: dict[str, np.Array]
+    """Of `cached_tokens` those that came from a tier, host or pool."""
+    about: dict[str, dict[str, float]]
+    """By tier, of all groups: size_gib; and in tokens its room, and what was read, written and evicted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,19 +61,30 @@ class Served:
     """DONE, REFUSED (longer than memory) or UNFINISHED (the run was stopped)."""
     steps: dict[str, np.Array]
     """By start. engine: its place in `engines`; start_ps, duration_ps; decoding: requests, of all groups;
-    cached_tokens: that they have, of all groups; prefill_tokens; waiting: requests in its queue; used_blocks."""
+    cached_tokens: that they have, of all groups; prefill_tokens; waiting: requests in its queue; used_blocks;
+    most_tokens: of the data-parallel group that has most, requests that decode and new tokens of prompts; where experts
+    change over time balancedness: mean load of the places of experts over the largest, as it is expected (NaN: not of
+    this engine)."""
     engines: list[str]
     """Names: "engine 0", "prefill 0", "decode 1"."""
     gpus: int
     """Of the whole service."""
+    groups: list[int] = field(default_factory=list)
+    """Data-parallel groups of each engine; none where nothing is said of them."""
     about_steps: dict[str, Any] = field(default_factory=dict)
     """How the steps' times were found. simulated, known: steps that were simulated, now or in a run before (from disk),
     at nodes and in audits; interpolated, exact, audited: steps of this run by how they got their time; relative errors:
     audit_error_mean, audit_error_worst; correction: the factor on interpolated times."""
     interrupted: bool = False
     """The run was stopped: what is here is a part."""
+    until: str = ""
+    """"steady": it was to go on until its steady state is known well, and ended when it was, or with all requests."""
     saturated: dict[str, float] | None = None
     """rate_per_s: requests offered; stable_per_s: that could be served; None: it keeps up."""
+    moved: tuple[Moved, ...] = ()
+    """Rearrangements of experts."""
+    lower: Lower | None = None
+    """None: there is nothing below HBM."""
 
     def __post_init__(self) -> None:
         for name in ("prefill_engine", "decode_engine", "cached_tokens", "preemptions", "preempted_ps", "emitted"):
@@ -88,21 +114,31 @@ class Served:
         ends = self.steps["start_ps"] + self.steps["duration_ps"]
         return int(max(*(self.times[name].max() for name in TIMES), ends.max(initial=0), self.start_ps))
 
-    def waits(self) -> dict[str, np.Array]:
-        """What each request waited for, in seconds, by the names of WAITS; NaN where that has not ended. Those of a
-        request that is done add up to its time from `arrival` to `last_token`.
+    def cached_by_tier(self) -> dict[str, np.Array]:
+        """`cached_tokens` by where they lay, HBM first; empty where nothing lies below HBM."""
+        if self.lower is None:
+            return {}
+        return {"hbm": self.cached_tokens - sum(self.lower.tokens.values()), **self.lower.tokens}
 
-        front: API servers; queue: at the engine until first scheduled; prefill; transfer: KV to the decode engine;
-        decode: steps that gave its tokens; preempted: until it decoded again.
+    def waits(self) -> dict[str, np.Array]:
+        """What each request waited for, in seconds, by the names of WAITS (load only where something lies below HBM);
+        NaN where that has not ended. Those of a request that is done add up to its time from `arrival` to `last_token`.
+
+        front: API servers; queue: at the engine until first scheduled; load: blocks from below HBM; prefill; transfer:
+        KV to the decode engine; decode: steps that gave its tokens; preempted: until it decoded again.
         """
         times = self.times
         ready = np.maximum(times["joined"], times["prefilled"])
         edges = (("arrival", "routed"), ("routed", "admitted"), ("admitted", "prefilled"))
-        waits = {name: _between(times[one], times[other]) for name, (one, other) in zip(WAITS, edges, strict=False)}
+        waits = {name: _between(times[one], times[other]) for name, (one, other) in
+                 zip(("front", "queue", "prefill"), edges, strict=True)}  # fmt: skip
         waits["transfer"] = _between(times["prefilled"], ready)
         waits["decode"] = _between(ready, times["last_token"]) - self.preempted_ps / PS_PER_S
         waits["preempted"] = np.where(times["admitted"] == NEVER, np.nan, self.preempted_ps / PS_PER_S)
-        return waits
+        if self.lower is not None:
+            waits["load"] = np.where(times["admitted"] == NEVER, np.nan, self.lower.load_ps / PS_PER_S)
+            waits["prefill"] = waits["prefill"] - self.lower.load_ps / PS_PER_S
+        return {name: waits[name] for name in WAITS if name in waits}
 
 
 def _between(start_ps: np.Array, end_ps: np.Array) -> np.Array:
@@ -123,7 +159,9 @@ def _check_shapes(served: Served) -> None:
             raise ValueError(f"{name} is missing")
         if column.shape != (length,):
             raise ValueError(f"{name} has the shape {column.shape} for {length} {what}")
-    for one, names in ((served.times, TIMES), (served.steps, STEPS)):
+    if "balancedness" in served.steps:
+        wanted.append(("steps['balancedness']", served.steps["balancedness"], steps, "steps"))
+    for one, names in ((served.times, TIMES), (served.steps, (*STEPS, *OF_EXPERTS))):
         if other := sorted(set(one) - set(names)):
             raise ValueError(f"unknown column {other[0]!r}; there are {', '.join(names)}")
 

@@ -10,11 +10,14 @@ prompts, or chunks of them, of the next step, and whether those that decode get 
 * trtllm: all that decode, and beside them whole prompts, or chunks, within the budget; a request comes in only if it
   can never run out of room (GUARANTEED_NO_EVICT).
 
-Where prompts that have begun hold all blocks, and nothing can go on, the last of them gives way.
+Where prompts that have begun hold all blocks, and nothing can go on, the last of them gives way. By priority
+(`policy`), who waits is looked at from the smallest number on, by arrival where it is the same, and of those that run
+the last one with the largest number gives way.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -25,6 +28,12 @@ from simulator.serving.settings import Scheduling
 NEW_TOKEN_RATIO = 0.7
 """Of the tokens that a request may still generate SGLang keeps so many free when it lets another one in
 (SGLANG_INIT_NEW_TOKEN_RATIO, sglang/srt/environ.py, with schedule_conservativeness 1)."""
+
+LOADING = -1
+"""Instead of new tokens: a prompt's blocks come from below HBM first."""
+
+LPM_MOST = 128
+"""Requests that wait, beyond which SGLang does not sort them (`_determine_active_policy`, schedule_policy.py)."""
 
 
 class Plan(NamedTuple):
@@ -39,7 +48,7 @@ class Plan(NamedTuple):
 def vllm(group: Group, settings: Scheduling) -> Plan:
     """Decode and prompts in one step."""
     preempted = _make_room(group)
-    budget = settings.max_num_batched_tokens - len(group.decoding)
+    budget = settings.max_num_batched_tokens - group.growth.queries * len(group.decoding)
     prompts = _going_on(group, settings, budget, preempted)
     budget -= sum(new for _, new in prompts)
     spare = group.blocks_of(1)
@@ -47,14 +56,19 @@ def vllm(group: Group, settings: Scheduling) -> Plan:
         new = _let_in(group, settings, budget, spare)
         if not new:
             break
+        if new == LOADING:
+            continue
         prompts.append((group.prefilling[-1], new))
         budget -= new
     return Plan(prompts, bool(group.decoding), preempted)
 
 
 def sglang(group: Group, settings: Scheduling) -> Plan:
-    """Prompts first. After one that lacked room none is looked at until another one has gone (`batch_is_full`)."""
-    budget, preempted = settings.max_num_batched_tokens, list[Sequence]()
+    """Prompts first. After one that lacked room none is looked at until another one has gone (`batch_is_full`), but one
+    of a priority that is higher by far: it preempts who runs (`preempt_to_schedule` of schedule_policy.py)."""
+    if settings.policy == "lpm":
+        _longest_prefix_first(group)
+    budget, preempted = settings.max_num_batched_tokens, _give_way(group, settings)
     prompts = _going_on(group, settings, budget, preempted)
     budget -= sum(new for _, new in prompts)
     while group.waiting and budget > 0 and group.running < settings.max_num_seqs and not group.full:
@@ -62,6 +76,8 @@ def sglang(group: Group, settings: Scheduling) -> Plan:
         if not new:
             group.full = _chunk(group.waiting[0].new, settings, budget) > 0
             break
+        if new == LOADING:
+            continue
         prompts.append((group.prefilling[-1], new))
         budget -= new
     if not prompts:
@@ -73,16 +89,29 @@ def trtllm(group: Group, settings: Scheduling) -> Plan:
     """Decode and prompts in one step, of requests that will never lack a block."""
     if _held_back(group, settings):
         return Plan([], True, [])
-    budget = settings.max_num_batched_tokens - len(group.decoding)
+    budget = settings.max_num_batched_tokens - group.growth.queries * len(group.decoding)
     prompts = _going_on(group, settings, budget, [])
     budget -= sum(new for _, new in prompts)
     while group.waiting and budget > 0 and group.running < settings.max_num_seqs:
         new = _let_in(group, settings, budget, group.promised, group.most_blocks(group.waiting[0]))
         if not new:
             break
+        if new == LOADING:
+            continue
         prompts.append((group.prefilling[-1], new))
         budget -= new
     return Plan(prompts, bool(group.decoding), [])
+
+
+def has_prompts(group: Group, settings: Scheduling) -> bool:
+    """Whether `trtllm` would compute some of a prompt in the next step."""
+    if group.prefilling:
+        return True
+    if not group.waiting or group.running >= settings.max_num_seqs:
+        return False
+    budget, one = settings.max_num_batched_tokens - len(group.decoding), group.waiting[0]
+    room = group.cache.has_room(one.hashes, group.most_blocks(one), group.promised)
+    return room and _first(group, settings, budget)[1] > 0
 
 
 def _held_back(group: Group, settings: Scheduling) -> bool:
@@ -100,7 +129,7 @@ def receiving(group: Group, settings: Scheduling) -> Plan:
         group.join(one)
     group.arrived.clear()
     preempted = _make_room(group)
-    budget = settings.max_num_batched_tokens - len(group.decoding)
+    budget = settings.max_num_batched_tokens - group.growth.queries * len(group.decoding)
     prompts = _going_on(group, settings, budget, preempted)
     budget -= sum(new for _, new in prompts)
     spare = group.blocks_of(1)
@@ -110,6 +139,8 @@ def receiving(group: Group, settings: Scheduling) -> Plan:
             new = _let_in(group, settings, budget, spare)
             if not new:
                 break
+            if new == LOADING:
+                continue
             prompts.append((group.prefilling[-1], new))
             budget -= new
             continue
@@ -124,6 +155,34 @@ SCHEDULERS: dict[str, Callable[[Group, Scheduling], Plan]] = {"vllm": vllm, "sgl
 """By name."""
 
 
+def _longest_prefix_first(group: Group) -> None:
+    """Who waits, by the tokens of its prompt that are cached (`_sort_by_longest_prefix`). A prefix that is shared with
+    others that wait, and not cached, needs no order: here it is there as soon as the first of them begins."""
+    if len(group.waiting) <= LPM_MOST:
+        group.waiting = deque(sorted(group.waiting, key=lambda one: -group.cache.hit_blocks(one.hashes)))
+
+
+def _give_way(group: Group, settings: Scheduling) -> list[Sequence]:
+    """Requests that decode and give way to the first one that waits: those with the largest numbers, the last first, as
+    many as it lacks room; none if all with a number that is larger by more than the threshold would be too few."""
+    if not group.by_priority or not group.waiting:
+        return []
+    one = group.waiting[0]
+    least = one.priority + settings.priority_scheduling_preemption_threshold
+    others = [other for other in reversed(group.decoding.values()) if other.priority > least]
+    kept, whole = _kept_free(group, settings, one)
+    blocks, places = kept + whole - group.cache.free, group.running + 1 - settings.max_num_seqs
+    found = list[Sequence]()
+    for other in sorted(others, key=lambda other: -other.priority):
+        if blocks <= 0 and places <= 0:
+            break
+        left = other.prompt + other.output - other.emitted - group.length(other)
+        blocks -= -(-group.length(other) // group.block) + round(NEW_TOKEN_RATIO * left) // group.block
+        places -= 1
+        found.append(other)
+    return [stopped(group, other) for other in found] if blocks <= 0 and places <= 0 else []
+
+
 def _make_room(group: Group) -> list[Sequence]:
     """Requests that give way until the others have room for a step."""
     found = []
@@ -133,14 +192,21 @@ def _make_room(group: Group) -> list[Sequence]:
 
 
 def preempt(group: Group) -> Sequence:
-    """The last one that came stops, gives back its blocks, and waits before all others; all of it is computed again."""
-    if group.prefilling:
-        one = group.prefilling.pop()
-        group.finish(one)
-    else:
-        one = group.decoding[next(reversed(group.decoding))]
+    """The last one that came stops, of those with the largest priority number where that counts."""
+    if not group.by_priority:
+        return stopped(group, group.prefilling[-1] if group.prefilling else next(reversed(group.decoding.values())))
+    running = [*group.decoding.values(), *group.prefilling]
+    return stopped(group, max(reversed(running), key=lambda one: one.priority))
+
+
+def stopped(group: Group, one: Sequence) -> Sequence:
+    """It gives back its blocks, and waits before all others; all of it is computed again."""
+    if one.request in group.decoding:
         group.leave(one)
         one.preempted = True
+    else:
+        group.prefilling.remove(one)
+        group.finish(one)
     one.prompt, one.computed, one.blocks, one.scheduled = one.input + one.emitted, 0, 0, False
     group.add(one, first=True)
     return one
@@ -159,7 +225,7 @@ def _going_on(group: Group, settings: Scheduling, budget: int, gone: list[Sequen
 def _chunks(group: Group, settings: Scheduling, budget: int) -> list[tuple[Sequence, int]]:
     found, spare = [], group.blocks_of(1)
     for one in group.prefilling:
-        new = _chunk(one.new, settings, budget)
+        new = _cut(group, one, one.computed, _chunk(one.new, settings, budget))
         more = -(-(one.computed + new) // group.block) - one.blocks
         if new < 1 or more + spare > group.cache.free or not group.grow(one, more):
             break
@@ -170,10 +236,15 @@ def _chunks(group: Group, settings: Scheduling, budget: int) -> list[tuple[Seque
 
 def _let_in(group: Group, settings: Scheduling, budget: int, spare: int, whole: int = 0) -> int:
     """The first one that waits holds blocks and begins, if so many others stay free, and those that it lacks to
-    `whole`: its new tokens in this step, 0 if it cannot begin."""
-    one, hashed = group.waiting[0], group.block * group.cache.hash_blocks
-    cached = min(group.cache.hit_blocks(one.hashes) * group.block, one.prompt // hashed * hashed, one.prompt - 1)
-    new = _chunk(one.prompt - cached, settings, budget)
+    `whole`: its new tokens in this step, 0 if it cannot begin, or LOADING."""
+    one = group.waiting[0]
+    if group.below is not None and (runs := group.below.found(one)):
+        taken = group.below.load(one, runs, spare, whole)
+        if taken is None:
+            return 0
+        group.loading[one.request] = group.begin(*taken)
+        return LOADING
+    cached, new = _first(group, settings, budget)
     if new < 1:
         return 0
     blocks = -(-(cached + new) // group.block)
@@ -181,6 +252,23 @@ def _let_in(group: Group, settings: Scheduling, budget: int, spare: int, whole: 
         return 0
     group.prefilling.append(group.begin(cached, blocks))
     return new
+
+
+def _first(group: Group, settings: Scheduling, budget: int) -> tuple[int, int]:
+    """Of the first one that waits, the tokens that are cached, and those that a step could compute."""
+    one, hashed = group.waiting[0], group.block * group.cache.hash_blocks
+    cached = min(group.cache.hit_blocks(one.hashes) * group.block, one.prompt // hashed * hashed, one.prompt - 1)
+    return cached, _cut(group, one, cached, _chunk(one.prompt - cached, settings, budget))
+
+
+def _cut(group: Group, one: Sequence, computed: int, new: int) -> int:
+    """Of so many new tokens of a prompt those up to the end of a block, of its last whole one at most, where states are
+    kept there; what is behind that is a step of its own (`_mamba_block_aligned_split` of vllm/v1/core/sched/
+    scheduler.py)."""
+    last = one.prompt // group.block * group.block
+    if not group.aligned or computed >= last:
+        return new
+    return min(new // group.block * group.block, last - computed)
 
 
 def _chunk(tokens: int, settings: Scheduling, budget: int) -> int:

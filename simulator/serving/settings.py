@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Literal
 
-from pydantic import Field, PositiveInt, SerializeAsAny, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveInt, SerializeAsAny, model_validator
 
 from simulator.errors import InputError
 from simulator.serving.front import API_SERVER_S
@@ -24,13 +24,32 @@ class Host(Part):
     overlapped: bool = Field(True, description="it runs under the step before; what is longer than that is waited for")
 
 
+class AttentionDp(Part):
+    """TensorRT-LLM's `attention_dp_config`: prompts wait until every data-parallel group has one."""
+
+    enable_balance: bool = Field(False, description="trtllm: prompts wait for each other")
+    timeout_iters: int = Field(50, ge=0, description="steps, after which they wait no longer")
+    batching_wait_iters: int = Field(10, ge=0, description="more steps, for more of them, when every group has one")
+
+
 class Scheduling(Part):
     """Which requests an engine works on in a step."""
 
     scheduler: Literal["vllm", "sglang", "trtllm"] = "vllm"
+    policy: Literal["fcfs", "priority", "lpm"] = Field(
+        "fcfs", description="who waits: in order of arrival, by priority (0 first), or, of sglang, who has most of its"
+        " prompt in the cache, as long as no more than 128 wait"
+    )
+    priority_scheduling_preemption_threshold: int = Field(
+        10, ge=0, description="sglang, by priority: who lacks room preempts who has a number larger by more"
+    )
     max_num_seqs: PositiveInt = Field(256, description="requests of a data-parallel group that run")
     max_num_batched_tokens: PositiveInt = Field(8192, description="tokens of a group in one step")
     enable_chunked_prefill: bool = Field(True, description="a prompt may be computed in several steps")
+    mamba_cache_mode: Literal["none", "align"] = Field(
+        "none", description="vllm: align cuts prompts of models with linear attention at the ends of blocks, where"
+        " prefix caching keeps states, and holds the state of the block before, too"
+    )
     long_prefill_token_threshold: int = Field(0, ge=0, description="of one prompt in one step (0: no limit)")
     max_output_tokens: PositiveInt = Field(
         4096, description="sglang: that room is kept for when a request comes in, if it asks for more"
@@ -42,18 +61,66 @@ class Scheduling(Part):
     batch_wait_max_tokens_ratio: float = Field(
         0.0, ge=0, le=1, description="trtllm: of max_num_batched_tokens, with so many prompts do not wait"
     )
+    shared_queue: bool = Field(
+        False, description="requests wait at the engine, which gives them to its data-parallel groups as these have"
+        " room, to the one with the fewest prompt tokens, as TensorRT-LLM does; or at a group, the router's choice"
+    )
+    attention_dp_config: AttentionDp = AttentionDp()
+
+    @model_validator(mode="after")
+    def _what_only_one_has(self) -> Scheduling:
+        if self.policy == "lpm" and self.scheduler != "sglang":
+            raise ValueError(f"policy is lpm where scheduler is {self.scheduler}: it is of sglang")
+        if self.attention_dp_config.enable_balance and self.scheduler != "trtllm":
+            raise ValueError(f"attention_dp_config.enable_balance is true where scheduler is {self.scheduler}: "
+                             "it is of trtllm")
+        return self
 
 
 class CacheSettings(Part):
     """The KV cache of a data-parallel group."""
 
     block_size: PositiveInt = Field(16, description="tokens of a block")
-    enable_prefix_caching: bool = True
+    enable_prefix_caching: bool = Field(True, description="blocks stay in HBM for prompts that begin alike")
     gpu_memory_utilization: float = Field(0.9, gt=0, le=1, description="of what the ledger says can be used")
     free_gpu_memory_fraction: float = Field(
         1.0, gt=0, le=1, description="of what is left of that beside weights and buffers (trtllm)"
     )
     tokens: int = Field(0, ge=0, description="that it holds (0: what memory leaves)")
+    kv_offloading_gib: float = Field(
+        0.0, ge=0, description="of host memory for blocks of a group, all its ranks together (0: none)"
+    )
+    write_policy: Literal["write_through", "write_back"] = Field(
+        "write_through", description="to the host: prompts once they are computed, or what HBM evicts"
+    )
+
+    @model_validator(mode="after")
+    def _what_is_evicted_was_kept(self) -> CacheSettings:
+        if self.kv_offloading_gib and self.write_policy == "write_back" and not self.enable_prefix_caching:
+            raise ValueError("write_policy is write_back and enable_prefix_caching false: HBM keeps nothing that could "
+                             "be written back; set write_policy to write_through, or enable_prefix_caching to true")
+        return self
+
+
+class ExpertSettings(Part):
+    """How the popularity of experts changes, and how they follow (EPLB); redundant slots are those of
+    `step.layout.redundant`. Left as it is, they stay as a step has them."""
+
+    drift_s: float = Field(
+        0.0, ge=0, le=1e9, description="time constant of the order of popularity: after it who is popular has a"
+        " correlation of 1/e with who was (0: it stays)"
+    )
+    init_expert_location: Literal["trivial", "counted"] = Field(
+        "trivial", description="at the start experts are in order, or placed for the popularity that they have then"
+    )
+    step_interval: int = Field(0, ge=0, description="steps from one rearrangement to the next (0: none; vLLM: 3000)")
+    window_size: PositiveInt = Field(1000, description="steps whose load is counted for it")
+    use_async: bool = Field(True, description="weights move beside the service; otherwise it waits for them")
+
+    @property
+    def change(self) -> bool:
+        """Whether anything is not as a step has it."""
+        return bool(self.drift_s or self.step_interval or self.init_expert_location == "counted")
 
 
 class Instances(Part):
@@ -68,14 +135,26 @@ class Instances(Part):
     capture: tuple[PositiveInt, ...] = Field(
         (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16)), description="rows of captured graphs of decode steps"
     )
+    capture_prefill: tuple[PositiveInt, ...] = Field(
+        (), description="tokens of a group in a step with prompts, to which those of all groups are padded: it is then"
+        " launched as a captured graph (vLLM cudagraph_capture_sizes, SGLang piecewise_cuda_graph_tokens, buckets on"
+        " Gaudi); beyond the largest one it is not (empty: never)"
+    )
     scheduling: Scheduling = Scheduling()
     cache: CacheSettings = CacheSettings()
     host: Host = Host()
+    experts: ExpertSettings = ExpertSettings()
+
+    @property
+    def aligned(self) -> bool:
+        """Whether prompts of models with linear attention are cut at the ends of blocks."""
+        return self.scheduling.mamba_cache_mode == "align"
 
     @model_validator(mode="after")
     def _captured_sizes_ascend(self) -> Instances:
-        if any(low >= high for low, high in pairwise(self.capture)):
-            raise ValueError(f"capture is {','.join(map(str, self.capture))}: sizes must ascend")
+        for name, sizes in (("capture", self.capture), ("capture_prefill", self.capture_prefill)):
+            if any(low >= high for low, high in pairwise(sizes)):
+                raise ValueError(f"{name} is {','.join(map(str, sizes))}: sizes must ascend")
         return self
 
 
@@ -97,6 +176,14 @@ class Transfer(Part):
     latency_us: float = Field(0.0, ge=0, description="before the first byte")
 
 
+class Pool(Part):
+    """Blocks in the memory of hosts, shared by all engines (Mooncake Store, EMS): written once a prompt is computed,
+    read before the next one that begins like it."""
+
+    size_gib: float = Field(0.0, ge=0, description="of all hosts together (0: there is none)")
+    hosts: int = Field(0, ge=0, description="that it is on (0: those on which engines stand)")
+
+
 class Load(Part):
     """Requests that are drawn, not recorded: how many, how long, when."""
 
@@ -112,6 +199,17 @@ class Load(Part):
     )
     prefix_share: float = Field(0.0, ge=0, le=1, description="of each prompt that is the start of a common prefix")
     prefixes: PositiveInt = Field(1, description="common prefixes, of which each request has one")
+    priorities: tuple[NonNegativeFloat, ...] = Field(
+        (1.0,), description="shares of the requests that have priority 0 (the first), 1, ...; engines heed it whose"
+        " scheduling.policy is priority"
+    )
+
+    @model_validator(mode="after")
+    def _priorities_are_shares(self) -> Load:
+        if abs(sum(self.priorities) - 1.0) > 1e-6:
+            raise ValueError(f"priorities is {','.join(f'{share:g}' for share in self.priorities)}: shares of all "
+                             f"requests must add up to 1, as 0.2,0.8; they add up to {sum(self.priorities):g}")
+        return self
 
 
 class Service(Part):
@@ -123,6 +221,7 @@ class Service(Part):
     prefill: Instances | None = Field(None, description="engines that prefill")
     front: Front = Front()
     transfer: Transfer = Transfer()
+    pool: Pool = Pool()
     load: Load = Load()
     expected: tuple[Expected, ...] = Field((), exclude=True)
 
@@ -131,6 +230,13 @@ class Service(Part):
         if self.prefill and self.prefill.cache.block_size != self.engines.cache.block_size:
             raise ValueError(f"prefill.cache.block_size is {self.prefill.cache.block_size}, engines.cache.block_size "
                              f"{self.engines.cache.block_size}: keys and values move block by block")
+        return self
+
+    @model_validator(mode="after")
+    def _who_computes_prompts_looks_them_up(self) -> Service:
+        if self.prefill and self.engines.cache.kv_offloading_gib:
+            raise ValueError(f"engines.cache.kv_offloading_gib is {self.engines.cache.kv_offloading_gib:g}: engines "
+                             "that only decode look up no prompts; set it to 0, and prefill.cache.kv_offloading_gib")
         return self
 
     @property

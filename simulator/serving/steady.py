@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from simulator import np
 from simulator.serving.over_time import levels
-from simulator.serving.record import NEVER, REFUSED, Served
+from simulator.serving.record import NEVER, REFUSED, UNFINISHED, Served
 from simulator.units import PS_PER_S
 
 PARTS = 400  # of the time from the first arrival to the last
@@ -53,10 +53,23 @@ def steady_window(served: Served, concurrency: int | None = None) -> Window:
         found = _open(served, int(sent[0]), int(sent[-1]))
     else:
         found = Window(0, 0, "all requests were sent at once")
+    found = _before_unfinished(served, found)
     count = int(found.holds(sent).sum())
     if found.found and count < LEAST:
         return Window(0, 0, f"{count} requests were sent while the service was steady; it takes {LEAST} to tell")
     return found
+
+
+def _before_unfinished(served: Served, found: Window) -> Window:
+    """Of a run that was stopped, to when the first request was sent that has not ended: without those that take long,
+    the others would look better than they are."""
+    sent = served.times["arrival"]
+    cut = sent[(served.status == UNFINISHED) & (sent != NEVER)]
+    if not found.found or not len(cut) or (end := int(cut.min())) >= found.end_ps:
+        return found
+    if end <= found.start_ps:
+        return Window(0, 0, f"a request that was sent at {end / PS_PER_S:.4g} s, before it was steady, has not ended")
+    return found._replace(end_ps=end, why=f"{found.why}, but none that has not ended")
 
 
 def _closed(served: Served, concurrency: int) -> Window:

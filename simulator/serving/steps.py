@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -31,6 +32,7 @@ from simulator.model.micro_batch import MicroBatch
 from simulator.model.transformer import Experts
 from simulator.serving.curve import Curve
 from simulator.serving.kept import Kept
+from simulator.serving.uneven import Uneven
 from simulator.study.scenario import Scenario
 from simulator.study.simulate import simulate
 
@@ -50,9 +52,10 @@ LAYERS_DRAWN, LAYERS_ALIKE = 16, 3  # simulated at a node, where experts are dra
 
 class Load(NamedTuple):
     """What matters of a batch. decoding: requests of the group that has most; padded: rows to which a captured graph
-    pads them (0: none); cached: tokens that they have, of the group that has most; share: of `decoding`, what a group
-    has on average. new: prompt tokens of the group that has most; attended: tokens that each of them attends to, on
-    average; new_share: as `share`."""
+    pads them, or with prompts all tokens (0: none); cached: tokens that they have, of the group that has most; share:
+    of `decoding`, what a group has on average. new: prompt tokens of the group that has most; attended: tokens that
+    each of them attends to, on average; new_share: as `share`. experts: what it asks of them (None: as its scenario
+    says)."""
 
     decoding: int
     padded: int = 0
@@ -61,6 +64,7 @@ class Load(NamedTuple):
     new: int = 0
     attended: float = 0.0
     new_share: float = 1.0
+    experts: Uneven | None = None
 
 
 def load_of(groups: Sequence[MicroBatch]) -> Load:
@@ -71,7 +75,8 @@ def load_of(groups: Sequence[MicroBatch]) -> Load:
     pairs = sum(count * (before + count / 2) for one in groups for count, before in one.prompts)
     most, most_new = max(decoding), max(new)
     queries = max((count for one in groups for count, _ in one.decodes), default=1)
-    padded = max(one.padded for one in groups) // queries if most else 0
+    padded = max(one.padded for one in groups)
+    padded = padded if most_new else padded // queries if most else 0
     share = sum(decoding) / len(groups) / most if most else 1.0
     new_share = sum(new) / len(groups) / most_new if most_new else 1.0
     return Load(most, padded, max(cached), share, most_new, pairs / sum(new) if most_new else 0.0, new_share)
@@ -80,18 +85,21 @@ def load_of(groups: Sequence[MicroBatch]) -> Load:
 class StepTimes:
     """Of one engine. scenario: one step of it; its batch is replaced. sizes: rows of its captured graphs, ascending.
     capacity: tokens that the cache of a data-parallel group holds. kept: nodes that were simulated before. simplified:
-    settings of the scenario at the nodes alone; what they leave out is seen where a step is simulated as it is."""
+    settings of the scenario at the nodes alone; what they leave out is seen where a step is simulated as it is.
+    experts: what nodes ask of them (None: as the scenario says)."""
 
     def __init__(self, scenario: Scenario, sizes: Sequence[int], capacity: int, kept: Kept,
-                 simplified: Mapping[str, str] = MappingProxyType({})) -> None:
+                 simplified: Mapping[str, str] = MappingProxyType({}), experts: Uneven | None = None) -> None:
         self._groups = scenario.data_parallel
         least = 1.0 / self._groups  # all of it in one group
         self._shares, self._new_shares = ([least, *(one for one in some if one > least)]
                                           for some in (SHARES, NEW_SHARES))
         self._scenario, self._sizes, self._capacity, self._kept = scenario, list(sizes), capacity, kept
-        self._fewer = scenario.replace({**simplified, **_fewer_layers(scenario)})
+        self._fewer = scenario.replace({**_fewer_layers(scenario), **simplified})
         self._whole = self._fewer if not simplified and not _drawn(scenario) else scenario
         self._nodes = "".join(f"{name}={value} " for name, value in sorted(simplified.items()))
+        if experts is not None:
+            self._fewer, self._nodes = experts.of(self._fewer), f"{experts.name}{self._nodes}"
         self._curves: dict[tuple[Any, ...], Curve] = {}
         self.simulated = 0
 
@@ -111,10 +119,12 @@ class StepTimes:
         each = cached / load.decoding
         return np.sum([weight * curve.over(each) for weight, curve in self._decodes(load)], axis=0)
 
-    def exact(self, groups: Sequence[MicroBatch]) -> float:
+    def exact(self, groups: Sequence[MicroBatch], experts: Uneven | None = None) -> float:
         """Of one step with this very batch, all layers simulated, or where nothing is drawn by layer those that stand
         for them without an error."""
-        return self._asked(self._whole, groups)
+        if experts is not None:
+            return self._asked(experts.of(self._scenario), groups, f"all {experts.name}")
+        return self._asked(self._whole, groups, self._nodes if self._whole is self._fewer else "all ")
 
     def _decode(self, load: Load, each: float) -> float:
         return sum(weight * curve.at(each) for weight, curve in self._decodes(load))
@@ -159,12 +169,16 @@ class StepTimes:
         return self._curves[key].around(count)
 
     def _mixed(self, load: Load) -> float:
-        total = 0.0
+        """What pads a captured graph is computed as tokens of prompts that attend to nothing."""
+        total, captured = 0.0, (True,) * bool(load.padded)
+        if load.padded:
+            new = max(load.padded - self._queries * load.decoding, load.new)
+            load = load._replace(new=new, attended=load.attended * load.new / new)
         counts = between(REQUESTS, load.decoding) if load.decoding else [(1.0, 0)]
         for weight, count in counts:
             for part, attended in between(ATTENDED, load.attended):
                 for piece, share in between(self._new_shares, load.new_share):
-                    curve = self._curve("mixed", NEW, int(count), int(attended), share)
+                    curve = self._curve("mixed", NEW, int(count), int(attended), share, *captured)
                     total += weight * part * piece * curve.at(load.new)
         return total
 
@@ -177,14 +191,14 @@ class StepTimes:
         return self._curves[key]
 
     def _decode_at(self, cached: int, count: int, padded: int, share: float) -> float:
-        return self._asked(self._fewer, self._shared(share, count, cached, padded))
+        return self._asked(self._fewer, self._shared(share, count, cached, padded), self._nodes)
 
-    def _mixed_at(self, new: int, count: int, attended: int, share: float) -> float:
-        prompts = prompts_of(new, attended)
-        groups = self._shared(1.0, count, BESIDE, 0)
+    def _mixed_at(self, new: int, count: int, attended: int, share: float, captured: bool = False) -> float:
+        prompts, padded = prompts_of(new, attended), (new + self._queries * count) * captured
+        groups = [replace(one, padded=padded) for one in self._shared(1.0, count, BESIDE, 0)]
         for place in range(max(round(share * self._groups), 1)):
-            groups[place] = MicroBatch(0, groups[place].decodes, prompts, len(prompts))
-        return self._asked(self._fewer, groups)
+            groups[place] = replace(groups[place], prompts=prompts, ends=len(prompts))
+        return self._asked(self._fewer, groups, self._nodes)
 
     def _shared(self, share: float, count: int, cached: int, padded: int) -> list[MicroBatch]:
         """The batch of a node: one group with `count` requests, the others with what makes the share."""
@@ -197,11 +211,11 @@ class StepTimes:
         batch: Any = self._scenario.batch
         return int(batch.queries)
 
-    def _asked(self, scenario: Scenario, groups: Sequence[MicroBatch]) -> float:
-        """Simulated, or known."""
+    def _asked(self, scenario: Scenario, groups: Sequence[MicroBatch], how: str) -> float:
+        """Simulated, or known; how: what tells the scenario from others of this engine."""
         if not any(one.decodes for one in groups):
-            groups = [one if one.prompts else MicroBatch(padded=1) for one in groups]
-        key = f"{self._nodes if scenario is self._fewer else 'all '}{_words(groups)}"
+            groups = [one if one.prompts else MicroBatch(padded=one.padded or 1) for one in groups]
+        key = f"{how}{_words(groups)}"
         known = self._kept.get(key)
         if known is None:
             self.simulated += 1

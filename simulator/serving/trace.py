@@ -1,8 +1,8 @@
 """A service as Chrome JSON for Perfetto: a process per engine with its steps, and its requests as async slices.
 
-A request is a slice over each engine that it uses, with what it waits for inside: front, queue and prefill over the
-engine of its prompt, transfer and decode over that of its tokens (one slice where both are the same). Counters say what
-decodes, waits and is held. A long run is written in part, and the trace's metadata says which.
+A request is a slice over each engine that it uses, with what it waits for inside: front, queue, load and prefill over
+the engine of its prompt, transfer and decode over that of its tokens (one slice where both are the same). Counters say
+what decodes, waits and is held. A long run is written in part, and the trace's metadata says which.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from simulator.units import PS_PER_S
 
 MOST_REQUESTS = 2000
 COUNTERS = {"running requests": "decoding", "waiting requests": "waiting", "used blocks": "used_blocks"}
-EDGES = ("arrival", "routed", "admitted", "prefilled", "joined", "last_token")
-PHASES = ("front", "queue", "prefill", "transfer", "decode")  # between each two of EDGES
-BEFORE = 3  # phases at the engine of the prompt
+EDGES = ("arrival", "routed", "admitted", "loaded", "prefilled", "joined", "last_token")
+PHASES = ("front", "queue", "load", "prefill", "transfer", "decode")  # between each two of EDGES
+BEFORE = 4  # phases at the engine of the prompt
 
 
 def write_trace(served: Served, path: str | PathLike[str], window_s: tuple[float, float] | None = None,
@@ -74,9 +74,10 @@ def step_name(prefill_tokens: int, decoding: int) -> str:
 
 
 def _requests(served: Served, chosen: np.Array) -> Iterator[str]:
-    times = np.stack([served.times[name][chosen] for name in EDGES], axis=1)
-    joined = np.maximum(times[:, 4], times[:, 3])
-    times[:, 4] = joined
+    admitted, load_ps = served.times["admitted"], 0 if served.lower is None else served.lower.load_ps
+    known = served.times | {"loaded": np.where(admitted == NEVER, NEVER, admitted + load_ps),
+                            "joined": np.maximum(served.times["joined"], served.times["prefilled"])}  # fmt: skip
+    times = np.stack([known[name][chosen] for name in EDGES], axis=1)
     edges = np.where(times == NEVER, NEVER, times // PS_PER_NS).tolist()
     engines = np.stack([served.prefill_engine[chosen], served.decode_engine[chosen]], axis=1).tolist()
     tokens = np.stack([served.requests.input_tokens[chosen], served.emitted[chosen]], axis=1).tolist()

@@ -16,7 +16,7 @@ from typing import Any
 from simulator import np
 from simulator.errors import InputError
 from simulator.serving.chains import chained
-from simulator.serving.formats import KNOWN, Format, check_keys, row_of, short, time_ns, tokens_of, told
+from simulator.serving.formats import KNOWN, Format, check_keys, priority_of, row_of, short, time_ns, tokens_of, told
 from simulator.serving.requests import Requests
 
 FIRST_LINES = 20  # that may be broken before one tells the format
@@ -28,8 +28,9 @@ def read_trace(path: str | Path, skip_bad: bool = False, limit: int | None = Non
     """The requests of a file, the first `limit` of them: Mooncake, Qwen-Bailian (JSON lines), Azure, BurstGPT (CSV), or
     a table of lengths (JSON lines or CSV), whose requests all arrive at 0.
 
-    Later turns of a chat (Qwen-Bailian) are sent at their time, but not before the turn before has ended. skip_bad:
-    broken lines are left out and counted, as long as they are not the larger part.
+    Later turns of a chat (Qwen-Bailian) are sent at their time, but not before the turn before has ended. Where a line
+    has `priority`, a whole number, 0 is the first. skip_bad: broken lines are left out and counted, as long as they are
+    not the larger part.
     Raises InputError naming file, line, key and value.
     """
     if limit is not None and limit < 1:
@@ -51,6 +52,7 @@ class _Columns:
     hashes: array[int] = field(default_factory=lambda: array("q"))
     hash_start: array[int] = field(default_factory=lambda: array("q", [0]))
     after: array[int] = field(default_factory=lambda: array("q"))
+    priority: array[int] = field(default_factory=lambda: array("q"))
     chats: dict[int, int] = field(default_factory=dict)
     last_line: int = 0
     skipped: int = 0
@@ -61,6 +63,7 @@ class _Columns:
         """One request more; InputError, and nothing is added, if the row is broken."""
         check_keys(row, form)
         input_tokens, output_tokens = tokens_of(row, form.input), tokens_of(row, form.output)
+        priority = priority_of(row)
         now = time_ns(row, form) if form.time else 0
         if self.time_ns and now < self.time_ns[-1]:
             raise InputError(f"{form.time} is {short(row[form.time])}, before that of line {self.last_line}; times "
@@ -71,7 +74,8 @@ class _Columns:
         if form.chats:
             self.chats[row["chat_id"]] = len(self.after)
         for column, value in ((self.time_ns, now), (self.input_tokens, input_tokens), (self.after, after),
-                              (self.output_tokens, output_tokens), (self.hash_start, len(self.hashes))):  # fmt: skip
+                              (self.output_tokens, output_tokens), (self.priority, priority),
+                              (self.hash_start, len(self.hashes))):  # fmt: skip
             column.append(value)
         self.last_line = line
 
@@ -107,8 +111,8 @@ class _Columns:
         none = np.zeros(count)
         hashes = chained(np.array(self.hashes), start)
         input_tokens, output_tokens, after = map(np.array, (self.input_tokens, self.output_tokens, self.after))
-        return Requests(time_s, input_tokens, output_tokens, hashes, start, form.hash_tokens, after, none, none,
-                        self.skipped, self.skipped_lines)  # fmt: skip
+        return Requests(time_s, input_tokens, output_tokens, hashes, start, form.hash_tokens, after, none,
+                        np.array(self.priority), self.skipped, self.skipped_lines)  # fmt: skip
 
 
 def _read(path: str, lines: Iterator[tuple[int, str]], skip_bad: bool, limit: int | None) -> Requests:

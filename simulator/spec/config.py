@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.paths import did_you_mean
-from simulator.spec.quantization import precision_table
+from simulator.spec.quantization import precision_table, with_state
 from simulator.spec.typed_toml import SpecError, line
 
 _COMMON = {"layers": "num_hidden_layers", "hidden": "hidden_size", "heads": "num_attention_heads",
@@ -28,9 +28,13 @@ _ROUTED = {"routed_experts": "n_routed_experts", "experts_per_token": "num_exper
            "shared_experts": "n_shared_experts", "expert_intermediate": "moe_intermediate_size",
            "dense_layers": "first_k_dense_replace", "dense_intermediate": "intermediate_size",
            "expert_groups": "n_group", "groups_per_token": "topk_group"}
+_INDEXER = {"index_heads": "index_n_heads", "index_dim": "index_head_dim", "index_top_k": "index_topk"}
 _ALL_EXPERTS = {"dense_layers": 0, "shared_experts": 0}
 _MTP = {"mtp_layers": "num_nextn_predict_layers"}
 _BIAS = {"attention_bias": "attention_bias"}
+_LINEAR = {"linear_heads": "linear_num_value_heads", "linear_key_heads": "linear_num_key_heads",
+           "linear_key_dim": "linear_key_head_dim", "linear_v_dim": "linear_value_head_dim",
+           "linear_conv": "linear_conv_kernel_dim", "full_every": "full_attention_interval"}
 
 
 @dataclass(frozen=True)
@@ -51,12 +55,25 @@ _LLAMA = _Family({**_DENSE, **_BIAS}, fixed={"mlp_bias": False})
 _WINDOW = {"window": "sliding_window", "window_every": "layer_types"}
 _MISTRAL = _Family({**_DENSE, **_WINDOW})
 _DEEPSEEK = _Family({**_LATENT, **_ROUTED, **_MTP}, fixed={"attention_bias": False, "moe_layer_freq": 1})
+_SPARSE = _Family({**_DEEPSEEK.keys, **_INDEXER},
+                  fixed={**_DEEPSEEK.fixed, "index_topk_freq": 1, "index_topk_pattern": None})
 _QWEN_3 = _Family({**_DENSE, **_BIAS}, {"qk_norm": 1}, fixed={"use_sliding_window": False})
 _QWEN_3_MOE = _Family({**_DENSE, **_BIAS, "routed_experts": "num_experts", "experts_per_token": "num_experts_per_tok",
                        "expert_intermediate": "moe_intermediate_size", "dense_layers": "mlp_only_layers",
                        "moe_every": "decoder_sparse_step"},
                       {"qk_norm": 1, "shared_experts": 0}, {"decoder_sparse_step": 1, "mlp_only_layers": []},
                       {"use_sliding_window": False})
+_QWEN_NEXT = {"full_attention_interval": 4}
+_QWEN_NEXT_FACTS = {"qk_norm": 1, "attention_gate": 1}
+_QWEN_NEXT_MOE = {**_GROUPED, **_BIAS, **_LINEAR, "routed_experts": "num_experts",
+                  "experts_per_token": "num_experts_per_tok", "expert_intermediate": "moe_intermediate_size",
+                  "shared_intermediate": "shared_expert_intermediate_size"}
+_MOE_FACTS = {**_QWEN_NEXT_FACTS, "shared_experts": 1, "shared_gate": 1}
+_QWEN_3_5_MTP = {"mtp_layers": "mtp_num_hidden_layers"}
+_QWEN_3_5 = _Family({**_DENSE, **_BIAS, **_LINEAR, **_QWEN_3_5_MTP}, _QWEN_NEXT_FACTS, _QWEN_NEXT,
+                    {"attn_output_gate": True})
+_QWEN_3_5_MOE = _Family({**_QWEN_NEXT_MOE, **_QWEN_3_5_MTP}, {**_MOE_FACTS, "dense_layers": 0}, _QWEN_NEXT,
+                        {"attn_output_gate": True})
 _LLAMA_4 = _Family({**_DENSE, **_BIAS, **_LOCAL, "dense_intermediate": "intermediate_size_mlp",
                     "moe_every": "interleave_moe_layer_step", "window": "attention_chunk_size",
                     "window_every": "no_rope_layer_interval", "qk_norm": "use_qk_norm"},
@@ -77,8 +94,18 @@ _FAMILIES = {
     "qwen3_vl_text": _QWEN_3,
     "qwen3_moe": _QWEN_3_MOE,
     "qwen3_vl_moe_text": _QWEN_3_MOE,
+    "qwen3_next": _Family({**_QWEN_NEXT_MOE, "dense_layers": "mlp_only_layers", "moe_every": "decoder_sparse_step",
+                           "dense_intermediate": "intermediate_size"},
+                          {**_MOE_FACTS, "mtp_layers": 1},
+                          {**_QWEN_NEXT, "decoder_sparse_step": 1, "mlp_only_layers": []}),
+    "qwen3_5": _QWEN_3_5,
+    "qwen3_5_text": _QWEN_3_5,
+    "qwen3_5_moe": _QWEN_3_5_MOE,
+    "qwen3_5_moe_text": _QWEN_3_5_MOE,
     "deepseek_v2": _DEEPSEEK,
     "deepseek_v3": _DEEPSEEK,
+    "deepseek_v32": _SPARSE,
+    "glm_moe_dsa": _SPARSE,
     "kimi_k2": _DEEPSEEK,
     "glm4_moe": _Family({**_GROUPED, **_BIAS, **_ROUTED, **_MTP, "qk_norm": "use_qk_norm"},
                         defaults={"use_qk_norm": False}),
@@ -95,12 +122,17 @@ _FAMILIES = {
 _DEFAULTS = {"tie_word_embeddings": False, "attention_bias": False, "num_key_value_heads": None, "head_dim": None,
              "sliding_window": None, "attention_chunk_size": None, "q_lora_rank": None, "n_group": None,
              "topk_group": None, "num_nextn_predict_layers": 0, "first_k_dense_replace": 0, "n_shared_experts": 0,
-             "intermediate_size_mlp": None, "layer_types": None}
+             "intermediate_size_mlp": None, "layer_types": None, "mtp_num_hidden_layers": 0}
 _MAY_BE_0 = {"mtp_layers", "dense_layers", "shared_experts"}
 _SWITCHES = {"tied", "attention_bias", "qk_norm"}
 _OPTIONAL = {"q_lora", "window", "window_every", "kv_heads", "head_dim", "expert_groups", "groups_per_token",
-             "dense_intermediate"}
+             "dense_intermediate", "full_every"}
 _SOFTMAX = {"full_attention", "sliding_attention", "chunked_attention"}
+_SPARSE_LAYER = "deepseek_sparse_attention"
+
+
+_DELTA = {"full_attention", "linear_attention"}
+"""Kinds of layers of families whose linear attention is the gated delta rule."""
 
 
 def config_file(path: Path) -> Path:
@@ -128,6 +160,8 @@ def config_tables(path: Path) -> dict[str, Any]:
     family = _FAMILIES[text["model_type"]]
     shapes = _shapes(text, family, path, mistakes)
     precision = precision_table(whole, text, path, mistakes)
+    if "linear_heads" in family.keys:
+        precision = with_state(precision, text, path, mistakes)
     if mistakes:
         raise SpecError(mistakes)
     name = path.resolve().parent.name if path.name == "config.json" else path.stem
@@ -160,14 +194,21 @@ def _read(path: Path) -> dict[str, Any]:
 def _foreign(config: Mapping[str, Any], path: Path) -> Iterator[str]:
     """What makes it another kind of model than can be expressed."""
     linear = "other attention than softmax over all keys or a window (linear, sparse, state space) cannot be expressed"
-    kinds = config.get("layer_types")
-    for other in sorted({str(one) for one in kinds} - _SOFTMAX if isinstance(kinds, list) else ()):
-        yield line(str(path), "layer_types", other, f"{linear}: must be one of {', '.join(sorted(_SOFTMAX))}")
-    if config.get("full_attention_interval") is not None:
+    kinds, family = config.get("layer_types"), _FAMILIES.get(str(config.get("model_type")))
+    delta = family is not None and "full_every" in family.keys
+    known = _DELTA if delta else _SOFTMAX
+    passed = known | ({_SPARSE_LAYER} if config.get("index_topk") else set())
+    for other in sorted({str(one) for one in kinds} - passed if isinstance(kinds, list) else ()):
+        yield line(str(path), "layer_types", other, f"{linear}: must be one of {', '.join(sorted(known))}")
+    if config.get("full_attention_interval") is not None and not delta:
         yield line(str(path), "full_attention_interval", config["full_attention_interval"], linear)
     types = config.get("attn_type_list")
     if types is not None and (not isinstance(types, list) or any(one != 1 for one in types)):
         yield line(str(path), "attn_type_list", config["attn_type_list"], f"{linear}: every layer must be of type 1")
+    indexers = config.get("indexer_types")
+    if isinstance(indexers, list) and set(indexers) != {"full"}:
+        yield line(str(path), "indexer_types", next(one for one in indexers if one != "full"),
+                   "layers that attend to what the indexer of another layer chose cannot be expressed: must be full")
     if config.get("is_encoder_decoder"):
         yield line(str(path), "is_encoder_decoder", True, "encoders cannot be expressed: a decoder alone is wanted")
     kind: Any = config.get("model_type")
@@ -185,6 +226,8 @@ def _shapes(config: Mapping[str, Any], family: _Family, path: Path, mistakes: li
             mistakes.append(line(str(path), key, config[key], f"must be {json.dumps(right)}: others are not known"))
     shapes = {}
     for name, key in family.keys.items():
+        if name == "full_every" and config.get("layer_types") is not None:
+            key = "layer_types"  # which says the same, layer by layer
         try:
             number = _number(name, key, config, family)
         except ValueError as error:
@@ -208,7 +251,7 @@ def _number(name: str, key: str, config: Mapping[str, Any], family: _Family) -> 
         if key not in defaults:
             raise ValueError("is missing: this key is required")
         value = defaults[key]
-    if name == "window_every" and config.get("layer_types") is not None:
+    if name in ("window_every", "full_every") and config.get("layer_types") is not None:
         return _period(config, "layer_types", "full_attention")
     if name == "window_every" and config.get("no_rope_layers"):
         return _period(config, "no_rope_layers", 0)
@@ -248,6 +291,8 @@ def _without_idle(shapes: dict[str, Any]) -> dict[str, Any]:
     if shapes.get("expert_groups", {"value": 1})["value"] == 1:
         idle |= {"expert_groups", "groups_per_token"}
     idle |= {name for name in ("moe_every", "window_every") if name in shapes and shapes[name]["value"] == 1}
+    if shapes.get("full_every", {"value": 0})["value"] == 1:  # no layer is linear
+        idle |= set(_LINEAR)
     if "window" not in shapes or shapes.get("window_every", {"value": 0})["value"] == 1:
         idle |= {"window", "window_every"}
     return {name: number for name, number in shapes.items() if name not in idle}

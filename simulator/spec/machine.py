@@ -59,18 +59,29 @@ class ChipSpec(TomlTable):
         return frozenset(dtype for peaks in self.peak.values() for dtype in peaks)
 
 
+class HostMemorySpec(TomlTable):
+    """Memory of a host, where blocks of KV cache can lie. dies: that share a host. link: rate between a die and its
+    host's memory, one way, as copies of pages get it; rate: of the memory for all dies, in and out together."""
+
+    dies: PositiveCount
+    link: BytesPerSecond
+    rate: BytesPerSecond
+
+
 class HostSpec(TomlTable):
     """The host thread of one rank: time per eager launch, per launch of a captured graph, and latency of reading a
     value back from the device.
 
     operator: what one operator call of a framework takes beside the launches that it makes. A software stack says how
-    many calls go with each launch (left out: they are in `launch_eager`).
+    many calls go with each launch (left out: they are in `launch_eager`). memory: of the host (left out: nothing is
+    kept there).
     """
 
     launch_eager: Seconds
     operator: Seconds | None = None
     launch_graph: Seconds
     device_read: Seconds
+    memory: HostMemorySpec | None = None
 
 
 class BandwidthPoint(TomlTable):

@@ -14,7 +14,7 @@ from simulator.spec.model_tables import ModelShapesSpec, ModelSpec, checked
 from simulator.spec.typed_toml import SpecError, overridden, read
 from simulator.units import Quantity
 
-BEYOND_SHAPES = ("moe_every", "shared_intermediate", "shared_gate", "window", "sinks")
+BEYOND_SHAPES = ("moe_every", "shared_intermediate", "shared_gate", "window", "sinks", "full_every", "index_top_k")
 FIELDS_OF = {"head_dim": ("nope_dim", "v_dim")}  # of `ModelShapes`, where a number of the file has another name
 
 
@@ -148,8 +148,8 @@ def load_model(name: str | Path) -> ModelSpec:
 def read_config(path: str | Path) -> ModelSpec:
     """The model that a Hugging Face config.json describes (or the one in a folder), each number with its key as source.
 
-    SpecError names file, key and value of all that is missing or wrong, and of what cannot be expressed: linear
-    attention, encoders, unknown kinds of models and of quantisation.
+    SpecError names file, key and value of all that is missing or wrong, and of what cannot be expressed: other
+    linear attention than the gated delta rule, encoders, unknown kinds of models and of quantisation.
     """
     file = config_file(Path(path).expanduser())
     tables = config_tables(file)

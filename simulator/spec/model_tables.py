@@ -11,9 +11,13 @@ from simulator.units import Bytes, Count, PositiveCount
 WeightDtype: TypeAlias = Literal["fp32", "bf16", "fp8", "fp8_block", "int8", "int4", "mxfp4",
                                  "mxfp4_marlin", "mxfp4_fp8", "nvfp4"]
 CacheDtype: TypeAlias = Literal["bf16", "fp8", "int8"]
+StateDtype: TypeAlias = Literal["bf16", "fp32"]
 
 LATENT = ("kv_lora", "rope_dim", "nope_dim", "v_dim")
+INDEXER = ("index_heads", "index_dim", "index_top_k")
+OF_LATENT = ("q_lora", *INDEXER)
 GROUPED = ("kv_heads", "head_dim")
+LINEAR = ("linear_heads", "linear_key_heads", "linear_key_dim", "linear_v_dim", "linear_conv", "full_every")
 EXPERTS = ("dense_layers", "routed_experts", "experts_per_token", "shared_experts", "expert_intermediate")
 OF_EXPERTS = ("moe_every", "expert_groups", "groups_per_token", "shared_intermediate", "shared_gate", "expert_bias")
 OF_GROUPED = ("window", "window_every", "sinks", "attention_bias", "qk_norm", "attention_gate")
@@ -24,7 +28,11 @@ class ModelShapesSpec(TomlTable):
     """The numbers of a model's file, each with its source; `ModelShapes` says what most of them mean.
 
     A model has those of multi-head latent attention (LATENT, and q_lora where queries have a rank) or those of
-    grouped-query attention (GROUPED, and perhaps OF_GROUPED); EXPERTS together (and perhaps OF_EXPERTS), or none.
+    grouped-query attention (GROUPED, and perhaps OF_GROUPED); EXPERTS together (and perhaps OF_EXPERTS), or none. With
+    LINEAR, of every `full_every` layers the last has grouped-query attention, and the others linear attention by the
+    gated delta rule: linear_heads of values of linear_v_dim, linear_key_heads of linear_key_dim, a convolution over
+    linear_conv tokens. INDEXER together, with q_lora, where latent attention is sparse (DSA): heads of the indexer,
+    values of one, tokens that a query attends to at most.
 
     window: tokens that a query sees, itself included; window_every: of so many layers the last sees all (not given: all
     layers have the window). moe_every: of so many layers the last has experts, behind `dense_layers` (not given: all).
@@ -44,6 +52,9 @@ class ModelShapesSpec(TomlTable):
     rope_dim: PositiveCount | None = None
     nope_dim: PositiveCount | None = None
     v_dim: PositiveCount | None = None
+    index_heads: PositiveCount | None = None
+    index_dim: PositiveCount | None = None
+    index_top_k: PositiveCount | None = None
     kv_heads: PositiveCount | None = None
     head_dim: PositiveCount | None = None
     window: PositiveCount | None = None
@@ -52,6 +63,12 @@ class ModelShapesSpec(TomlTable):
     attention_bias: Count | None = None
     qk_norm: Count | None = None
     attention_gate: Count | None = None
+    linear_heads: PositiveCount | None = None
+    linear_key_heads: PositiveCount | None = None
+    linear_key_dim: PositiveCount | None = None
+    linear_v_dim: PositiveCount | None = None
+    linear_conv: PositiveCount | None = None
+    full_every: PositiveCount | None = None
     routed_experts: PositiveCount | None = None
     experts_per_token: PositiveCount | None = None
     expert_groups: PositiveCount | None = None
@@ -68,7 +85,8 @@ class ModelShapesSpec(TomlTable):
 
 
 class PrecisionSpec(TomlTable):
-    """In what a model's checkpoint has the weights of each module; drafts: all matrices of its MTP layers."""
+    """In what a model's checkpoint has the weights of each module; drafts: all matrices of its MTP layers; kv, state:
+    what is kept of a request."""
 
     attention: WeightDtype = "bf16"
     dense: WeightDtype = "bf16"
@@ -80,6 +98,7 @@ class PrecisionSpec(TomlTable):
     kv_b: WeightDtype | None = None
     drafts: WeightDtype = "bf16"
     kv: CacheDtype = "bf16"
+    state: StateDtype = "bf16"
     source: str
 
 
@@ -102,7 +121,7 @@ class PublishedSpec(TomlTable):
 
 
 class ModelSpec(TomlTable):
-    """The typed file of a model: latent or grouped-query attention, dense feed-forwards or a mixture of experts."""
+    """The typed file of a model: latent, grouped-query or linear attention, dense feed-forwards or experts."""
 
     name: str
     title: str
@@ -142,12 +161,20 @@ def _attention_disagreements(shapes: ModelShapesSpec) -> Iterator[tuple[str, Any
         return
     if shapes.kv_heads and shapes.heads.si % shapes.kv_heads.si > 0:
         yield "shapes.kv_heads", shapes.kv_heads, f"a divisor of heads, which is {shapes.heads}"
-    misplaced = ("q_lora",) if shapes.kv_heads else OF_GROUPED
+    misplaced = OF_LATENT if shapes.kv_heads else (*OF_GROUPED, *LINEAR)
     for name in sorted(_given(shapes, misplaced)):
         kind = "latent" if shapes.kv_heads else "grouped-query"
         yield f"shapes.{name}", getattr(shapes, name), f"given with {kind} attention only"
+    indexer = _given(shapes, INDEXER)
+    if not shapes.kv_heads and indexer and (indexer != set(INDEXER) or not shapes.q_lora):
+        yield "shapes", ", ".join(sorted(indexer)), f"all of {', '.join(INDEXER)}, and q_lora, or none"
     if shapes.window_every and not shapes.window:
         yield "shapes.window_every", shapes.window_every, "given with window only"
+    linear = _given(shapes, LINEAR)
+    for name in sorted(set(LINEAR) - linear if linear else ()):
+        yield f"shapes.{name}", "nothing", f"given with {', '.join(LINEAR)}: all of them, or none"
+    if shapes.linear_heads and shapes.linear_key_heads and shapes.linear_heads.si % shapes.linear_key_heads.si > 0:
+        yield "shapes.linear_key_heads", shapes.linear_key_heads, f"a divisor of linear_heads, {shapes.linear_heads}"
 
 
 def _expert_disagreements(shapes: ModelShapesSpec) -> Iterator[tuple[str, Any, str]]:

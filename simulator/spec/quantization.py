@@ -18,6 +18,7 @@ from simulator.spec.typed_toml import line
 _MODELOPT = {"FP8": "fp8", "FP8_PB_WO": "fp8_block", "FP8_PB_REAL": "fp8_block", "NVFP4": "nvfp4", "MXFP4": "mxfp4",
              "W4A16_AWQ": "int4"}
 _METHODS = "fp8, fbgemm_fp8, compressed-tensors, modelopt, awq, gptq, mxfp4"
+_STATES = {"float32": "fp32", "bfloat16": "bf16"}
 _LEFT_OUT = ("modules_to_not_convert", "ignore", "exclude_modules", "ignored_layers")
 _WRAPPERS = ("", "language_model.", "model.language_model.")
 
@@ -45,6 +46,21 @@ def precision_table(whole: Mapping[str, Any], text: Mapping[str, Any], path: Pat
     if given.get("quant_method") == "mxfp4":
         table = {"experts": dtype}  # its integration in transformers knows experts alone
     return {**table, **_cache(given), "source": source}
+
+
+def with_state(table: dict[str, str] | None, text: Mapping[str, Any], path: Path,
+               mistakes: list[str]) -> dict[str, str] | None:  # fmt: skip
+    """The table with what states of linear attention are kept in, where the config says so. Appends to `mistakes`."""
+    word = text.get("mamba_ssm_dtype")
+    if word is None:
+        return table
+    if not isinstance(word, str) or word not in _STATES:
+        mistakes.append(line(str(path), "mamba_ssm_dtype", word, f"must be one of {', '.join(_STATES)}"))
+        return table
+    source = f"{path}, mamba_ssm_dtype"
+    if table:
+        source = f"{table['source']}; mamba_ssm_dtype"
+    return {**(table or {}), "state": _STATES[word], "source": source}
 
 
 class _WrongError(ValueError):

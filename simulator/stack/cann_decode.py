@@ -87,6 +87,7 @@ class CannDecode:
             return []
         if isinstance(attention, Grouped):
             return _cached(self._grouped(attention, batch.tokens, seen, tp))
+        assert isinstance(attention, Latent), "linear attention is refused by `stack_of`"
         heads, own = attention.heads // tp, sum(count for count, _ in seen)
         back = ops.batched_gemm(own, heads, attention.v_dim, attention.kv_lora, weights=self._named("absorb_v"))
         core = ops.latent_attention(seen, heads, attention.kv_lora, attention.rope_dim, self.attention)
@@ -100,6 +101,7 @@ class CannDecode:
         values, and the write to the cache. MLAProlog quantises by itself."""
         if isinstance(attention, Latent):
             return _cached(self._prolog(model, attention, tokens, attention.heads // tp))
+        assert isinstance(attention, Grouped), "linear attention is refused by `stack_of`"
         dtype, width = model.precision.attention, _width(attention, tp)
         return _cached([*([] if packed else _quantise("attention", tokens, model.hidden, dtype)),
                         ("attention.qkv", ops.gemm(tokens, width, model.hidden, dtype, weights=self._named("qkv"))),

@@ -66,6 +66,7 @@ class CannPrefill:
         dtype = model.precision.attention
         if isinstance(attention, Grouped):
             return _busy(_linear("attention.qkv", tokens, _width(attention, tp), model.hidden, dtype, packed))
+        assert isinstance(attention, Latent), "linear attention is refused by `stack_of`"
         kernels: Kernels = []
         if attention.q_lora:
             kernels += [*_linear("attention.q_a", tokens, attention.q_lora, model.hidden, dtype, packed),
@@ -93,6 +94,7 @@ class CannPrefill:
             flash = ops.flash_attention(seen, heads, size, size, family, "bf16", kv_heads)
             before = _grouped_layouts(attention, batch.tokens, heads, kv_heads)
         else:
+            assert isinstance(attention, Latent), "linear attention is refused by `stack_of`"
             qk_dim = attention.nope_dim + attention.rope_dim
             flash = ops.flash_attention(windowed(prompts, 0), heads, qk_dim, attention.v_dim, family)
             before = _expanded(model, attention, batch, heads)

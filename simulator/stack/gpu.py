@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from simulator.die.kernels import Work
 from simulator.model import ops
+from simulator.model.linear_attention import GatedDelta
 from simulator.model.micro_batch import MicroBatch
-from simulator.model.transformer import Attention, Dense, Experts, Grouped, Latent, Model
-
-Kernels = list[tuple[str, Work]]
+from simulator.model.transformer import Attention, Dense, Experts, Grouped, Latent, Model, weight_bytes
+from simulator.stack import gated_delta
+from simulator.stack.gated_delta import Kernels
 
 BLOCK = 128  # elements that share an FP8 scale
 IN_L2_BYTES = 16e6
@@ -48,7 +48,8 @@ class GpuStack:
     that. fuses_shared: where every rank has a slice of every expert, the shared one is a choice more of every token.
     shared_beside: captured graphs of up to so many tokens run it beside router and routed experts.
     l2_bytes: activations of a kernel stay in L2 up to so many. logit_bytes: of a logit that is sampled from.
-    operators: calls of framework operators for each eager launch, in calls as vLLM makes them.
+    operators: calls of framework operators for each eager launch, in calls as vLLM makes them. sparse_heads: to a
+    multiple of so many are the heads of a rank padded in sparse attention (0: the stack has no kernels of it).
     """
 
     name: str
@@ -66,6 +67,7 @@ class GpuStack:
     l2_bytes: float = IN_L2_BYTES
     logit_bytes: float = 4.0
     operators: float = 1.0
+    sparse_heads: int = 0
 
     @property
     def reducing_engines(self) -> tuple[str, ...]:
@@ -92,6 +94,11 @@ class GpuStack:
             latents = attention.q_lora + attention.cached_values
             return self.in_l2([*self.linear("attention.qkv_a", tokens, latents, model.hidden, dtype),
                                ("attention.qkv_a.norm", ops.rms_norm(tokens, latents))])
+        if isinstance(attention, GatedDelta):
+            own = attention.on(tp)
+            return self.in_l2([*self.linear("attention.qkvz", tokens, own.projected, model.hidden, dtype),
+                               *self.linear("attention.ba", tokens, 2 * own.heads, model.hidden, "bf16"),
+                               *gated_delta.split(own, tokens)])
         return self.in_l2(self.linear("attention.qkv", tokens, _qkv_width(attention, tp), model.hidden, dtype))
 
     def latents(self, attention: Latent) -> list[tuple[str, int]]:
@@ -102,6 +109,8 @@ class GpuStack:
         """From what `inputs` gave to this rank's heads; with cp, of 1/cp of the cached tokens of each request."""
         if isinstance(attention, Latent):
             return self.in_l2(self._latent(model, attention, batch, tp, cp))
+        if isinstance(attention, GatedDelta):
+            return self.in_l2(gated_delta.attend(attention.on(tp), batch, weight_bytes(model.precision.state, 1.0)))
         return self.in_l2(self._grouped(model, attention, batch, tp, cp))
 
     def _grouped(self, model: Model, a: Grouped, batch: MicroBatch, tp: int, cp: int) -> Kernels:
@@ -264,7 +273,7 @@ class GpuStack:
 
 def value_dim(attention: Attention) -> int:
     """Values that one head gives per token."""
-    return attention.v_dim if isinstance(attention, Latent) else attention.head_dim
+    return attention.head_dim if isinstance(attention, Grouped) else attention.v_dim
 
 
 def _qkv_width(attention: Grouped, tp: int) -> int:

@@ -14,6 +14,7 @@ from simulator.model import ops
 from simulator.model.micro_batch import MicroBatch
 from simulator.model.transformer import Experts, Grouped, Latent, Model
 from simulator.stack.gpu import GpuStack, Kernels, own_queries
+from simulator.stack.sparse import sparse_latent
 
 EXPERTS = ("experts.sort", "experts.gate_up", "experts.silu", "experts.down", "experts.sum")
 
@@ -43,6 +44,8 @@ class LibraryStack(GpuStack):
         return [*kernels, *self.gate(a, batch.tokens, tp)]
 
     def _latent(self, model: Model, a: Latent, batch: MicroBatch, tp: int, cp: int) -> Kernels:
+        if a.indexer:
+            return sparse_latent(self, model, a, batch, tp, cp)
         heads, dtype, kv = a.heads // tp, model.precision.attention, model.precision.kv
         latent, qk_dim = a.cached_values, a.nope_dim + a.rope_dim
         kernels = self.linear("attention.q_b", batch.tokens, heads * qk_dim, a.q_lora or model.hidden, dtype)

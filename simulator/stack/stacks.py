@@ -9,6 +9,7 @@ from typing import Protocol
 
 from simulator.die.kernels import Work
 from simulator.errors import InputError
+from simulator.model.linear_attention import GatedDelta
 from simulator.model.micro_batch import MicroBatch
 from simulator.model.transformer import Attention, Dense, Experts, Latent, Model
 from simulator.stack import cann, cann_decode, pplx, sglang, sglang_2025, trtllm, trtllm_min_latency, vllm
@@ -81,7 +82,10 @@ def _always(stack: Stack, model: Model, phase: str, dtypes: Collection[str]) -> 
     return stack
 
 
-def _on_any_chip(make: Callable[[Model, str], Stack], model: Model, phase: str, dtypes: Collection[str]) -> Stack:
+def _on_ascend(make: Callable[[Model, str], Stack], model: Model, phase: str, dtypes: Collection[str]) -> Stack:
+    if any(isinstance(layer.attention, GatedDelta) for layer in model.layers):
+        raise InputError(f"{model.name} has linear attention, of which the kernels of CANN here know nothing: "
+                         "vllm, sglang and trtllm do")
     return make(model, phase)
 
 
@@ -92,9 +96,9 @@ STACKS: dict[str, Callable[[Model, str, Collection[str]], Stack]] = {
     pplx.STACK.name: pplx.for_latents,
     "trtllm_1_3": partial(_always, trtllm_min_latency.STACK),
     "trtllm_2025": partial(_always, trtllm_min_latency.STACK),
-    "cann_decode": partial(_on_any_chip, cann_decode.decoding),
-    "cann_2025": partial(_on_any_chip, cann.deployed),
-    "cann_recipes": partial(_on_any_chip, cann.recipes),
+    "cann_decode": partial(_on_ascend, cann_decode.decoding),
+    "cann_2025": partial(_on_ascend, cann.deployed),
+    "cann_recipes": partial(_on_ascend, cann.recipes),
 }
 """By the beginning of a generation's name: what runs a model in a phase ("decode", "prefill", "mixed") on a chip whose
 cores multiply these data types."""
@@ -119,7 +123,12 @@ def stack_of(generation: str, model: Model, phase: str, dtypes: Collection[str] 
     found = stacks_of(generation)
     if not found:
         raise InputError(f"kernels '{generation}': no stack of that name is known; there are {', '.join(STACKS)}")
-    return STACKS[max(found, key=len)](model, phase, dtypes)
+    stack = STACKS[max(found, key=len)](model, phase, dtypes)
+    sparse = any(isinstance(one.attention, Latent) and one.attention.indexer for one in model.layers)
+    if sparse and not getattr(stack, "sparse_heads", 0):
+        raise InputError(f"kernels '{generation}': no kernels of sparse attention are known of it, which {model.name} "
+                         "has: vllm has them, on GPUs with FP8")
+    return stack
 
 
 def stacks_of(generation: str) -> list[str]:

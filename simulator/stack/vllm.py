@@ -17,9 +17,12 @@ from simulator.model.transformer import Model
 from simulator.stack.library import LibraryStack
 
 STACK = LibraryStack("vllm", norm_in_all_reduce=True, rope=("rope", "cache"), scaled=("fp8",), attention_scales=False,
-                     shared_beside=256)  # fmt: skip
+                     shared_beside=256, sparse_heads=64)  # fmt: skip
 
 
 def on_chip(model: Model, phase: str, dtypes: Collection[str]) -> LibraryStack:
-    """Without FP8 (before Hopper) the norm follows its AllReduce."""
-    return STACK if "fp8" in dtypes else replace(STACK, norm_in_all_reduce=False)
+    """Without FP8 (before Hopper) the norm follows its AllReduce, and there is no sparse attention; on Blackwell it
+    takes 128 heads."""
+    if "fp8" not in dtypes:
+        return replace(STACK, norm_in_all_reduce=False, sparse_heads=0)
+    return replace(STACK, sparse_heads=128) if "nvfp4" in dtypes else STACK

@@ -55,6 +55,8 @@ class Prompts(Part):
         if not prompts or any(one.decodes for one in groups):
             raise InputError("the step of these engines prefills alone: a batch of it has prompts, and no requests that"
                              " decode")
+        if any(one.padded for one in groups if one.prompts):
+            raise InputError("the step of these engines pads no prompts: leave out capture_prefill")
         return Prompts(prompt_lengths=tuple(new for new, _ in prompts), prefixes=tuple(had for _, had in prompts))
 
     @property

@@ -41,6 +41,9 @@ def band_text(band: tuple[float | None, float | None] | None) -> str:
     return f"below {high:g}" if low is None else f"{low:g} to {high:g}"
 
 
+MetricsOf = Callable[[str], Mapping[str, float]]  # of a scenario or service, by name; InputError, RunError
+
+
 def compared(result: Result) -> list[ExpectedRow]:
     """Published values beside those of a run.
 
@@ -52,7 +55,7 @@ def compared(result: Result) -> list[ExpectedRow]:
                    result.recorded) for one in result.scenario.expected]  # fmt: skip
 
 
-def beside(one: Expected, name: str, metrics: Mapping[str, float], metrics_of: Callable[[str], Mapping[str, float]],
+def beside(one: Expected, name: str, metrics: Mapping[str, float], metrics_of: MetricsOf,
            recorded: bool = True) -> ExpectedRow:
     """A published value beside that of what is named; metrics_of: of what it is compared with, by name; recorded:
     whether a metric that is not there never will be."""
@@ -66,8 +69,7 @@ def beside(one: Expected, name: str, metrics: Mapping[str, float], metrics_of: C
                        one.note, missing)  # fmt: skip
 
 
-def _beside_other(simulated: float, one: Expected,
-                  metrics_of: Callable[[str], Mapping[str, float]]) -> tuple[float | None, str]:
+def _beside_other(simulated: float, one: Expected, metrics_of: MetricsOf) -> tuple[float | None, str]:
     """Ratio to the metric of what it is against, or difference from that of what it is beyond; or None, and why not."""
     name = one.beyond or one.against
     try:

@@ -1,10 +1,10 @@
-"""The same work on many names, in processes of their own; Ctrl-C ends them all, and so does the end of the parent."""
+"""The same work on many things, in processes of their own; Ctrl-C ends them all, and so does the end of the parent."""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import active_children, get_context, parent_process
@@ -12,26 +12,27 @@ from multiprocessing.connection import wait
 from threading import Thread
 from typing import TypeVar
 
+W = TypeVar("W")
 T = TypeVar("T")
 Tell = Callable[[float], None]  # the share done
 
 
-def in_processes(work: Callable[[str], T], names: list[str], jobs: int, tell: Tell | None) -> list[T]:
-    """`work` of every name, in order; in this process if jobs is 1."""
+def in_processes(work: Callable[[W], T], those: Sequence[W], jobs: int, tell: Tell | None) -> list[T]:
+    """`work` of each of those, in order; in this process if jobs is 1."""
     done: list[T] = []
 
     def take(result: T) -> None:
         done.append(result)
         if tell is not None:
-            tell(len(done) / len(names))
+            tell(len(done) / len(those))
 
     if jobs == 1:
-        for name in names:
-            take(work(name))
+        for one in those:
+            take(work(one))
         return done
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_follow_the_parent) as pool:
         with _ctrl_c_held_back():  # also from the processes that start here
-            futures = [pool.submit(work, name) for name in names]
+            futures = [pool.submit(work, one) for one in those]
         try:
             for future in futures:
                 take(future.result())

@@ -20,6 +20,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, SerializeAsAny, model_validator
 
 from simulator.errors import InputError
+from simulator.model.expert_state import ExpertState
 from simulator.model.library import transformer_of
 from simulator.model.transformer import Model
 from simulator.program.rank import Rank
@@ -45,10 +46,15 @@ class Layout(Part):
 class RoutingSpec(Part):
     """Expert load: forced even without a skew; drawn from a power law with one (0 is even popularity)."""
 
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
     skew: float | None = Field(
         None, ge=0, le=50, allow_inf_nan=False,
         description="of a power law that experts are drawn from (0: even popularity); none: load forced even",
     )  # fmt: skip
+    state: ExpertState | None = Field(
+        None, exclude=True, description="popularities and placements of every layer, instead of those that follow"
+    )
 
 
 class Expected(Part):

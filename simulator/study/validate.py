@@ -2,52 +2,122 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from statistics import median
+from typing import NamedTuple
 
-from simulator.errors import InputError, reason_of
+from simulator.errors import InputError, RunError, reason_of
 from simulator.observe.report import ExpectedRow
 from simulator.observe.tables import Titled, console, markdown_table, plain_number, show
 from simulator.paths import matches
 from simulator.study import library
-from simulator.study.expected import band_text, compared
+from simulator.study.expected import MetricsOf, band_text, beside
 from simulator.study.processes import Tell, in_processes
+from simulator.study.scenario import Expected
 from simulator.study.simulate import simulate
 
 
+class Kind(NamedTuple):
+    """What has expected values, scenarios or services. names: of all of the library, in its order; expected: the values
+    of one; metrics: what one gives as it is validated, by roles, seed 0; by_file: those of a file share what they
+    simulate, and one process has them all."""
+
+    names: Callable[[], list[str]]
+    expected: Callable[[str], Sequence[Expected]]
+    metrics: MetricsOf
+    by_file: bool = False
+
+
+class _Run(NamedTuple):
+    """What a simulation gave: metrics, or the reason why there are none."""
+
+    metrics: Mapping[str, float]
+    reason: str = ""
+
+
 def validate(pattern: str | None = None, jobs: int = 1, tell: Tell | None = None,
-             more: Sequence[ExpectedRow] = ()) -> list[ExpectedRow]:
-    """Simulates every scenario that has a chosen expected value, by roles, seed 0; rows in the library's order.
+             kinds: Sequence[Kind] = ()) -> list[ExpectedRow]:
+    """Simulates what has a chosen expected value, and what that is a ratio to; rows in the library's order.
 
     pattern: chooses scenarios by name or expected values by id (see paths.matches); InputError if it chooses none.
-    jobs: processes. more: rows of what is no scenario, which come last. A scenario that fails gives rows that say why;
-    the others still run.
+    jobs: processes. kinds: scenarios, if none are given. Everything is simulated once, whatever is compared with it.
+    What fails gives rows that say why; the others still run.
     """
-    names = [name for name, _ in library.scenario_names()]
-    rows = in_processes(partial(_rows_of, pattern=pattern), names, jobs, tell)
-    chosen = [*(row for of_scenario in rows for row in of_scenario), *more]
+    kinds = kinds or (SCENARIOS,)
+    chosen = [(kind, name, expected) for kind in kinds for name, expected in _chosen(kind, pattern)]
     if not chosen and pattern is not None:
-        raise InputError(f"no scenario and no expected value matches '{pattern}'; scenarios are: {', '.join(names)}")
-    return chosen
+        names = ", ".join(name for kind in kinds for name in kind.names())
+        raise InputError(f"no scenario, service or expected value matches '{pattern}'; there are: {names}")
+    needed = dict.fromkeys((kind, one) for kind, name, expected in chosen if expected
+                           for one in (name, *_others(expected)))  # fmt: skip
+    work: dict[tuple[Kind, str], list[tuple[Kind, str]]] = {}
+    for kind, name in sorted(needed, key=lambda one: not one[0].by_file):  # what takes longest first
+        work.setdefault((kind, name.partition(":")[0] if kind.by_file else name), []).append((kind, name))
+    found = chain.from_iterable(in_processes(_run_all, list(work.values()), jobs, tell))
+    runs = dict(zip(chain.from_iterable(work.values()), found, strict=True))
+    return [row for kind, name, expected in chosen for row in _rows(kind, name, expected, runs)]
 
 
-def _rows_of(name: str, pattern: str | None) -> list[ExpectedRow]:
-    """The rows of one scenario that the pattern chooses; simulates it only if there are any."""
+def _chosen(kind: Kind, pattern: str | None) -> Iterator[tuple[str, Sequence[Expected]]]:
+    """Names and their expected values that the pattern chooses; none for a name that cannot be loaded."""
+    for name in kind.names():
+        try:
+            expected = [one for one in kind.expected(name) if matches(pattern, name) or matches(pattern, one.id)]
+        except Exception:
+            if matches(pattern, name):
+                yield name, ()
+            continue
+        if expected:
+            yield name, expected
+
+
+def _others(expected: Sequence[Expected]) -> list[str]:
+    """What the values are compared with."""
+    return [name for one in expected if (name := one.against or one.beyond)]
+
+
+def _run_all(work: Sequence[tuple[Kind, str]]) -> list[_Run]:
+    return [_run(kind, name) for kind, name in work]
+
+
+def _run(kind: Kind, name: str) -> _Run:
     try:
-        scenario = library.load_scenario(name)
+        return _Run(kind.metrics(name))
     except Exception as error:
-        rows = [ExpectedRow("-", "-", None, None, None, "-", scenario=name, missing=reason_of(error))]
-        return rows if matches(pattern, name) else []
-    chosen = tuple(one for one in scenario.expected if matches(pattern, name) or matches(pattern, one.id))
-    if not chosen:
-        return []
-    try:
-        return compared(simulate(scenario.variant(expected=chosen)))
-    except Exception as error:
+        return _Run({}, reason_of(error))
+
+
+def _rows(kind: Kind, name: str, expected: Sequence[Expected], runs: Mapping[tuple[Kind, str], _Run]
+          ) -> list[ExpectedRow]:  # fmt: skip
+    """The rows of one name."""
+
+    def metrics_of(other: str) -> Mapping[str, float]:
+        if reason := runs[kind, other].reason:
+            raise RunError(reason)
+        return runs[kind, other].metrics
+
+    if not expected:
+        return [ExpectedRow("-", "-", None, None, None, "-", scenario=name, missing=_run(kind, name).reason)]
+    if reason := runs[kind, name].reason:
         return [ExpectedRow(one.id, one.metric, one.value, None, None, one.role, band_text(one.band), name, one.note,
-                            reason_of(error)) for one in chosen]
+                            reason) for one in expected]  # fmt: skip
+    return [beside(one, name, runs[kind, name].metrics, metrics_of) for one in expected]
 
+
+def _scenario_names() -> list[str]:
+    return [name for name, _ in library.scenario_names()]
+
+
+def _expected_of_scenario(name: str) -> Sequence[Expected]:
+    return library.load_scenario(name).expected
+
+
+def _metrics_of_scenario(name: str) -> Mapping[str, float]:
+    return simulate(library.load_scenario(name)).metrics
+
+
+SCENARIOS = Kind(_scenario_names, _expected_of_scenario, _metrics_of_scenario)
 
 _HEAD = ("<id", "<scenario", "<metric", ">expected", "<role", ">simulated", ">error")
 
@@ -80,8 +150,8 @@ def _errors(rows: Sequence[ExpectedRow], *roles: str) -> tuple[list[float], list
 SYSTEMS = {
     "a3": "Atlas A3 prefill", "a2": "Atlas 800I A2", "cm384": "CloudMatrix384", "pplx": "TransferEngine on EFA, CX-7",
     "efa": "EFA against CX-7", "uccl": "UCCL-EP on EFA", "deepep": "DeepEP on H800, H100",
-    "trt": "TensorRT-LLM on B200", "flow": "FlowMLA on H20, H800", "h20": "SGLang on H20",
-    "vllm": "API servers of vLLM",
+    "trt": "TensorRT-LLM on (G)B200", "flow": "FlowMLA on H20, H800", "h20": "SGLang on H20",
+    "vllm": "API servers, EPLB", "eplb": "API servers, EPLB",
 }  # fmt: skip
 
 

@@ -172,6 +172,7 @@ def test_validate_reports_a_scenario_that_cannot_run_and_goes_on(
     broken = tmp_path / "broken.py"
     broken.write_text("def scenario():\n    raise ValueError('out of ideas')\n")
     monkeypatch.setattr(library, "scenario_names", lambda: [(f"{broken}:scenario", ""), (DP, "")])
+    monkeypatch.setattr("simulator.serving.validate.service_names", list)
     monkeypatch.chdir(tmp_path)
     done = braid("validate")
     assert done.code == 1
@@ -187,13 +188,18 @@ def test_validate_reports_a_ratio_to_what_cannot_run(
     from simulator.study import library
 
     few = tmp_path / "few.py"
-    few.write_text("from simulator.study.library import load_scenario\n"
-                   "def mine():\n    return load_scenario('a3_prefill:sp_tp_sp').replace({'batch.requests': '2'})\n")
+    few.write_text(
+        "from simulator.study.library import load_scenario\n"
+        "def mine():\n    step = load_scenario('contention:staging')\n"
+        "    other = step.expected[0].model_copy(update={'against': __file__ + ':other'})\n"
+        "    return step.variant(expected=(other,))\n"
+        "def other():\n    return load_scenario('a3_prefill:microbatch').replace({'batch.requests': '2'})\n")
     monkeypatch.setattr(library, "scenario_names", lambda: [(f"{few}:mine", ""), ("contention:staging", "")])
+    monkeypatch.setattr("simulator.serving.validate.service_names", list)
     monkeypatch.chdir(tmp_path)
     done = braid("validate")
     assert done.code == 1
-    assert f"{few}:mine: not simulated: a3_prefill:microbatch cannot run so: " in " ".join(done.out.split())
+    assert f"{few}:mine: not simulated: {few}:other cannot run so: " in " ".join(done.out.split())
     report = (tmp_path / "results" / "validation.md").read_text(encoding="utf-8")
     assert "not simulated: values of 1 scenarios" in report
     assert "a3.contention.staging" in report

@@ -23,7 +23,9 @@ COMMANDS = {
 
 REPORTS = {
     "validate": ("validation.md", "from simulator.study import library\n"
-                 "library.scenario_names = lambda: [('contention:staging', '')]\n"),
+                 "library.scenario_names = lambda: [('contention:staging', '')]\n"
+                 "from simulator.serving import validate\n"
+                 "validate.service_names = list\n"),
     "bench": ("benchmarks.md", "from simulator.bench import suite\n"
               "suite.BENCHMARKS = [one for one in suite.BENCHMARKS if one.name == 'cold_help']\n"
               "suite.growth = lambda: []\n"),

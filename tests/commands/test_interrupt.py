@@ -10,7 +10,9 @@ import pytest
 
 from tests.commands.processes import MAIN, left_by, started, wait_until
 
-LIBRARY = ("from simulator.study import library\n"
+LIBRARY = ("from simulator.serving import library as services\n"
+           "from simulator.study import library\n"
+           "services.service_names = list\n"
            "library.scenario_names = lambda: [('study/endless.py:one', ''), ('study/endless.py:other', '')]\n")
 ENDLESS = """
 import os, time

@@ -127,6 +127,10 @@ def test_drafts_make_a_token_shorter_and_requests_too_long_are_counted(braid: Br
     ((*ENGINE, "--set", "engines.capture=8,4,2"), "capture is 8,4,2: sizes must ascend"),
     ((*ENGINE, "--set", "prefill.step.cards=8"), "no engines that prefill apart"),
     ((*ENGINE, "--requests", "none"), "load.requests"),
+    ((*ENGINE, "--set", "load.priorities=0.2,0.7"), "priorities is 0.2,0.7: shares of all requests must add up to 1"),
+    ((*ENGINE, "--set", "engines.scheduling.policy=lpm"), "policy is lpm where scheduler is vllm: it is of sglang"),
+    ((*ENGINE, "--set", "engines.scheduling.attention_dp_config.enable_balance=true"), "it is of trtllm"),
+    ((*ENGINE, "--rate", "inf", "--until", "steady"), "load.rate is inf: all requests come at once"),
     ((*ENGINE, "--trace", "nowhere.jsonl"), "nowhere.jsonl"),
 ])  # fmt: skip
 def test_what_is_wrong_is_said_in_one_message(braid: Braid, words: tuple[str, ...], text: str) -> None:
@@ -143,3 +147,29 @@ def test_an_engine_from_words_is_launched_as_its_stack_is_and_prompts_share_pref
     assert 0.2 < shared["prefix_cache_hit_ratio"]["avg"] < 0.5
     vllm, trtllm = (braid(*ENGINE, *FEW, "--json", "--stack", stack).json for stack in ("vllm", "trtllm"))
     assert vllm["time_to_first_token"]["avg"] != trtllm["time_to_first_token"]["avg"]
+
+
+def test_metrics_by_priority_are_printed_and_in_the_json(braid: Braid) -> None:
+    words = (*ENGINE, *FEW, "--requests", "24", "--set", "load.priorities=0.25,0.75", "--set",
+             "engines.scheduling.policy=priority", "--set", "engines.scheduling.max_num_seqs=1")  # fmt: skip
+    done, plain = braid(*words, "--json"), braid(*words)
+    by_priority = done.json["braid"]["whole"]["priorities"]
+    assert set(by_priority) == {"0", "1"}
+    counts = [by_priority[one]["request_latency"]["count"] for one in "01"]
+    assert sum(counts) == 24
+    assert min(counts) > 0
+    assert by_priority["0"]["time_to_first_token"]["avg"] < 0.8 * by_priority["1"]["time_to_first_token"]["avg"]
+    assert "all requests, priority" in plain.out
+    assert "priorities" not in braid(*ENGINE, *FEW, "--json").json["braid"]["whole"]
+
+
+def test_until_steady_says_how_well_the_means_are_known(braid: Braid) -> None:
+    words = (*ENGINE, *FEW[2:-2], "--rate", "20", "--set", "load.burstiness=inf", "--until", "steady")
+    done = braid(*words)
+    assert done.code == 0, done.err
+    assert "known within 2%: TTFT +-" in " ".join(done.out.split())
+    found = braid(*words, "--json").json["braid"]
+    assert 200 <= found["requests"]["requests"] < 2000
+    assert all(one["known"] for one in found["steady_state"]["means_95"].values())
+    few = braid(*words, "--requests", "40")
+    assert "NOT KNOWN within 2% after all 40 requests" in " ".join(few.out.split())

@@ -61,3 +61,25 @@ def test_no_row_is_lost_and_every_expert_has_a_slot(arriving: list[int], dies: i
     assert sum(map(sum, rows)) == sum(arriving)
     assert set(placed.copies) == set(range(len(arriving)))
     assert len({len(die) for die in placed.slots}) == 1
+
+
+def test_whole_groups_are_packed_on_nodes_first() -> None:
+    """The example of deepseek-ai/EPLB: 12 experts in 4 groups, 16 slots on 8 GPUs of 2 nodes; in its second layer two
+    copies have the same load, and may stand for each other."""
+    layers = [[90, 132, 40, 61, 104, 165, 39, 4, 73, 56, 183, 86],
+              [20, 107, 104, 64, 19, 197, 187, 157, 172, 86, 16, 27]]  # fmt: skip
+    first, second = (rebalance(loads, 8, nodes=2, groups=4) for loads in layers)
+    assert first.slots == ((5, 6), (5, 7), (8, 4), (3, 4), (10, 9), (10, 2), (0, 1), (11, 1))
+    published = Placement(((7, 10), (6, 8), (6, 11), (8, 9), (2, 4), (5, 1), (5, 0), (3, 1)))
+    assert second.copies == published.copies
+    assert second.loads(layers[1]) == pytest.approx(published.loads(layers[1]))
+
+
+def test_where_nodes_do_not_divide_groups_all_dies_share_all_experts() -> None:
+    loads = power_law(24, 0.8)
+    assert rebalance(loads, 6, nodes=3, groups=4) == rebalance(loads, 6)
+    assert rebalance(loads, 6, nodes=2, groups=4) != rebalance(loads, 6)
+
+
+def test_in_order_with_spare_slots_begins_again() -> None:
+    assert spread(4, 2, spare=1).slots == ((0, 1, 2), (3, 0, 1))

@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 
 from simulator import paths
+from simulator.model.indexer import Indexer
 from simulator.model.library import load_transformer
+from simulator.model.linear_attention import GatedDelta
 from simulator.model.transformer import (
     Dense,
     Experts,
@@ -22,7 +24,9 @@ from simulator.model.transformer import (
     parameters,
     weight_bytes,
     weight_dtype,
+    with_precision,
 )
+from simulator.parallel.ledger import state_bytes
 from simulator.spec.model import load_model
 from simulator.units import Quantity
 from tests.conftest import ROOT
@@ -92,6 +96,13 @@ def test_deepseek_v3_keeps_70_272_bytes_per_token() -> None:
     assert kv_bytes_per_token(model, "fp8") * 2 == 70_272
 
 
+def test_sparse_attention_caches_the_indexers_keys_in_fp8() -> None:
+    model = load_transformer("glm_5")
+    assert model.layers[0].attention == Latent(64, 2048, 512, 64, 192, 256, Indexer(32, 128, 2048))
+    assert kv_bytes_per_token(model) == 78 * (2 * 576 + 132)
+    assert kv_bytes_per_token(model, "fp8") == 78 * (656 + 132)
+
+
 def _bytes(model: Model) -> float:
     """Of the weights in the checkpoint; MTP layers have an embedding and a head of their own."""
     layers = sum(weight_bytes(weight_dtype(weight, model.precision), weight.elements)
@@ -135,6 +146,32 @@ def test_experts_are_in_the_published_layers() -> None:
     assert maverick == [False, True] * 24
     r1 = [isinstance(layer.feed_forward, Dense) for layer in load_transformer("deepseek_r1").layers]
     assert r1 == [True] * 3 + [False] * 58
+
+
+def test_linear_attention_is_in_three_of_four_layers() -> None:
+    for name, heads, layers in (("qwen3_next_80b", 32, 48), ("qwen3_5_397b", 64, 60)):
+        model = load_transformer(name)
+        kinds = [layer.attention for layer in model.layers]
+        assert [isinstance(one, GatedDelta) for one in kinds] == [True, True, True, False] * (layers // 4)
+        assert kinds[0] == GatedDelta(heads, 16, 128, 128, 4)
+        assert isinstance(kinds[3], Grouped)
+        assert kinds[3].gated
+        assert isinstance(model.drafts[0].attention, Grouped)
+
+
+def test_qwen3_next_has_the_parameters_of_its_tensors() -> None:
+    """To the last one: 81,324,862,720 in the safetensors, of which 1,650,471,424 are of the MTP layer."""
+    model = load_transformer("qwen3_next_80b")
+    assert (parameters(model), draft_parameters(model)) == (79_674_391_296, 1_650_471_424)
+
+
+def test_a_state_is_kept_once_per_request() -> None:
+    """64 heads of 128 x 128 in FP32 and the last 3 of 12,288 convolved values in BF16, in 45 layers."""
+    model = load_transformer("qwen3_5_397b")
+    assert state_bytes(model) == 45 * (64 * 128 * 128 * 4 + 3 * 12_288 * 2)
+    assert state_bytes(with_precision(model, {"state": "bf16"})) == 45 * (64 * 128 * 128 * 2 + 3 * 12_288 * 2)
+    assert kv_bytes_per_token(model) == 15 * 2 * 2 * 256 * 2
+    assert state_bytes(load_transformer("deepseek_r1")) == 0
 
 
 def test_modules_are_as_published() -> None:

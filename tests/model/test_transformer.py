@@ -6,12 +6,12 @@ import pytest
 
 from simulator.errors import InputError
 from simulator.model.library import load_transformer
+from simulator.model.linear_attention import GatedDelta
 from simulator.model.transformer import (
     Dense,
     Experts,
     Grouped,
     Latent,
-    Shard,
     active_parameters,
     experts_of,
     parameters,
@@ -20,10 +20,12 @@ from simulator.model.transformer import (
     weights,
     with_precision,
 )
+from simulator.model.weight import Shard
 from simulator.spec.model import load_shapes
 
 MODULES = [Latent(128, 1536, 512, 64, 128, 128), Latent(16, 0, 512, 64, 128, 128), Grouped(64, 8, 128),
-           Grouped(64, 8, 64, 128, True, True, True, True), Dense(1024), Dense(1024, gated=False),
+           Grouped(64, 8, 64, 128, True, True, True, True), GatedDelta(32, 16, 128, 64, 4),
+           Dense(1024), Dense(1024, gated=False),
            Experts(8, 2, 512), Experts(8, 2, 512, 1024, 4, 2, True, True)]  # fmt: skip
 
 

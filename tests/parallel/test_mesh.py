@@ -67,7 +67,6 @@ def test_every_group_holds_every_rank_once(tp: int, cp: int, dp: int, pp: int, d
     (Mesh(pp=5), DENSE, ["pp=5 stages are more than the 4 layers"]),
     (Mesh(tp=4, head=2), DENSE, ["head=2: with tp x cp = 4 it may be 1 or 4"]),
     (Mesh(dp=8, head=3), DENSE, ["head=3 does not divide the 8 ranks"]),
-    (Mesh(dp=64, ep=64), MIXED, ["ep=64 does not divide the 32 experts"]),
 ])  # fmt: skip
 def test_what_does_not_divide_is_refused_with_what_would(mesh: Mesh, model: Model, words: list[str]) -> None:
     with pytest.raises(InputError) as refused:
@@ -78,7 +77,8 @@ def test_what_does_not_divide_is_refused_with_what_would(mesh: Mesh, model: Mode
 
 @pytest.mark.parametrize(("mesh", "model"), [
     (Mesh(tp=8), DENSE), (Mesh(tp=2, dp=2, ep=4), MIXED), (Mesh(dp=4, o_proj=2, head=4, ep=4, shared=1), MIXED),
-    (Mesh(dp=8, ep=8, redundant=1), MIXED), (Mesh(tp=4, cp=2, pp=2), DENSE),
+    (Mesh(dp=8, ep=8, redundant=1), MIXED), (Mesh(dp=5, ep=5), MIXED), (Mesh(dp=64, ep=64), MIXED),
+    (Mesh(tp=4, cp=2, pp=2), DENSE),
 ])  # fmt: skip
 def test_what_divides_is_not(mesh: Mesh, model: Model) -> None:
     check(mesh, model)

@@ -16,13 +16,15 @@ EXPERTS = Experts(routed=32, per_token=4, intermediate=64)
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 200), min_size=1, max_size=8).filter(any), st.sampled_from([None, 0.0, 0.5]),
-       st.sampled_from([1, 2, 4, 8]), st.integers(0, 2), st.integers(0, 3))
+       st.sampled_from([1, 2, 4, 5, 8, 64]), st.integers(0, 2), st.integers(0, 3))
 def test_every_token_reaches_its_experts(tokens: list[int], skew: float | None, places: int, redundant: int,
                                          number: int) -> None:
     routed = Routed(EXPERTS, tuple(tokens), Routing(skew, 7, places, redundant), 3, number)
     assert len(routed.rows) == places
     assert sum(map(sum, routed.rows)) == sum(tokens) * EXPERTS.per_token
-    assert {len(slots) for slots in routed.rows} == {32 // places + redundant}
+    assert {len(slots) for slots in routed.rows} == {-(-32 // places) + redundant}
+    if skew is None:
+        assert max(map(sum, routed.rows)) - min(map(sum, routed.rows)) <= 1
     if skew is not None:
         sent = [sum(row) for row in routed.sizes(16.0)]
         for count, size in zip(tokens, sent, strict=True):

@@ -26,9 +26,10 @@ def request(arrival: float, *, tokens: tuple[int, int] = (100, 1), engine: int |
 
 
 def step(start: float, duration: float, decoding: int = 0, prefill: int = 0, *, engine: int = 0, cached: int = 0,
-         waiting: int = 0, blocks: int = 0) -> tuple[float, ...]:  # fmt: skip
-    """One step, as a row."""
-    return engine, start * MS, duration * MS, decoding, cached, prefill, waiting, blocks
+         waiting: int = 0, blocks: int = 0, most: int | None = None) -> tuple[float, ...]:  # fmt: skip
+    """One step, as a row; most: tokens of the fullest group (None: of the only one)."""
+    most = decoding + prefill if most is None else most
+    return engine, start * MS, duration * MS, decoding, cached, prefill, waiting, blocks, most
 
 
 def served(requests: Sequence[dict[str, Any]], steps: Sequence[tuple[float, ...]], **more: Any) -> Served:

@@ -14,7 +14,8 @@ import pytest
 from simulator.serving.files import FILES, GOOD, REQUESTS, STEP_COLUMNS, profile_export, write_files
 from simulator.serving.goodput import promises
 from simulator.serving.outcome import Outcome, outcome
-from tests.serving.hand import apart, together
+from simulator.serving.record import Lower
+from tests.serving.hand import MS, apart, together
 from tests.serving.test_outcome import closed_loop
 
 
@@ -40,6 +41,23 @@ def test_requests_as_parquet(tmp_path: Path) -> None:
     assert (second["cached_tokens"], second["emitted_tokens"], first["good"], second["good"]) == (100, 3, False, True)
     assert math.isnan(third["routed_s"])
     assert math.isnan(fourth["request_latency_ms"])
+
+
+def test_tiers_below_hbm_in_parquet_and_json(tmp_path: Path) -> None:
+    """Columns for the tiers that there are; the other requests of the record waited for nothing."""
+    about = {"host": {"size_gib": 2.0, "room_tokens": 900}}
+    lower = Lower(np.array([0, 4 * MS, 0, 0]), {"host": np.array([0, 60, 0, 0])}, about)
+    write_files(outcome(together(lower=lower)), tmp_path)
+    schema = pq.read_schema(tmp_path / "requests.parquet")
+    assert schema.names == [*REQUESTS, "cached_hbm_tokens", "cached_host_tokens", "load_s"]
+    assert all(schema.field(name).metadata[b"description"] for name in schema.names)
+    second = rows(tmp_path / "requests.parquet")[1]
+    assert (second["cached_hbm_tokens"], second["cached_host_tokens"], second["load_s"]) == (40, 60, 0.004)
+    assert (second["queue_s"], second["prefill_s"]) == pytest.approx((0.015, 0.026))
+    found = json.loads((tmp_path / FILES[0]).read_text())
+    assert found["prefix_cache_hit_ratio_host"]["avg"] == pytest.approx(60 / 400)
+    assert found["braid"]["cache"] == about
+    assert found["braid"]["whole"]["waits"]["load"]["mean_s"] == pytest.approx(0.002)
 
 
 def test_steps_as_parquet(tmp_path: Path) -> None:

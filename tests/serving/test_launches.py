@@ -28,6 +28,8 @@ def test_the_server_is_as_its_framework_has_it_where_the_script_says_nothing() -
     assert launch_settings(ours) == {**DEFAULTS["trtllm"], **HOSTS["trtllm"]}
     assert launch_settings(POINT | {"fw_key": "trtllm"})[TOKENS] == "16384"
     assert of_server({"cache.tokens": "5", "scheduling.max_num_seqs": "7"}, "cache") == {"tokens": "5"}
+    inner = of_server({"scheduling.attention_dp_config.timeout_iters": "60", "scheduling.policy": "fcfs"}, "scheduling")
+    assert inner == {"attention_dp_config": {"timeout_iters": "60"}, "policy": "fcfs"}
 
 
 @pytest.mark.parametrize(("changes", "waits"), [

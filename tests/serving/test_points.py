@@ -90,6 +90,24 @@ def test_attention_data_parallel_groups_are_an_axis(monkeypatch: pytest.MonkeyPa
     assert words_of(point, monkeypatch).mesh == "tp=1,dp=8,pp=1,ep=8"
 
 
+def test_engines_that_prefill_stand_apart_from_those_that_decode() -> None:
+    layout = {"prefill": {"num_workers": 2, "tp_size": 1}, "decode": {"num_workers": 3, "tp_size": 2, "moe_ep_size": 1}}
+    point = POINT | {"mode": "disagg", "layout": layout, "n_gpus": 8, "concurrency": 40}
+    found = measured(point)
+    assert found.service.prefill is not None
+    assert [(one.count, one.step.cards) for one in (found.service.prefill, found.service.engines)] == [(2, 1), (3, 2)]
+    assert (found.service.gpus, found.concurrency) == (8, 40)
+    with pytest.raises(NotExpressible, match=r"9 GPUs are no whole replicas of tp=1,.* and tp=2,"):
+        measured(point | {"n_gpus": 9})
+
+
+def test_prompts_of_others_do_not_hold_up_decode_that_stands_apart() -> None:
+    layout = {"prefill": {"num_workers": 1, "tp_size": 1}, "decode": {"num_workers": 1, "tp_size": 1}}
+    busy = POINT | {"isl": 2000, "osl": 100, "concurrency": 12, "num_prompts": 24}
+    together, apart = (predicted(busy | more) for more in ({}, {"mode": "disagg", "layout": layout, "n_gpus": 2}))
+    assert apart["tpot_ms"] < together["tpot_ms"]
+
+
 def test_the_engine_is_as_its_framework_has_it_unless_the_point_says_so() -> None:
     engines = measured(POINT | {"fw_key": "trtllm"}).service.engines
     assert (engines.scheduling.scheduler, engines.scheduling.enable_chunked_prefill) == ("trtllm", False)
@@ -177,15 +195,39 @@ def test_a_config_json_gives_the_numbers_of_its_model() -> None:
     assert own["tpot_ms"] > 1.0
 
 
+def test_one_draft_token_of_a_model_whose_acceptance_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM captures graphs of tokens, of which a request has two."""
+    drafted = POINT | {"family": "glm-5", "model": "zai-org/GLM-5-FP8", "quantisation": "fp8", "gpu_key": "H200",
+                       "n_gpus": 8, "layout": {"tp": 8}, "speculative": "mtp, 1 draft token"}  # fmt: skip
+    words = words_of(drafted, monkeypatch)
+    assert words.model == "glm_5"
+    assert words.settings == {"batch.drafts": "1", "batch.acceptance": "0.7"}
+    monkeypatch.undo()
+    early = words_of(drafted | {"date": "2026-02-13"}, monkeypatch).settings
+    assert early == {"batch.drafts": "1", "batch.acceptance": "0.04"}, "vLLM's releases of that month"
+    monkeypatch.undo()
+    engines = measured(drafted).service.engines
+    assert engines.capture[:6] == (1, 2, 4, 8, 12, 16)
+    assert engines.capture[-1] == 256
+
+
+def test_medians_are_compared_where_medians_are_published() -> None:
+    point = POINT | {"tpot_ms": {"p50": 3.0, "p99": 9.0}, "ttft_ms": {"p50": 50.0, "p99": 90.0}}
+    assert points.measured_values(point) == {"tpot_ms": 3.0, "ttft_ms": 50.0, "output_tok_s_per_gpu": 300.0}
+    assert points._is_median(point)
+    assert not points._is_median(point | {"ttft_ms": {"mean": 1.0, "p50": 50.0}})
+
+
 @pytest.mark.parametrize(("changes", "reason"), [
-    ({"mode": "disagg"}, "mode disagg: prefill and decode apart"),
+    ({"mode": "disagg"}, "mode disagg: layout has no prefill and decode"),
     ({"speculative": "mtp"}, "speculative: mtp"),
+    ({"speculative": "mtp, 1 draft token"}, "speculative: mtp, 1 draft token"),
     ({"concurrency": None}, "no concurrency and no request_rate"),
     ({"isl": None}, "no isl or osl"),
     ({"gpu_key": "MI300X"}, "gpu_key MI300X: no such machine"),
     ({"model": "ours"}, "model ours: not in the library"),
     ({"layout": None}, "no layout with tp"),
-    ({"layout": {"tp": 2, "pp": 2}, "n_gpus": 6}, "6 GPUs are no whole replicas of tp=2, pp=2"),
+    ({"layout": {"tp": 2, "pp": 2}, "n_gpus": 6}, "6 GPUs are no whole replicas of tp=2,dp=1,pp=2,ep=1"),
     ({"isl": "256"}, "no isl or osl"),
     ({"isl": 1e30}, "isl is 1e+30, osl 200: each must be at most"),
     ({"layout": {"tp": "two"}}, "layout.tp is 'two': it must be a whole number, at least 1"),
@@ -222,7 +264,7 @@ def test_refusals_are_named_and_counted(asked: None) -> None:
     why = rows[3].reason
     assert why.startswith("gpu_key MI300X: no such machine; there are A100, H100, ")
     assert reasons(rows) == [(why, 2, "b"),
-                             ("mode disagg: prefill and decode apart", 1, "d")]
+                             ("mode disagg: layout has no prefill and decode", 1, "d")]
     refused = [row for row in rows if row.id == "b"]
     assert [(row.simulated, row.error) for row in refused] == [(None, None)] * 3
     assert all(row.as_object()["reason"] == why for row in refused)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.serving.record import WAITS, Served
-from tests.serving.hand import apart, request, served, step, together
+from simulator.serving.record import WAITS, Lower, Served
+from tests.serving.hand import MS, apart, request, served, step, together
 
 
 def waits_ms(record: Served, which: int) -> list[float]:
@@ -17,7 +17,11 @@ def waits_ms(record: Served, which: int) -> list[float]:
 
 
 def test_waits_of_requests() -> None:
-    assert tuple(together().waits()) == WAITS
+    assert tuple(together().waits()) == tuple(name for name in WAITS if name != "load")
+    lower = Lower(np.full(4, 5 * MS), {"host": np.array([0, 60, 0, 0])}, {})
+    assert tuple(together(lower=lower).waits()) == WAITS
+    assert together(lower=lower).waits()["prefill"][0] == pytest.approx(0.015)
+    assert together(lower=lower).cached_by_tier()["hbm"].tolist() == [0, 40, 0, 0]
     assert waits_ms(together(), 0) == [5, 5, 20, 0, 50, 0]
     assert waits_ms(together(), 1) == [5, 15, 30, 0, 20, 0]
     assert waits_ms(apart(), 0) == [1, 0, 10, 5, 28, 0]

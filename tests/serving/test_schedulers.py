@@ -10,6 +10,7 @@ import pytest
 
 from simulator.serving.cache import BlockCache
 from simulator.serving.group import Group
+from simulator.serving.growth import Drafted
 from simulator.serving.schedulers import SCHEDULERS, Plan, sglang, trtllm, vllm
 from simulator.serving.sequences import Sequence
 from simulator.serving.settings import Scheduling
@@ -53,6 +54,16 @@ def test_a_budget_of_tokens_and_of_requests(name: str) -> None:
     assert said(plan) == [(1, 20), (2, 60), (3, 20 - rows)]
     assert len(of.waiting) == 1, "four run"
     assert of.running == 4
+
+
+@pytest.mark.parametrize("schedule", [vllm, trtllm])
+def test_draft_tokens_count_in_the_budget(schedule: Any) -> None:
+    of = Group(BlockCache(1000, 16, True), Drafted(16, 3, 0.5, seed=0))
+    of.waiting.extend(Sequence(number, 60, 9, []) for number in range(3))
+    settings = Scheduling(max_num_batched_tokens=60)
+    end(of, schedule(of, settings))
+    assert len(of.decoding) == 1
+    assert said(schedule(of, settings)) == [(1, 60 - 4)]
 
 
 @ALL
@@ -189,3 +200,45 @@ def test_limits_hold_in_every_step_of_a_service(case: dict[str, Any], monkeypatc
     mixed = (steps["decoding"] > 0) & (steps["prefill_tokens"] > 0)
     assert mixed.any() == (settings.scheduler != "sglang")
     assert np.all((steps["decoding"] > 0) | (steps["prefill_tokens"] > 0))
+
+
+def test_by_priority_the_last_of_the_least_is_preempted() -> None:
+    of = Group(BlockCache(8, 16, True), by_priority=True)
+    for number, priority in enumerate((2, 0, 2, 1)):
+        of.add(Sequence(number, 31, 40, [], priority=priority))
+    settings = Scheduling(policy="priority")
+    assert [one.request for one in of.waiting] == [1, 3, 0, 2]
+    for _ in range(2):
+        end(of, vllm(of, settings))
+    plan = vllm(of, settings)
+    assert [one.request for one in plan.preempted] == [2, 0]
+    assert [one.request for one in of.waiting] == [0, 2], "before others of its priority"
+
+
+def test_sglang_preempts_for_a_priority_that_is_higher_by_far() -> None:
+    for threshold, gone in ((0, [2, 1]), (9, [2, 1]), (10, []), (20, [])):
+        settings = Scheduling(scheduler="sglang", policy="priority", max_num_seqs=3,
+                              priority_scheduling_preemption_threshold=threshold)  # fmt: skip
+        of = Group(BlockCache(21, 16, True), by_priority=True)
+        for number, priority in enumerate((1, 10, 20)):
+            of.add(Sequence(number, 64, 40, [], priority=priority))
+        end(of, sglang(of, settings))
+        of.add(Sequence(3, 150, 10, [], priority=0))
+        plan = sglang(of, settings)
+        assert [one.request for one in plan.preempted] == gone, "without the second one the first is not room enough"
+        assert said(plan) == ([(3, 150)] if gone else [])
+
+
+def test_sglang_takes_the_longest_prefix_first_while_few_wait() -> None:
+    settings = Scheduling(scheduler="sglang", policy="lpm", max_num_seqs=1)
+    for others, first in ((0, 2), (126, 2), (127, 0)):
+        of = group([])
+        of.cache.take(99, [1, 2, 3, 4], 4)
+        of.waiting.extend([Sequence(0, 70, 9, [7, 8]), Sequence(1, 70, 9, [1, 2, 9]), Sequence(2, 70, 9, [1, 2, 3])])
+        of.waiting.extend(Sequence(3 + number, 70, 9, []) for number in range(others - 1))
+        assert said(sglang(of, settings))[0][0] == first
+
+
+def test_a_policy_that_a_scheduler_does_not_have_is_refused() -> None:
+    with pytest.raises(ValueError, match="policy is lpm where scheduler is vllm: it is of sglang"):
+        Scheduling(policy="lpm")

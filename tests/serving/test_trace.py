@@ -7,13 +7,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from simulator.observe.trace import FIRST_PID
+from simulator.serving.record import Lower
 from simulator.serving.trace import step_name, write_trace
 from tests.law.trace_laws import check_trace
 from tests.observe.perfetto_ui import opened
-from tests.serving.hand import apart, request, served, step, together
+from tests.serving.hand import MS, apart, request, served, step, together
 
 
 def asyncs(events: list[dict[str, Any]], number: int, engine: int = 0) -> list[tuple[str, str, float]]:
@@ -43,6 +45,13 @@ def test_a_request_has_its_phases_inside(tmp_path: Path) -> None:
         ("b", "prefill", 10), ("e", "prefill", 30), ("b", "decode", 30), ("e", "decode", 80), ("e", "request", 80)]
     assert asyncs(events, 2) == [], "it was refused"
     assert asyncs(events, 3) == [("b", "request", 85), ("b", "front", 85), ("e", "front", 88), ("e", "request", 88)]
+
+
+def test_loads_from_below_hbm_are_a_phase(tmp_path: Path) -> None:
+    lower = Lower(np.array([5 * MS, 0, 0, 0]), {"host": np.zeros(4, np.int64)}, {})
+    write_trace(together(lower=lower), tmp_path / "trace.json")
+    assert asyncs(check_trace(tmp_path / "trace.json"), 0)[3:8] == [
+        ("b", "queue", 5), ("e", "queue", 10), ("b", "load", 10), ("e", "load", 15), ("b", "prefill", 15)]
 
 
 def test_apart_a_request_is_over_both_engines(tmp_path: Path) -> None:

@@ -122,6 +122,19 @@ def test_a_table_of_lengths_has_no_times(write: Write, text: str) -> None:
     assert _lists(read_trace(write(text))) == ([0.0, 0.0], [30, 50], [4, 6])
 
 
+@pytest.mark.parametrize("text", [
+    '{"timestamp": 0, "input_length": 5, "output_length": 2, "priority": 1}\n'
+    '{"timestamp": 1, "input_length": 5, "output_length": 2}\n'
+    '{"timestamp": 2, "input_length": 5, "output_length": 2, "priority": 7}\n',
+    "TIMESTAMP,ContextTokens,GeneratedTokens,priority\n2023-11-16 18:17:03.9799600,5,2,1\n"
+    "2023-11-16 18:17:03.9799600,5,2,0\n2023-11-16 18:17:03.9799600,5,2,7\n",
+])  # fmt: skip
+def test_any_line_may_have_a_priority(write: Write, text: str) -> None:
+    assert read_trace(write(text)).priority.tolist() == [1, 0, 7]
+    with pytest.raises(InputError, match=r"line [23]: priority is .*-1.*; it must be a whole number from 0 \("):
+        read_trace(write(text.replace(",1\n", ",-1\n").replace('"priority": 7', '"priority": -1')))
+
+
 def test_limit_reads_no_further(write: Write) -> None:
     requests = read_trace(write(MOONCAKE.replace("30500", '"never"')), limit=2)
     assert len(requests) == 2

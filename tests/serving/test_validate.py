@@ -4,33 +4,32 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.serving import validate
-from simulator.serving.validate import service_rows
+from simulator.errors import RunError
+from simulator.serving.validate import SERVICES
+from simulator.study.validate import validate
 
 
-def test_rows_are_those_of_services_that_the_pattern_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_those_of_services_that_the_pattern_chooses_and_each_is_served_once() -> None:
     asked: list[str] = []
 
     def metrics(name: str) -> dict[str, float]:
         asked.append(name)
         return {"request_throughput": 75.0 if name.endswith("one") else 120.0}
 
-    monkeypatch.setattr(validate, "metrics_of", metrics)
-    rows = {row.scenario: row for row in service_rows("vllm.*")}
-    assert set(rows) == {"api_servers:one", "api_servers:two"}
+    rows = {row.scenario: row for row in validate("vllm.*", kinds=[SERVICES._replace(metrics=metrics)])}
+    assert set(rows) == set(asked) == {"api_servers:one", "api_servers:two"}
     assert rows["api_servers:one"].error == pytest.approx(75.0 / 76.5 - 1.0)
-    assert rows["api_servers:two"].simulated == pytest.approx(1.6)
+    assert rows["api_servers:two"].simulated == pytest.approx(1.6)  # a ratio to the other
     assert rows["api_servers:two"].error == 0.0
-    asked.clear()
-    assert service_rows("no such value") == []
-    assert asked == []
+    assert len(asked) == 2
 
 
-def test_a_service_that_cannot_run_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    from simulator.errors import RunError
-
+def test_a_service_that_cannot_run_says_why_and_so_does_what_is_compared_with_it() -> None:
     def metrics(name: str) -> dict[str, float]:
-        raise RunError("it does not fit")
+        if name == "api_servers:one":
+            raise RunError("it does not fit")
+        return {"request_throughput": 120.0}
 
-    monkeypatch.setattr(validate, "metrics_of", metrics)
-    assert {row.missing for row in service_rows("vllm.*")} == {"it does not fit"}
+    rows = {row.scenario: row.missing for row in validate("vllm.*", kinds=[SERVICES._replace(metrics=metrics)])}
+    assert rows == {"api_servers:one": "it does not fit",
+                    "api_servers:two": "api_servers:one cannot run so: it does not fit"}  # fmt: skip

@@ -68,12 +68,22 @@ def test_missing_and_wrong_keys_are_all_named(tmp_path: Path) -> None:
     ("qwen3_235b", {"mlp_only_layers": [3]}, "mlp_only_layers: got [3]: must be the first layers"),
     ("deepseek_r1", {"moe_layer_freq": 2}, "moe_layer_freq: got 2: must be 1"),
     ("qwen2_5_7b", {"use_sliding_window": True}, "use_sliding_window: got True: must be false"),
-    ("qwen3_8b", {"model_type": "qwen3_next", "full_attention_interval": 4},
-     "full_attention_interval: got 4: other attention than softmax"),
-    ("qwen3_8b", {"model_type": "qwen3_next"}, "model_type: got 'qwen3_next': must be one of llama"),
+    ("qwen3_8b", {"full_attention_interval": 4}, "full_attention_interval: got 4: other attention than softmax"),
+    ("qwen3_8b", {"model_type": "qwen3_next_vl"}, "model_type: got 'qwen3_next_vl': must be one of llama"),
+    ("qwen3_8b", {"model_type": "qwen3_next"}, "linear_num_value_heads: is missing"),
+    ("qwen3_next_80b", {"layer_types": ["sliding_attention"] * 48}, "layer_types: got 'sliding_attention'"),
+    ("qwen3_next_80b", {"layer_types": ["full_attention"] + ["linear_attention"] * 47},
+     "layer_types: got full_attention, linear_attention"),
+    ("qwen3_next_80b", {"linear_num_key_heads": 12}, "linear_num_key_heads: got 12: a divisor of linear_heads, 32"),
+    ("qwen3_next_80b", {"mamba_ssm_dtype": "float8"}, "mamba_ssm_dtype: got 'float8': must be one of float32, "),
     ("qwen3_8b", {"model_type": "qwen4"}, "did you mean 'qwen3'?"),
     ("qwen3_8b", {"model_type": ...}, "model_type: is missing"),
     ("qwen3_8b", {"layer_types": ["linear_attention"] * 36}, "layer_types: got 'linear_attention'"),
+    ("qwen3_8b", {"layer_types": ["deepseek_sparse_attention"] * 36}, "layer_types: got 'deepseek_sparse_attention'"),
+    ("glm_5", {"index_topk_freq": 4}, "index_topk_freq: got 4: must be 1"),
+    ("glm_5", {"indexer_types": ["full", "shared"] * 39}, "indexer_types: got 'shared': layers that attend to what"),
+    ("glm_5", {"index_topk": ...}, "index_topk: is missing"),
+    ("glm_5", {"q_lora_rank": None}, "all of index_heads, index_dim, index_top_k, and q_lora, or none"),
     ("minimax_m2", {"attn_type_list": [0, 1] * 31}, "attn_type_list: got"),
     ("llama_2_7b", {"is_encoder_decoder": True}, "is_encoder_decoder: got True: encoders cannot be expressed"),
     ("gpt_oss_20b", {"layer_types": ["full_attention"] * 3}, "layer_types: got 3 layers: must be a list of"),
@@ -94,7 +104,8 @@ def test_what_a_config_refuses(name: str, changes: dict[str, Any], says: str, tm
 JUNK = [None, True, -1, 0, 1.5, 10**400, "", "x", [], [0], ["x"], {}, {"x": 1}]
 
 
-@pytest.mark.parametrize("name", ["llama_2_7b", "qwen3_235b", "deepseek_r1", "gpt_oss_20b", "llama_4_scout"])
+@pytest.mark.parametrize("name", ["llama_2_7b", "qwen3_235b", "deepseek_r1", "gpt_oss_20b", "llama_4_scout",
+                                  "qwen3_5_397b"])
 def test_any_junk_is_read_or_refused(name: str, tmp_path: Path) -> None:
     config = _config(name)
     text = config.get("text_config", config)

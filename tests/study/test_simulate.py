@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from simulator.errors import InputError
@@ -25,6 +27,17 @@ def test_a_program_that_does_nothing_takes_no_time(ranks: str, record: bool) -> 
     result = simulate(load_scenario("a3_prefill:dp").variant(workload=NOTHING, expected=()), ranks=ranks, record=record)
     assert result.makespan_ps == 0
     assert result.metrics["iteration_ms"] == result.metrics.get("communication_share", 0.0) == 0.0
+
+
+def test_runs_one_after_the_other_leave_nothing_behind() -> None:
+    """Cycles among what a run made are found by the next one, and do not stay for good."""
+    small = load_scenario("a3_prefill:dp").replace({"model.shapes.layers": "4", "batch.requests": "32", "cards": "1",
+                                                    "layout.expert_parallel": "2"})  # fmt: skip
+    objects = []
+    for _ in range(6):
+        simulate(small)
+        objects.append(len(gc.get_objects()))
+    assert max(objects[2:]) - min(objects[2:]) < 200, objects
 
 
 def test_a_start_up_is_blamed_for_the_collectives_of_its_engine_and_not_for_puts() -> None:

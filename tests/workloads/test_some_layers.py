@@ -34,6 +34,8 @@ def step_ms(result: Result) -> float:
     ("decode", H200 | {"model": "qwen3_235b"}),
     ("prefill", SPREAD | {"knobs.schedule": "two_batches"}),
     ("decode", SPREAD | {"knobs.schedule": "side_by_side", "batch.spread": "0.3"}),
+    ("decode", H200 | {"model": "qwen3_5_397b"}),
+    ("prefill", H200 | {"model": "qwen3_5_397b"}),
 ], ids=str)  # fmt: skip
 def test_layers_that_are_alike_take_as_long_as_all_of_them(phase: str, changes: dict[str, str]) -> None:
     whole, few = run(phase, changes), run(phase, changes | {"knobs.layers": "4"})

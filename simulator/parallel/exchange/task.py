@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 from simulator.die.kernels import Work
 from simulator.errors import InputError
 from simulator.model.expert_load import ExpertLoad
+from simulator.model.expert_state import ExpertState
 from simulator.model.layout import split
 from simulator.model.transformer import Experts, Model
 from simulator.parallel.border import Engines, Form
@@ -27,7 +28,8 @@ class ExchangeSettings:
     as all collectives). combine_engine: of combine alone. slot_bytes: of a written row beside its values.
 
     skew, seed, draw: of the routing (`routed.Routing`). together: rows are drawn for all sources at once
-    (`routed.Together`), and experts placed in order, or replicated and packed by their popularity. host_reads: values
+    (`routed.Together`), and experts placed in order, or replicated and packed by their popularity. state: what experts
+    are asked for and where they are, instead of drawn popularities (`routed.Routing`). host_reads: values
     that the host blocks for between counts and tokens, as where split sizes are given to an eager All2All (0: sizes
     stay on the device). own: settings of this way alone (None: its defaults). node: ranks that reach each other without
     network cards. ported: ranks that reach each other through one port each.
@@ -46,6 +48,7 @@ class ExchangeSettings:
     combine_engine: str = ""
     slot_bytes: float = 0.0
     together: Literal["", "in_order", "eplb"] = ""
+    state: ExpertState | None = None
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,7 @@ class ExpertTask:
                               mesh.redundant)  # fmt: skip
             return together(load, tokens, *((self.layer, self.number, self._block) if how.skew is not None else (0, 0)))
         routing = Routing(how.skew, how.seed, mesh.routed_places, mesh.redundant, self._block, how.draw,
-                          mesh.shared_places)  # fmt: skip
+                          mesh.shared_places, how.state)  # fmt: skip
         return routed(self.experts, tokens, routing, self.layer, self.number)
 
     def table(self, sizes: SizeTable) -> SizeTable:
