@@ -29,11 +29,13 @@ def in_order() -> Service:
 
 def eplb() -> Service:
     """Experts are placed anew for what was counted, and their weights move beside the service."""
-    gain = ": under a load that drifts, experts placed anew for what was counted gain; the sign alone"
+    gain = ": under a load that drifts, experts placed anew for what was counted gain; the load was chosen so"
     service = _service("EPLB", ExpertSettings(drift_s=DRIFT_S, step_interval=INTERVAL, window_size=WINDOW))
     return service.model_copy(update={"expected": (
-        _expect("eplb.drift", "inter_token_latency", 1.0, gain, against="drifting:in_order", band=(None, 1.0)),
-        _expect("eplb.drift", "output_token_throughput", 1.0, gain, against="drifting:in_order", band=(1.0, None)),
+        _expect("eplb.drift", "inter_token_latency", 1.0, gain, role="fit", against="drifting:in_order",
+                band=(None, 1.0)),
+        _expect("eplb.drift", "output_token_throughput", 1.0, gain, role="fit", against="drifting:in_order",
+                band=(1.0, None)),
     )})  # fmt: skip
 
 

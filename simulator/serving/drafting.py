@@ -1,50 +1,28 @@
 """What measured points say of drafts, in Braid's words: how many tokens are drafted, and how often one is accepted.
 
-Campaigns publish no acceptance: it is what is published of the model, or of the release that ran it.
+Campaigns publish no acceptance: it is what is published of the model.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-
-class Acceptance(NamedTuple):
-    """Of a token that a model's own MTP layer drafts, given those before it. framework, since, until: of whose releases
-    between these dates (none: all)."""
-
-    family: str
-    probability: float
-    framework: str = ""
-    since: str = ""
-    until: str = ""
-
-
-ACCEPTANCES = (
-    # vllm-project/vllm: from 0.15.0 (issue 33497 of 2026-02-01, with one draft token) until pull request 36561 of
-    # 2026-03-10 at least, which measures a mean length of 1.04, the MTP layer of DeepSeek's kind drafted nearly in vain
-    Acceptance("glm-5", 0.04, "vllm", "2026-01-29", "2026-03-11"),
+ACCEPTANCE = {
     # GLM-5's technical report (arXiv 2602.15763): a mean length of 2.76 with four drafts, 1 + p + p^2 + p^3 + p^4
-    Acceptance("glm-5", 0.7),
-)
-"""The first that fits a point counts."""
+    "glm-5": 0.7,
+}
+"""By family: of a token that a model's own MTP layer drafts, given those before it."""
 MTP = re.compile(r"mtp, (\d+) draft tokens?")
 
 
-def draft_settings(point: Mapping[str, Any], framework: str) -> dict[str, str] | None:
+def draft_settings(point: Mapping[str, Any]) -> dict[str, str] | None:
     """Settings of a step for what `speculative` says: none without drafts; None where they are not known."""
     said = point.get("speculative", "none")
     if said in ("none", None, False):
         return {}
-    found = MTP.fullmatch(str(said))
-    known = [one.probability for one in ACCEPTANCES if _is_of(point, framework, one)]
-    if not found or not known:
+    found, acceptance = MTP.fullmatch(str(said)), ACCEPTANCE.get(str(point.get("family")))
+    if not found or acceptance is None:
         return None
-    return {"batch.drafts": found[1], "batch.acceptance": str(known[0])}
-
-
-def _is_of(point: Mapping[str, Any], framework: str, one: Acceptance) -> bool:
-    date = str(point.get("date") or "")
-    dated = not one.since or one.since <= date < one.until
-    return point.get("family") == one.family and one.framework in ("", framework) and dated
+    return {"batch.drafts": found[1], "batch.acceptance": str(acceptance)}

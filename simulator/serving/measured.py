@@ -83,7 +83,7 @@ class Measured(NamedTuple):
 
 def measured(point: Mapping[str, Any]) -> Measured:
     """Of one replica; NotExpressible or another of Braid's errors where it cannot be."""
-    if draft_settings(point, framework_of(point)) is None:
+    if draft_settings(point) is None:
         raise NotExpressible(f"speculative: {point['speculative']}")
     concurrency, rate = _load(point)
     return Measured(_service(point), _requests(point, concurrency, rate), concurrency)
@@ -153,7 +153,7 @@ def _instances(point: Mapping[str, Any], part: _Engines, framework: str, launche
     if not machine:
         raise NotExpressible(f"gpu_key {point.get('gpu_key')}: no such machine; there are {', '.join(MACHINES)}, or "
                              "`machine` names one of the library")
-    precision, drafts = _precision(point), draft_settings(point, framework) or {}
+    precision, drafts = _precision(point), draft_settings(point) or {}
     settings = merged({"knobs.precision": precision} if precision else {}, of_step(launched)) | drafts
     step = step_of(StepWords(_model(point), machine, framework, part.words, "decode", settings))
     scheduling = Scheduling(scheduler=framework, **of_server(launched, "scheduling"))

@@ -67,21 +67,6 @@ class Load(NamedTuple):
     experts: Uneven | None = None
 
 
-def load_of(groups: Sequence[MicroBatch]) -> Load:
-    """Of a batch, group by group."""
-    decoding = [len(one.decodes) for one in groups]
-    cached = [sum(held for _, held in one.decodes) for one in groups]
-    new = [sum(count for count, _ in one.prompts) for one in groups]
-    pairs = sum(count * (before + count / 2) for one in groups for count, before in one.prompts)
-    most, most_new = max(decoding), max(new)
-    queries = max((count for one in groups for count, _ in one.decodes), default=1)
-    padded = max(one.padded for one in groups)
-    padded = padded if most_new else padded // queries if most else 0
-    share = sum(decoding) / len(groups) / most if most else 1.0
-    new_share = sum(new) / len(groups) / most_new if most_new else 1.0
-    return Load(most, padded, max(cached), share, most_new, pairs / sum(new) if most_new else 0.0, new_share)
-
-
 class StepTimes:
     """Of one engine. scenario: one step of it; its batch is replaced. sizes: rows of its captured graphs, ascending.
     capacity: tokens that the cache of a data-parallel group holds. kept: nodes that were simulated before. simplified:

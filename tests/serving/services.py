@@ -90,3 +90,18 @@ def _followed(method: Callable[[Engine], None], look: Callable[[Engine], None]) 
 
 def groups_of(loop: Loop) -> list[Group]:
     return [group for engine in loop._engines for group in engine.groups]
+
+
+def load_of(groups: Sequence[MicroBatch]) -> steps.Load:
+    """What a step asks that has this batch, group by group."""
+    decoding = [len(one.decodes) for one in groups]
+    cached = [sum(held for _, held in one.decodes) for one in groups]
+    new = [sum(count for count, _ in one.prompts) for one in groups]
+    pairs = sum(count * (before + count / 2) for one in groups for count, before in one.prompts)
+    most, most_new = max(decoding), max(new)
+    queries = max((count for one in groups for count, _ in one.decodes), default=1)
+    padded = max(one.padded for one in groups)
+    padded = padded if most_new else padded // queries if most else 0
+    share = sum(decoding) / len(groups) / most if most else 1.0
+    new_share = sum(new) / len(groups) / most_new if most_new else 1.0
+    return steps.Load(most, padded, max(cached), share, most_new, pairs / sum(new) if most_new else 0.0, new_share)

@@ -11,9 +11,9 @@ from simulator.serving.engine import Engine
 from simulator.serving.kept import Kept
 from simulator.serving.requests import independent
 from simulator.serving.settings import Instances
-from simulator.serving.steps import Load, StepTimes, load_of, step_seconds
+from simulator.serving.steps import Load, StepTimes, step_seconds
 from simulator.study.batch import Prompts
-from tests.serving.services import instances, run, service, step, watched
+from tests.serving.services import instances, load_of, run, service, step, watched
 
 SIZES = (64, 256, 1024)
 

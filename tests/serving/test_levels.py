@@ -15,9 +15,10 @@ from simulator.serving.levels import Levels, weights
 from simulator.serving.placing import Placing
 from simulator.serving.popularity import by_score, drifted
 from simulator.serving.settings import Instances
-from simulator.serving.steps import StepTimes, load_of
+from simulator.serving.steps import StepTimes
 from simulator.serving.uneven import Uneven
 from tests.serving.drifting import EXPERTS, LAYERS, PLACES, engines, steps_by_imbalance
+from tests.serving.services import load_of
 
 BATCHES = {"decode": MicroBatch(0, ((1, 1500),) * 32, padded=32),
            "mixed": MicroBatch(0, ((1, 256),) * 8, ((2048, 0),) * 4, 4)}  # fmt: skip

@@ -18,11 +18,12 @@ from simulator.serving.offered import drawn as offered
 from simulator.serving.record import Served
 from simulator.serving.requests import independent
 from simulator.serving.settings import CacheSettings, Front, Instances, Scheduling, Service, Transfer
-from simulator.serving.steps import StepTimes, load_of, step_seconds
+from simulator.serving.steps import StepTimes, step_seconds
 from simulator.study.library import load_scenario
 from simulator.study.scenario import Scenario
 from simulator.study.simulate import simulate
 from simulator.study.step import StepWords, step_of
+from tests.serving.services import load_of
 
 OWN = '''
 from services.atlas_a2 import service as theirs

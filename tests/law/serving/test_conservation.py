@@ -60,12 +60,18 @@ def in_the_cache(group: Group) -> int:
     return own + len({one for held in cache._held.values() for one in held.hashed}) * cache.hash_blocks
 
 
+def count_the_cache(group: Group) -> None:
+    """Every block is used or free, and somebody holds what is used."""
+    cache = group.cache
+    assert 0 <= cache.used <= cache.blocks
+    assert cache.used + cache.free == cache.blocks
+    assert cache.used == in_the_cache(group)
+
+
 def look(engine: Engine) -> None:
     for group in engine.groups:
         cache = group.cache
-        assert 0 <= cache.used <= cache.blocks
-        assert cache.used + cache.free == cache.blocks
-        assert cache.used == in_the_cache(group)
+        count_the_cache(group)
         running = [*group.decoding.values(), *group.prefilling, *group.coming.values(), *group.arrived]
         if engine.role != "prefill":
             shared = sum(len(held.hashed) for held in cache._held.values())
