@@ -144,7 +144,7 @@ class Pieces:
 
     def _gather_bytes(self) -> float:
         """Of a token's hidden state where it is quantised before it is gathered."""
-        return float(self.stack.wire_bytes * self.model.hidden)
+        return float(self.stack.gathered_bytes * self.model.hidden)
 
     def _cross(self, tokens: Tokens, name: str, needs: Form, row_bytes: float) -> None:
         if self.mesh.tensor > 1:

@@ -27,6 +27,7 @@ from simulator.serving.steps import StepTimes
 from simulator.serving.uneven import Uneven
 from simulator.study.scenario import Scenario
 from simulator.study.simulate import ledger_of
+from simulator.units import format_si
 
 PROBED = 1024  # tokens of the cache that the ledger is asked for twice, to learn what one takes
 
@@ -105,10 +106,13 @@ def kind_of(settings: Instances, mode: Mode, seed: int, folder: Path | None) -> 
                                         else 0.0)  # fmt: skip
     state_bytes = state_bytes_of(settings)
     settings = paged(settings, state_bytes, token_bytes)
+    _check_tokens(settings)
     capacity, kept = settings.cache.tokens or room, Kept(settings.step, folder)
     if capacity < settings.cache.block_size:
-        raise InputError(f"{settings.step.name}: {capacity} tokens of cache are left, a block has "
-                         f"{settings.cache.block_size}: give it more cards, or a model that is quantised")
+        taken = format_si(_kv_and_rest(settings, PROBED)[1], "B")
+        raise InputError(f"{settings.step.name}: weights and buffers take {taken} of a rank, and leave {capacity} "
+                         f"tokens of cache, where a block has {settings.cache.block_size}: give it more cards, or a "
+                         "model that is quantised")
 
     def times_of(experts: Uneven | None) -> StepTimes:
         return StepTimes(settings.step, settings.capture, capacity, kept, settings.simplified, experts)
@@ -119,16 +123,26 @@ def kind_of(settings: Instances, mode: Mode, seed: int, folder: Path | None) -> 
 
 def tokens_of_cache(settings: Instances, buffer_bytes: float = 0.0) -> tuple[int, float]:
     """What memory leaves for the keys and values of a data-parallel group, in tokens: gpu_memory_utilization of HBM
-    less weights, buffers (and one more of so many bytes) and the activations of the largest step, over the bytes that a
-    token takes on the fullest rank."""
+    less what is not usable, weights, buffers (and one more of so many bytes) and the activations of the largest step,
+    over the bytes that a token takes on the fullest rank."""
     less, more = (_kv_and_rest(settings, tokens) for tokens in (PROBED, 2 * PROBED))
     each = (more[0] - less[0]) / PROBED
     if not each > 0:
         raise InputError(f"{settings.step.name}: its ledger has no item of category KV that grows with tokens: give "
                          "cache.tokens")
-    machine = settings.step.machine_spec()
-    room = machine.chip.hbm.capacity.si * settings.cache.gpu_memory_utilization - less[1] - buffer_bytes
+    hbm = settings.step.machine_spec().chip.hbm
+    share = settings.cache.gpu_memory_utilization - (1.0 - hbm.usable.si)  # contexts and buffers of NCCL count as used
+    room = hbm.capacity.si * share - less[1] - buffer_bytes
     return max(int(room * settings.cache.free_gpu_memory_fraction / each), 0), each
+
+
+def _check_tokens(settings: Instances) -> None:
+    """InputError where a cache is asked for that all of the memory cannot hold."""
+    whole = settings.cache.model_copy(update={"gpu_memory_utilization": 1.0, "free_gpu_memory_fraction": 1.0})
+    most, _ = tokens_of_cache(settings.model_copy(update={"cache": whole}))
+    if settings.cache.tokens > most:
+        raise InputError(f"{settings.step.name}: cache.tokens is {settings.cache.tokens:,}: memory has room for "
+                         f"{max(most, 0):,} beside weights and buffers")
 
 
 def bytes_of_reused(settings: Instances) -> float:
@@ -146,7 +160,9 @@ def _kv_and_rest(settings: Instances, tokens: int) -> tuple[float, float]:
     scenario, groups = settings.step, settings.step.data_parallel
     most = min(settings.scheduling.max_num_batched_tokens, 8 * PROBED)
     plain = MicroBatch(0, ((1, tokens),), padded=settings.scheduling.max_num_seqs)
-    beside, alone = MicroBatch(0, ((1, tokens),), ((most, 0),), 1), MicroBatch(0, (), ((most, 0),), 1)
+    others = ((1, 1),) * (min(settings.scheduling.max_num_seqs, most) - 1)
+    beside = MicroBatch(0, ((1, tokens), *others), ((most - len(others), 0),), 1)
+    alone = MicroBatch(0, (), ((most, 0),), 1)
     found = _where_it_can_be(scenario, [plain] * groups), _where_it_can_be(scenario, [beside] * groups)
     if found[0] is None:
         kv, _ = _by_kind(scenario, [MicroBatch(0, (), ((tokens, 0),), 1)] * groups)

@@ -27,6 +27,7 @@ from simulator.serving.sequences import Sequence
 from simulator.serving.settings import Instances, Role
 from simulator.serving.steps import Load
 from simulator.serving.uneven import Uneven
+from simulator.serving.unseen import Unseen
 from simulator.units import PS_PER_S
 
 MOST_TOGETHER = 4096  # steps of a stretch
@@ -66,7 +67,7 @@ class Engine:
         self._plans: dict[int, Plan] = {}  # of the groups that had something to decide
         self._active: set[int] = set()  # groups that have
         self._dues: list[tuple[int, int]] = []  # (steps, group), a heap; those that `_due` does not say are old
-        self._unseen: list[Sequence] = []  # that came after the next step was decided
+        self._unseen = Unseen(settings.scheduling.scheduler_recv_interval)
         self._queue = SharedQueue(groups, settings.scheduling)
         self._wait = ContextWait(groups, settings.scheduling)
         self._start_ps = 0
@@ -79,11 +80,13 @@ class Engine:
 
     def receive(self, one: Sequence) -> None:
         """A request comes to its group; while a step runs whose successor is decided, it is looked at after that."""
-        if self._settings.scheduling.async_scheduling and self._ends_ps is not None:
-            self._unseen.append(one)
+        seldom = self._settings.scheduling.scheduler_recv_interval > 1
+        if self._ends_ps is not None and (seldom or self._settings.scheduling.async_scheduling):
+            self._unseen.add(one)
         else:
             self._add(one)
-        self._begin_soon()
+        if self._ends_ps is None or not seldom:
+            self._begin_soon()
 
     def _add(self, one: Sequence) -> None:
         """It can be in the next step that is decided."""
@@ -139,14 +142,14 @@ class Engine:
         self._active.update(self._queue.hand_out())
         self._wait.decide()
         self._plans = {number: self._decided(number) for number in sorted(self._active)}
-        came = self._see()
+        came = self._see(self._unseen.look())
         prompts = any(plan.prompts for plan in self._plans.values())
         decoding = self._board.requests.copy()
         for number, plan in self._plans.items():
             decoding[number] *= plan.decode
         if not prompts and not decoding.any():
             self._ends_ps = None
-            if came:
+            if self._see(self._unseen.look(idle=True)) or came:
                 self._begin_soon()
             return
         self._start_ps = self._clock.now_ps
@@ -156,6 +159,8 @@ class Engine:
             tokens[number] += sum(count for _, count in plan.prompts)
         new = int((tokens - decoding).sum())
         most_steps = int(min(MOST_TOGETHER, self._wait.steps))
+        if self._settings.scheduling.scheduler_recv_interval > 1:
+            most_steps = min(most_steps, self._unseen.steps)
         if came or any(self.groups[number].waited for number in self._active):
             most_steps = 1
         uneven = None
@@ -167,19 +172,17 @@ class Engine:
         self._row = (int(decoding.sum()), int((held * (decoding > 0)).sum()), new,
                      int(self._board.waiting.sum()) + len(self._queue.waiting), int(self._board.used_now().sum()),
                      int(tokens.max()))  # fmt: skip
-        lengths_s = self._with_host(lengths_s, self._row[0] + sum(len(plan.prompts) for plan in self._plans.values()))
+        lengths_s = self._with_host(lengths_s, decoding)
         self._ends_ps = self._start_ps + np.cumsum(np.maximum(np.rint(lengths_s * PS_PER_S).astype(np.int64), 1))
         if self.experts is not None:
             self._ends_ps = self.experts.cut(self._ends_ps)
         self._alarm.set(int(self._ends_ps[-1]))
 
-    def _see(self) -> bool:
+    def _see(self, came: list[Sequence]) -> bool:
         """What came after the step that begins was decided can be in the next one: whether there is any."""
-        came = bool(self._unseen)
-        for one in self._unseen:
+        for one in came:
             self._add(one)
-        self._unseen.clear()
-        return came
+        return bool(came)
 
     def _decided(self, number: int) -> Plan:
         """What a group works on in the next step."""
@@ -227,10 +230,12 @@ class Engine:
 
     # --- how long it takes ------------------------------------------------------------------------------------------
 
-    def _with_host(self, steps_s: Any, requests: int) -> Any:
-        """What a step takes with its host."""
-        host = self._settings.host
-        host_s = host.step_ms / 1e3 + host.request_us / 1e6 * requests
+    def _with_host(self, steps_s: Any, decoding: Any) -> Any:
+        """What a step takes with its hosts, one to a group: that of the fullest counts."""
+        host, requests = self._settings.host, decoding.copy()
+        for number, plan in self._plans.items():
+            requests[number] += len(plan.prompts)
+        host_s = host.step_ms / 1e3 + host.request_us / 1e6 * int(requests.max())
         return np.maximum(steps_s, host_s) if host.overlapped else steps_s + host_s
 
     def _mixed_s(self, decoding: Any, held: Any, uneven: Uneven | None) -> Any:
@@ -282,6 +287,7 @@ class Engine:
         self._record()
         self._ends_ps = None
         self._wait.passed(steps)
+        self._unseen.passed(steps, prompts=self._row[2] > 0)
         self._steps += steps
         self._board.steps[:] = self._steps
         for number, plan in self._plans.items():

@@ -12,11 +12,21 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from simulator.errors import InputError
+from simulator.serving import trtllm_bench
 from simulator.serving.settings import Instances, Scheduling, Service, changed
 from simulator.study.step import StepWords, step_of
 
 CAMPAIGNS = ("inferencex", "inferencex_snapshot", "nebius_inferencex")
 """`source_kind` of points that were measured with these scripts."""
+OFFLINE = (trtllm_bench.CAMPAIGN,)
+AT_ONCE = 2048
+"""Requests that are simulated where a load has no number of its own."""
+
+
+def prompts_at_once(point: Mapping[str, Any], prompt: float, output: float) -> int:
+    """Requests of a load that has no number of its own."""
+    known = trtllm_bench.REQUESTS if point.get("source_kind") in OFFLINE else {}
+    return known.get((round(prompt), round(output)), AT_ONCE)
 
 
 OF_STEP, OF_SERVER = ("knobs.", "routing.", "machine."), ("scheduling.", "cache.", "host.", "front.")
@@ -24,9 +34,9 @@ OF_STEP, OF_SERVER = ("knobs.", "routing.", "machine."), ("scheduling.", "cache.
 
 
 class Launch(NamedTuple):
-    """Settings of a family's scripts; frameworks, gpus, quantisations: of which (none: all). until: of points before
-    this date; lengths: with this nominal isl and osl; below_tp: with fewer tensor-parallel ranks (0: any); campaigns:
-    `source_kind` of points that they are behind."""
+    """Settings of a family's scripts ("": of every one); frameworks, gpus, quantisations: of which (none: all). until:
+    of points before this date; lengths: with this nominal isl and osl; below_tp: with fewer tensor-parallel ranks (0:
+    any); in_flight: with so many requests or more; campaigns: `source_kind` of points that they are behind."""
 
     family: str
     settings: Mapping[str, str]
@@ -35,18 +45,20 @@ class Launch(NamedTuple):
     until: str = ""
     lengths: tuple[int, int] = (0, 0)
     below_tp: int = 0
+    in_flight: int = 0
     quantisations: tuple[str, ...] = ()
     campaigns: tuple[str, ...] = CAMPAIGNS
 
 
 TOKENS = "scheduling.max_num_batched_tokens"
+BALANCE = "scheduling.attention_dp_config"
 AHEAD = {"scheduling.async_scheduling": "true"}
 """vLLM: set by the scripts of 2025, the default since; SGLang: overlap schedule; TensorRT-LLM: overlap scheduler."""
 _VLLM = {"front.request_ms": "6", "front.input_token_us": "4", "host.request_us": "20", "host.overlapped": "false"}
 HOSTS: Mapping[str, Mapping[str, str]] = {
     "vllm": _VLLM,
     "sglang": _VLLM,
-    "trtllm": {"front.request_ms": "6", "front.input_token_us": "8"},
+    "trtllm": {"front.request_ms": "6", "front.input_token_us": "8", "host.request_us": "30"},
 }
 """What HTTP, tokeniser and host take of a request, of a token of its prompt, and of a token that it is given: fitted on
 half of a sample of measured points (`results/calibration.md`). SGLang's are vLLM's: its points tell nothing of them."""
@@ -55,8 +67,9 @@ DEFAULTS: Mapping[str, Mapping[str, str]] = {
     "vllm": AHEAD | {TOKENS: "8192", "cache.gpu_memory_utilization": "0.9"},
     # sglang/srt/server_args.py: chunked_prefill_size; mem_fraction_static of what 8 GPUs get
     "sglang": AHEAD | {TOKENS: "8192", "cache.gpu_memory_utilization": "0.85"},
-    # tensorrt_llm/llmapi/llm_args.py: max_num_tokens, enable_chunked_prefill, KvCacheConfig
+    # tensorrt_llm/llmapi/llm_args.py: max_num_tokens, enable_chunked_prefill, KvCacheConfig; executor_request_queue.py
     "trtllm": AHEAD | {TOKENS: "8192", "scheduling.enable_chunked_prefill": "false", "scheduling.max_num_seqs": "2048",
+                       "scheduling.shared_queue": "true",
                        "cache.gpu_memory_utilization": "1", "cache.free_gpu_memory_fraction": "0.9"},
 }  # fmt: skip
 CAPTURED: Mapping[str, tuple[int, ...]] = {
@@ -69,15 +82,16 @@ CAPTURED: Mapping[str, tuple[int, ...]] = {
 }
 
 
-
-def captured_rows(framework: str, queries: int) -> tuple[int, ...]:
+def captured_rows(point: Mapping[str, Any], queries: int) -> tuple[int, ...]:
     """Requests of captured graphs where each has so many query tokens: vLLM's sizes are of tokens, in multiples of
     those of a request; the others' are of requests."""
-    sizes = CAPTURED[framework]
+    framework = framework_of(point)
+    sizes = trtllm_bench.CAPTURED if point.get("source_kind") in OFFLINE else CAPTURED[framework]
     return tuple(sorted({-(-size // queries) for size in sizes})) if framework == "vllm" else sizes
 
 
 FP8_CACHE = {"knobs.precision": "kv=fp8"}
+WAIT_60 = {f"{BALANCE}.enable_balance": "true", f"{BALANCE}.timeout_iters": "60", f"{BALANCE}.batching_wait_iters": "0"}
 LAUNCHES = (
     # --kv-cache-dtype fp8; kv_cache_config: dtype: fp8
     Launch("llama-70b", FP8_CACHE),
@@ -92,11 +106,21 @@ LAUNCHES = (
     Launch("llama-70b", {TOKENS: "16384"}, ("trtllm",)),
     Launch("llama-70b", {"scheduling.batch_wait_timeout_iters": "20", "scheduling.batch_wait_max_tokens_ratio": "0.9"},
            ("trtllm",), lengths=(1024, 1024), below_tp=8),
+    *(Launch("deepseek-v3arch", {"scheduling.batch_wait_timeout_iters": steps,
+                                 "scheduling.batch_wait_max_tokens_ratio": share}, ("trtllm",), ("B200",),
+             lengths=(1024, 1024), in_flight=in_flight, quantisations=("fp8",))
+      for in_flight, steps, share in ((64, "40", "0.8"), (256, "0", "0"))),
     Launch("gpt-oss-120b", {TOKENS: "20000", "cache.free_gpu_memory_fraction": "0.85"}, ("trtllm",)),
     Launch("deepseek-v3arch", {TOKENS: "8512", "cache.free_gpu_memory_fraction": "0.8"}, ("trtllm",)),
+    # attention_dp_config, of scripts with DP_ATTENTION; nothing where attention is not data parallel
+    Launch("deepseek-v3arch", WAIT_60, ("trtllm",)),
+    Launch("gpt-oss-120b", {f"{BALANCE}.enable_balance": "true"}, ("trtllm",), ("B200",)),
     # --chunked-prefill-size, --mem-fraction-static
     Launch("deepseek-v3arch", {TOKENS: "32768", "cache.gpu_memory_utilization": "0.82"}, ("sglang",), ("H200",)),
     Launch("deepseek-v3arch", {TOKENS: "16384", "cache.gpu_memory_utilization": "0.85"}, ("sglang",), ("B200",)),
+    # --scheduler-recv-interval
+    *(Launch(family, {"scheduling.scheduler_recv_interval": steps}, ("sglang",), ("B200",), in_flight=in_flight)
+      for family in ("deepseek-v3arch", "qwen3.5-397b") for in_flight, steps in ((1, "10"), (16, "30"))),
     # --gpu-memory-utilization
     Launch("kimi-k2", {"cache.gpu_memory_utilization": "0.95"}, ("vllm",)),
     # --chunked-prefill-size, --mem-fraction-static; --kv-cache-dtype fp8_e4m3 --mamba-ssm-dtype bfloat16 but for BF16
@@ -106,6 +130,14 @@ LAUNCHES = (
                             "knobs.precision": "kv=fp8,state=bf16"}, ("sglang",), quantisations=("fp8", "fp4")),
     # --enable-prefix-caching, of which vLLM makes align (experimental/token_position_decode_slo); no prompts are alike
     Launch("qwen3.5-397b", {"scheduling.mamba_cache_mode": "align"}, ("vllm",), campaigns=("inferencex_slo",)),
+    # trtllm-bench (trtllm_bench.py): no server; --kv_cache_free_gpu_mem_fraction; _KV_CACHE_MAP of utils/general.py has
+    # keys and values of FP8 and NVFP4 models in FP8; llm_options.yml of gpt-oss on Blackwell and of DeepSeek
+    Launch("", {"front.request_ms": "0", "front.input_token_us": "0", "cache.free_gpu_memory_fraction": "0.95"},
+           campaigns=OFFLINE),
+    *(Launch(family, FP8_CACHE, campaigns=OFFLINE) for family in (
+        "llama-8b", "llama-70b", "llama-405b", "llama4-maverick", "qwen3-30b", "qwen3-235b", "deepseek-v3arch")),
+    Launch("gpt-oss-120b", FP8_CACHE, gpus=("B200", "GB200"), campaigns=OFFLINE),
+    Launch("deepseek-v3arch", WAIT_60, campaigns=OFFLINE),
 )  # fmt: skip
 
 
@@ -171,11 +203,12 @@ def _text(value: Any) -> str:
 def _is_of(point: Mapping[str, Any], launch: Launch) -> bool:
     date, framework = str(point.get("date") or ""), framework_of(point)
     tp = int((point.get("layout") or {}).get("tp") or 1)
-    return (point.get("family") == launch.family and point.get("source_kind") in launch.campaigns
+    return (launch.family in ("", point.get("family")) and point.get("source_kind") in launch.campaigns
             and (not launch.quantisations or point.get("quantisation") in launch.quantisations)
             and (not launch.frameworks or framework in launch.frameworks)
             and (not launch.gpus or point.get("gpu_key") in launch.gpus)
             and (not launch.below_tp or tp < launch.below_tp)
+            and (point.get("concurrency") or 0) >= launch.in_flight
             and (not any(launch.lengths) or launch.lengths == (point.get("isl"), point.get("osl")))
             and (not launch.until or "" < date < launch.until))  # fmt: skip
 

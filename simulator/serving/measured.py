@@ -13,18 +13,21 @@ from typing import Any, NamedTuple
 from simulator import np
 from simulator.errors import InputError
 from simulator.paths import did_you_mean, names
+from simulator.serving import trtllm_bench
 from simulator.serving.arrivals import arrivals
 from simulator.serving.drafting import draft_settings
 from simulator.serving.formats import MAX_TOKENS
 from simulator.serving.launches import (
     CAMPAIGNS,
     CAPTURED,
+    OFFLINE,
     captured_rows,
     framework_of,
     launch_settings,
     merged,
     of_server,
     of_step,
+    prompts_at_once,
 )
 from simulator.serving.lengths import uniform
 from simulator.serving.requests import Requests, independent
@@ -63,8 +66,6 @@ CHECKPOINTS = {
 
 ROUNDS = 10
 """Prompts of a campaign, for each request in flight (num_prompts of InferenceX's scripts)."""
-AT_ONCE = 2048
-"""Requests that are simulated where a load has no number of its own."""
 RATIOS = {**dict.fromkeys(CAMPAIGNS, 0.8), "sglang_cookbook": 1e-6, "sglang_cookbook_jsx": 1e-6}
 """Shortest over longest length, where a campaign draws them."""
 
@@ -129,7 +130,7 @@ def _requests(point: Mapping[str, Any], concurrency: int, rate: float) -> Reques
     prompt, output = mean_lengths(point)
     total = point.get("num_prompts")
     count = _whole("num_prompts", total) // gpus_of(point)[1] if total else 0
-    count = count or ROUNDS * concurrency or AT_ONCE
+    count = count or ROUNDS * concurrency or prompts_at_once(point, prompt, output)
     ratio = point.get("range_ratio") or RATIOS.get(str(point.get("source_kind")), 1.0)
     if not isinstance(ratio, int | float) or not 0 < ratio <= 1:
         raise NotExpressible(f"range_ratio is {ratio!r}: it must be a number above 0, at most 1")
@@ -156,9 +157,14 @@ def _instances(point: Mapping[str, Any], part: _Engines, framework: str, launche
     precision, drafts = _precision(point), draft_settings(point) or {}
     settings = merged({"knobs.precision": precision} if precision else {}, of_step(launched)) | drafts
     step = step_of(StepWords(_model(point), machine, framework, part.words, "decode", settings))
+    if point.get("source_kind") in OFFLINE:
+        prompt, output = (round(mean) for mean in mean_lengths(point))
+        knobs: Any = step.knobs
+        model, memory_bytes = knobs.model_of(step.transformer()), step.machine_spec().chip.hbm.capacity.si
+        launched = {**launched, **trtllm_bench.limits(model, memory_bytes, part.tp * part.dp, part.pp, prompt, output)}
     scheduling = Scheduling(scheduler=framework, **of_server(launched, "scheduling"))
     cache = CacheSettings(enable_prefix_caching=False, **of_server(launched, "cache"))
-    capture = captured_rows(framework, 1 + int(drafts.get("batch.drafts", 0)))
+    capture = captured_rows(point, 1 + int(drafts.get("batch.drafts", 0)))
     return Instances(count=part.workers, step=step, capture=capture, scheduling=scheduling, cache=cache,
                      host=Host(**of_server(launched, "host")))  # fmt: skip
 
@@ -196,7 +202,7 @@ class _Engines(NamedTuple):
 def _parts(point: Mapping[str, Any]) -> dict[str, _Engines]:
     """One replica by what its engines are for, in the words of a service: "engines", and "prefill" where they prefill
     and decode apart."""
-    layout, mode = point.get("layout"), point.get("mode") or "agg"
+    layout, mode = trtllm_bench.layout_of(point), point.get("mode") or "agg"
     if mode != "disagg":
         return {"engines": _engines("layout", layout)}
     if not isinstance(layout, Mapping) or not {"prefill", "decode"} <= set(layout):

@@ -66,11 +66,17 @@ class Scheduling(Part):
         " room, to the one with the fewest prompt tokens, as TensorRT-LLM does; or at a group, the router's choice"
     )
     attention_dp_config: AttentionDp = AttentionDp()
+    scheduler_recv_interval: PositiveInt = Field(
+        1, description="sglang: steps that decode from one look at what has come to the next; after prompts at once"
+    )
 
     @model_validator(mode="after")
     def _what_only_one_has(self) -> Scheduling:
         if self.policy == "lpm" and self.scheduler != "sglang":
             raise ValueError(f"policy is lpm where scheduler is {self.scheduler}: it is of sglang")
+        if self.scheduler_recv_interval > 1 and self.scheduler != "sglang":
+            raise ValueError(f"scheduler_recv_interval is {self.scheduler_recv_interval} where scheduler is "
+                             f"{self.scheduler}: it is of sglang")
         if self.attention_dp_config.enable_balance and self.scheduler != "trtllm":
             raise ValueError(f"attention_dp_config.enable_balance is true where scheduler is {self.scheduler}: "
                              "it is of trtllm")

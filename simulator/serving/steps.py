@@ -217,10 +217,12 @@ def _by_rows(load: Load) -> Load:
 
 
 def step_seconds(scenario: Scenario, groups: Sequence[MicroBatch]) -> float:
-    """One step with this batch."""
+    """One step with this batch, whether or not a rank could hold it: what fits is a matter of the cache, and steps are
+    interpolated between batches that are larger."""
     batch: Any = scenario.batch
     knobs: Any = scenario.knobs
-    result = simulate(scenario.variant(batch=batch.working_on(groups), expected=(), studies=()),
+    workload = scenario.workload._replace(memory=lambda _: [])
+    result = simulate(scenario.variant(batch=batch.working_on(groups), workload=workload, expected=(), studies=()),
                       record=bool(getattr(knobs, "layers", 0)))  # fmt: skip
     return (result.metrics.get("iteration_ms") or result.metrics["latency_ms"]) / 1e3
 

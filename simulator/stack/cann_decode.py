@@ -56,6 +56,7 @@ class CannDecode:
     fractal: int = 16
     wire_bytes: float = 1.0  # of a value that is gathered or dispatched: INT8
     scale_bytes: float = 4.0
+    gathers_at_once: bool = False
     norm_in_all_reduce: bool = False
     fuses_shared: bool = False
     shared_beside: int = 0
@@ -63,6 +64,11 @@ class CannDecode:
     reducing_engines: tuple[str, ...] = ()
     algorithm: str = "auto"
     operators: float = 1.0
+
+    @property
+    def gathered_bytes(self) -> float:
+        """Of a value that is gathered for attention or a dense block: as those that go to experts."""
+        return self.wire_bytes
 
     def embed(self, model: Model, tokens: int, shards: int) -> Kernels:
         """Rows of the embedding; a shard of it gives zeros for tokens that are not its own."""

@@ -40,6 +40,7 @@ class CannPrefill:
     latents_apart: bool = False
     wire_bytes: float = 1.0  # of a value that is gathered or dispatched: INT8
     scale_bytes: float = 4.0
+    gathers_at_once: bool = False
     norm_in_all_reduce: bool = False
     fuses_shared: bool = False
     shared_beside: int = 0
@@ -47,6 +48,11 @@ class CannPrefill:
     reducing_engines: tuple[str, ...] = ()
     algorithm: str = "auto"
     operators: float = 1.0
+
+    @property
+    def gathered_bytes(self) -> float:
+        """Of a value that is gathered for attention or a dense block: as those that go to experts."""
+        return self.wire_bytes
 
     # --- attention ---------------------------------------------------------------------------------------------------
 

@@ -55,8 +55,10 @@ class GpuStack:
     name: str
     norm_in_all_reduce: bool
     rope: tuple[str, ...]
-    wire_bytes: float = 2.0  # of an activation that is gathered or dispatched: BF16
+    gathered_bytes: float = 2.0  # of an activation that is gathered for attention or a dense block: BF16
+    wire_bytes: float = 2.0  # of one that goes to experts
     scale_bytes: float = 0.0
+    gathers_at_once: bool = True
     names_weights: bool = True
     engines: tuple[str, ...] = ("nccl",)  # what drives collectives, by preference
     algorithm: str = "auto"

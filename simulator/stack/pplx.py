@@ -76,8 +76,10 @@ class PplxStack(GpuStack):
         return [(name, ops.cached(work)) for name, work in kernels] if total else []
 
 
-STACK = PplxStack("pplx", norm_in_all_reduce=False, rope=(), wire_bytes=1.0 + 4.0 / 128, names_weights=False,
-                  engines=("nvlink", "nccl"), l2_bytes=inf,
+FP8_BYTES = 1.0 + 4.0 / 128  # of a value and its share of a scale
+
+STACK = PplxStack("pplx", norm_in_all_reduce=False, rope=(), gathered_bytes=FP8_BYTES, wire_bytes=FP8_BYTES,
+                  names_weights=False, engines=("nvlink", "nccl"), l2_bytes=inf,
                   families=AttentionFamilies(latent="mla_decode", latent_prompts="flash_attention"))  # fmt: skip
 
 

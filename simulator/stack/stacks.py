@@ -22,23 +22,28 @@ class Stack(Protocol):
 
     Where a kernel names its weights (`Work.weights`), those of a later micro-batch may find them in L2.
 
-    wire_bytes: of a value that is gathered or dispatched. scale_bytes: of a token's scale where it is dispatched by
-    itself (0: with the token). packed: hidden states were quantised before they were gathered. by_row: every row that
-    an expert gave comes back by itself, not in the sum of its token. norm_in_all_reduce: residual add and norm are part
-    of the AllReduce before them. best: of a shard's logits, where these are gathered instead of all (none: all are);
-    candidates: what is sampled from, over all rows. fuses_shared: where every rank has a slice of every expert, the
-    shared one is a choice more of every token, and has no kernels of its own. shared_beside: captured graphs of up to
-    so many tokens run it on a stream of its own beside router and routed experts. engines, reducing_engines: what
-    drives collectives, and AllReduce, by preference; algorithm: of the first. operators: calls of framework operators
-    that go with an eager launch.
+    gathered_bytes: of a value that is gathered for attention or a dense block; wire_bytes: of one that goes to experts.
+    scale_bytes: of a token's scale where it is dispatched by itself (0: with the token). gathers_at_once: one call
+    gathers tokens, scales and the experts that they chose. packed: hidden states were quantised before they were
+    gathered. by_row: every row that an expert gave comes back by itself, not in the sum of its token.
+    norm_in_all_reduce: residual add and norm are part of the AllReduce before them. best: of a shard's logits, where
+    these are gathered instead of all (none: all are); candidates: what is sampled from, over all rows.
+    fuses_shared: where every rank has a slice of every expert, the shared one is a choice more of every token, and has
+    no kernels of its own. shared_beside: captured graphs of up to so many tokens run it on a stream of its own beside
+    router and routed experts. engines, reducing_engines: what drives collectives, and AllReduce, by preference;
+    algorithm: of the first. operators: calls of framework operators that go with an eager launch.
     """
 
     @property
     def name(self) -> str: ...
     @property
+    def gathered_bytes(self) -> float: ...
+    @property
     def wire_bytes(self) -> float: ...
     @property
     def scale_bytes(self) -> float: ...
+    @property
+    def gathers_at_once(self) -> bool: ...
     @property
     def norm_in_all_reduce(self) -> bool: ...
     @property
@@ -92,7 +97,8 @@ def _on_ascend(make: Callable[[Model, str], Stack], model: Model, phase: str, dt
 STACKS: dict[str, Callable[[Model, str, Collection[str]], Stack]] = {
     "vllm": vllm.on_chip,
     "sglang": sglang.on_chip,
-    **{one.STACK.name: partial(_always, one.STACK) for one in (sglang_2025, trtllm)},
+    "trtllm": trtllm.on_chip,
+    sglang_2025.STACK.name: partial(_always, sglang_2025.STACK),
     pplx.STACK.name: pplx.for_latents,
     "trtllm_1_3": partial(_always, trtllm_min_latency.STACK),
     "trtllm_2025": partial(_always, trtllm_min_latency.STACK),

@@ -89,3 +89,10 @@ def test_the_host_hides_under_the_step_before_or_adds_to_it(host: dict[str, Any]
     requests = independent(np.zeros(2), np.full(2, 8), np.full(2, 10))
     served = run(service({**instances(), "host": host}), requests)
     assert set((served.steps["duration_ps"] / 1e9).tolist()) == {want_ms}
+
+
+@pytest.mark.parametrize(("mesh", "want_ms"), [("tp=1", 4.0), ("tp=1,dp=2", 2.0), ("tp=2", 4.0)])
+def test_every_group_has_a_host_of_its_own(mesh: str, want_ms: float) -> None:
+    requests = independent(np.zeros(4), np.full(4, 8), np.full(4, 10))
+    served = run(service({**instances(mesh), "host": {"request_us": 1000.0}}), requests)
+    assert set((served.steps["duration_ps"] / 1e9).tolist()) == {want_ms}

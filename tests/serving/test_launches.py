@@ -79,3 +79,19 @@ def test_what_follows_from_the_point_is_no_setting_of_it(key: str) -> None:
 def test_settings_that_are_none() -> None:
     with pytest.raises(InputError, match="settings: got 'kv=fp8': an object such as"):
         launch_settings(POINT | {"settings": "kv=fp8"})
+
+
+@pytest.mark.parametrize(("changes", "steps"), [
+    ({"concurrency": 4}, "10"), ({"concurrency": 16}, "30"), ({"concurrency": 4, "gpu_key": "H200"}, None),
+    ({"concurrency": 4, "fw_key": "vllm"}, None),
+], ids=str)  # fmt: skip
+def test_a_script_may_depend_on_requests_in_flight(changes: dict[str, Any], steps: str | None) -> None:
+    point = POINT | {"family": "deepseek-v3arch", "fw_key": "sglang", "gpu_key": "B200"} | changes
+    assert launch_settings(point).get("scheduling.scheduler_recv_interval") == steps
+
+
+def test_ranks_wait_for_each_other_where_a_script_says_so() -> None:
+    point = POINT | {"family": "deepseek-v3arch", "fw_key": "trtllm"}
+    config = of_server(launch_settings(point), "scheduling")["attention_dp_config"]
+    assert config == {"enable_balance": "true", "timeout_iters": "60", "batching_wait_iters": "0"}
+    assert "attention_dp_config" not in of_server(launch_settings(POINT), "scheduling")

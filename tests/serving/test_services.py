@@ -25,6 +25,7 @@ from simulator.study.simulate import simulate
 from simulator.study.step import StepWords, step_of
 from tests.serving.services import load_of
 
+ONE = independent(np.zeros(1), np.ones(1, int), np.ones(1, int))
 OWN = '''
 from services.atlas_a2 import service as theirs
 
@@ -214,3 +215,16 @@ def test_a_context_cache_shortens_the_prefill_of_prompts_that_share_their_start(
     assert first_ps["context_cache"] < 0.9 * first_ps["no_context_cache"]
     assert served.lower is not None
     assert served.lower.tokens["pool"].sum() == served.cached_tokens.sum() > 0.3 * served.requests.input_tokens.sum()
+
+
+def test_a_cache_that_memory_cannot_hold_is_refused() -> None:
+    service = load_service("one_server:llama_3_1_70b")
+    engines = service.engines.model_copy(update={"cache": CacheSettings(tokens=10**8)})
+    with pytest.raises(InputError, match=r"cache.tokens is 100,000,000: memory has room for [\d,]+ beside weights"):
+        Loop(service.model_copy(update={"engines": engines}), ONE)
+
+
+def test_what_does_not_fit_says_what_takes_the_memory() -> None:
+    step = step_of(StepWords("llama_3_1_405b", "dgx_h100", "vllm", "tp=1", "decode", {}))
+    with pytest.raises(InputError, match=r"weights and buffers take [\d.]+ GiB of a rank, and leave 0 tokens of cache"):
+        Loop(Service(title="too large", engines=Instances(step=step)), ONE)

@@ -11,10 +11,10 @@ from simulator.model.micro_batch import MicroBatch
 from simulator.serving import steps
 from simulator.serving.kept import Kept
 from simulator.serving.settings import Instances
-from simulator.serving.steps import Load, StepTimes, between, load_of, prompts_of
+from simulator.serving.steps import Load, StepTimes, between, prompts_of
 from simulator.study.scenario import Scenario
 from simulator.study.step import StepWords, step_of
-from tests.serving.services import drawn, instances, run, service, step, steps_by_formula
+from tests.serving.services import drawn, instances, load_of, run, service, step, steps_by_formula
 
 SIZES = Instances.model_fields["capture"].default
 

@@ -23,7 +23,10 @@ class AllGather(Exchange):
         self._tokens = max(task.own) * self._group.size
 
     def dispatch(self) -> None:
-        """Tokens and their scales, then the experts that they chose and their weights."""
+        """Tokens and their scales, then the experts that they chose and their weights; or all of it in one call."""
+        if self._task.stack.gathers_at_once:
+            self._gather("tokens", self._token_bytes + self._task.stack.scale_bytes + self._choice_bytes)
+            return
         self.activations()
         if self._task.stack.scale_bytes:
             self.scales()
@@ -31,7 +34,7 @@ class AllGather(Exchange):
 
     def activations(self) -> None:
         """Hidden states, as they are sent."""
-        self._gather("activations", self._task.model.hidden * self._task.stack.wire_bytes)
+        self._gather("activations", self._token_bytes)
 
     def scales(self) -> None:
         """Those that they were quantised with."""
@@ -39,7 +42,15 @@ class AllGather(Exchange):
 
     def choices(self) -> None:
         """The experts of each token and their weights."""
-        self._gather("choices", 8 * self._task.experts.per_token)
+        self._gather("choices", self._choice_bytes)
+
+    @property
+    def _token_bytes(self) -> float:
+        return self._task.model.hidden * self._task.stack.wire_bytes
+
+    @property
+    def _choice_bytes(self) -> float:
+        return 8.0 * self._task.experts.per_token
 
     def _gather(self, what: str, row_bytes: float) -> None:
         cross(self._group, f"dispatch.{what}", "own", "all", self._tokens, row_bytes, self._task.moving)
