@@ -102,17 +102,17 @@ class Kind:
 def kind_of(settings: Instances, mode: Mode, seed: int, folder: Path | None) -> Kind:
     """InputError where the model does not fit, nothing is left for a cache, and as of `Placing`."""
     placing = Placing(settings) if settings.experts.change else None
-    room, token_bytes = tokens_of_cache(settings, placing.buffer_bytes if placing and settings.experts.step_interval
-                                        else 0.0)  # fmt: skip
+    buffer_bytes = placing.buffer_bytes if placing and settings.experts.step_interval else 0.0
+    room, token_bytes = tokens_of_cache(settings, buffer_bytes)
     state_bytes = state_bytes_of(settings)
     settings = paged(settings, state_bytes, token_bytes)
-    _check_tokens(settings)
+    if settings.cache.tokens:
+        _check_tokens(settings, buffer_bytes)
     capacity, kept = settings.cache.tokens or room, Kept(settings.step, folder)
     if capacity < settings.cache.block_size:
-        taken = format_si(_kv_and_rest(settings, PROBED)[1], "B")
-        raise InputError(f"{settings.step.name}: weights and buffers take {taken} of a rank, and leave {capacity} "
-                         f"tokens of cache, where a block has {settings.cache.block_size}: give it more cards, or a "
-                         "model that is quantised")
+        given = "is set to" if settings.cache.tokens else "has room, beside weights and buffers, for"
+        raise InputError(f"{settings.step.name}: the cache {given} {capacity} tokens, where a block has "
+                         f"{settings.cache.block_size}{'' if settings.cache.tokens else _taken(settings)}")
 
     def times_of(experts: Uneven | None) -> StepTimes:
         return StepTimes(settings.step, settings.capture, capacity, kept, settings.simplified, experts)
@@ -136,13 +136,21 @@ def tokens_of_cache(settings: Instances, buffer_bytes: float = 0.0) -> tuple[int
     return max(int(room * settings.cache.free_gpu_memory_fraction / each), 0), each
 
 
-def _check_tokens(settings: Instances) -> None:
+def _check_tokens(settings: Instances, buffer_bytes: float) -> None:
     """InputError where a cache is asked for that all of the memory cannot hold."""
     whole = settings.cache.model_copy(update={"gpu_memory_utilization": 1.0, "free_gpu_memory_fraction": 1.0})
-    most, _ = tokens_of_cache(settings.model_copy(update={"cache": whole}))
+    most, _ = tokens_of_cache(settings.model_copy(update={"cache": whole}), buffer_bytes)
     if settings.cache.tokens > most:
         raise InputError(f"{settings.step.name}: cache.tokens is {settings.cache.tokens:,}: memory has room for "
-                         f"{max(most, 0):,} beside weights and buffers")
+                         f"{most:,} beside weights and buffers")
+
+
+def _taken(settings: Instances) -> str:
+    """What leaves no room, and what would."""
+    hbm = settings.step.machine_spec().chip.hbm
+    beside, usable = _kv_and_rest(settings, PROBED)[1], hbm.capacity.si * hbm.usable.si
+    return (f": these take {format_si(beside, 'B')} of a rank, of which {format_si(usable, 'B')} can be used; give it "
+            "more cards, or a model that is quantised")
 
 
 def bytes_of_reused(settings: Instances) -> float:
@@ -160,8 +168,9 @@ def _kv_and_rest(settings: Instances, tokens: int) -> tuple[float, float]:
     scenario, groups = settings.step, settings.step.data_parallel
     most = min(settings.scheduling.max_num_batched_tokens, 8 * PROBED)
     plain = MicroBatch(0, ((1, tokens),), padded=settings.scheduling.max_num_seqs)
-    others = ((1, 1),) * (min(settings.scheduling.max_num_seqs, most) - 1)
-    beside = MicroBatch(0, ((1, tokens), *others), ((most - len(others), 0),), 1)
+    batch: Any = scenario.batch
+    others = ((batch.queries, 1),) * (min(settings.scheduling.max_num_seqs, most // batch.queries) - 1)
+    beside = MicroBatch(0, ((1, tokens), *others), ((max(most - batch.queries * len(others), 1), 0),), 1)
     alone = MicroBatch(0, (), ((most, 0),), 1)
     found = _where_it_can_be(scenario, [plain] * groups), _where_it_can_be(scenario, [beside] * groups)
     if found[0] is None:

@@ -2,7 +2,8 @@
 
 A step is decided at its beginning: the scheduler of every group says what it works on. Steps that only decode, while
 nothing else can happen at the engine, are taken together (a stretch): nothing is decided between them, and the time of
-each follows from the tokens cached. What arrives meanwhile is seen at the end of the step that runs.
+each follows from the tokens cached. What arrives meanwhile is seen at the end of the step that runs, or later (see
+`Unseen`).
 
 Of hundreds of groups few have something to decide in a step. The others decode: they are left alone until a request of
 theirs ends or their blocks run out (`_due`), and are then brought up to the steps that have been (`_catch_up`).
@@ -67,6 +68,7 @@ class Engine:
         self._plans: dict[int, Plan] = {}  # of the groups that had something to decide
         self._active: set[int] = set()  # groups that have
         self._dues: list[tuple[int, int]] = []  # (steps, group), a heap; those that `_due` does not say are old
+        self._ahead = settings.scheduling.async_scheduling
         self._unseen = Unseen(settings.scheduling.scheduler_recv_interval)
         self._queue = SharedQueue(groups, settings.scheduling)
         self._wait = ContextWait(groups, settings.scheduling)
@@ -79,9 +81,9 @@ class Engine:
         self.durations: list[Any] = []
 
     def receive(self, one: Sequence) -> None:
-        """A request comes to its group; while a step runs whose successor is decided, it is looked at after that."""
+        """A request comes to its group; while a step runs it may not be looked at yet (see `Unseen`)."""
         seldom = self._settings.scheduling.scheduler_recv_interval > 1
-        if self._ends_ps is not None and (seldom or self._settings.scheduling.async_scheduling):
+        if self._ends_ps is not None and (seldom or self._ahead):
             self._unseen.add(one)
         else:
             self._add(one)
@@ -139,19 +141,24 @@ class Engine:
         self._woken = False
         if self.experts is not None and self.experts.blocked:
             return
+        if not self._ahead:
+            self._see(self._unseen.look())
         self._active.update(self._queue.hand_out())
         self._wait.decide()
         self._plans = {number: self._decided(number) for number in sorted(self._active)}
-        came = self._see(self._unseen.look())
         prompts = any(plan.prompts for plan in self._plans.values())
         decoding = self._board.requests.copy()
         for number, plan in self._plans.items():
             decoding[number] *= plan.decode
         if not prompts and not decoding.any():
             self._ends_ps = None
-            if self._see(self._unseen.look(idle=True)) or came:
+            if self._see(self._unseen.look(idle=True)):
                 self._begin_soon()
             return
+        came = False
+        if self._ahead:  # the step that begins counts: the next one is decided while it runs
+            self._unseen.passed(1, prompts=prompts)
+            came = self._see(self._unseen.look())
         self._start_ps = self._clock.now_ps
         held = self._board.cached_now()
         tokens = decoding.copy()
@@ -170,7 +177,7 @@ class Engine:
         lengths_s = (self._mixed_s(decoding, held, uneven) if prompts else
                      self._decode_s(decoding, held, most_steps, uneven))  # fmt: skip
         self._row = (int(decoding.sum()), int((held * (decoding > 0)).sum()), new,
-                     int(self._board.waiting.sum()) + len(self._queue.waiting), int(self._board.used_now().sum()),
+                     int(self._board.waiting.sum()) + sum(1 for _ in self.outside()), int(self._board.used_now().sum()),
                      int(tokens.max()))  # fmt: skip
         lengths_s = self._with_host(lengths_s, decoding)
         self._ends_ps = self._start_ps + np.cumsum(np.maximum(np.rint(lengths_s * PS_PER_S).astype(np.int64), 1))
@@ -287,7 +294,7 @@ class Engine:
         self._record()
         self._ends_ps = None
         self._wait.passed(steps)
-        self._unseen.passed(steps, prompts=self._row[2] > 0)
+        self._unseen.passed(steps - self._ahead, prompts=self._row[2] > 0 and not self._ahead)
         self._steps += steps
         self._board.steps[:] = self._steps
         for number, plan in self._plans.items():

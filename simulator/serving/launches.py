@@ -36,7 +36,8 @@ OF_STEP, OF_SERVER = ("knobs.", "routing.", "machine."), ("scheduling.", "cache.
 class Launch(NamedTuple):
     """Settings of a family's scripts ("": of every one); frameworks, gpus, quantisations: of which (none: all). until:
     of points before this date; lengths: with this nominal isl and osl; below_tp: with fewer tensor-parallel ranks (0:
-    any); in_flight: with so many requests or more; campaigns: `source_kind` of points that they are behind."""
+    any); in_flight: with so many requests or more; mode: "agg", where prefill and decode are together ("": any);
+    campaigns: `source_kind` of points that they are behind."""
 
     family: str
     settings: Mapping[str, str]
@@ -46,6 +47,7 @@ class Launch(NamedTuple):
     lengths: tuple[int, int] = (0, 0)
     below_tp: int = 0
     in_flight: int = 0
+    mode: str = ""
     quantisations: tuple[str, ...] = ()
     campaigns: tuple[str, ...] = CAMPAIGNS
 
@@ -113,13 +115,14 @@ LAUNCHES = (
     Launch("gpt-oss-120b", {TOKENS: "20000", "cache.free_gpu_memory_fraction": "0.85"}, ("trtllm",)),
     Launch("deepseek-v3arch", {TOKENS: "8512", "cache.free_gpu_memory_fraction": "0.8"}, ("trtllm",)),
     # attention_dp_config, of scripts with DP_ATTENTION; nothing where attention is not data parallel
-    Launch("deepseek-v3arch", WAIT_60, ("trtllm",)),
-    Launch("gpt-oss-120b", {f"{BALANCE}.enable_balance": "true"}, ("trtllm",), ("B200",)),
+    Launch("deepseek-v3arch", WAIT_60, ("trtllm",), mode="agg"),
+    Launch("gpt-oss-120b", {f"{BALANCE}.enable_balance": "true"}, ("trtllm",), ("B200",), mode="agg"),
     # --chunked-prefill-size, --mem-fraction-static
     Launch("deepseek-v3arch", {TOKENS: "32768", "cache.gpu_memory_utilization": "0.82"}, ("sglang",), ("H200",)),
     Launch("deepseek-v3arch", {TOKENS: "16384", "cache.gpu_memory_utilization": "0.85"}, ("sglang",), ("B200",)),
     # --scheduler-recv-interval
-    *(Launch(family, {"scheduling.scheduler_recv_interval": steps}, ("sglang",), ("B200",), in_flight=in_flight)
+    *(Launch(family, {"scheduling.scheduler_recv_interval": steps}, ("sglang",), ("B200",), in_flight=in_flight,
+             mode="agg")
       for family in ("deepseek-v3arch", "qwen3.5-397b") for in_flight, steps in ((1, "10"), (16, "30"))),
     # --gpu-memory-utilization
     Launch("kimi-k2", {"cache.gpu_memory_utilization": "0.95"}, ("vllm",)),
@@ -134,7 +137,7 @@ LAUNCHES = (
     # keys and values of FP8 and NVFP4 models in FP8; llm_options.yml of gpt-oss on Blackwell and of DeepSeek
     Launch("", {"front.request_ms": "0", "front.input_token_us": "0", "cache.free_gpu_memory_fraction": "0.95"},
            campaigns=OFFLINE),
-    *(Launch(family, FP8_CACHE, campaigns=OFFLINE) for family in (
+    *(Launch(family, FP8_CACHE, campaigns=OFFLINE, quantisations=("fp8", "fp4")) for family in (
         "llama-8b", "llama-70b", "llama-405b", "llama4-maverick", "qwen3-30b", "qwen3-235b", "deepseek-v3arch")),
     Launch("gpt-oss-120b", FP8_CACHE, gpus=("B200", "GB200"), campaigns=OFFLINE),
     Launch("deepseek-v3arch", WAIT_60, campaigns=OFFLINE),
@@ -149,7 +152,7 @@ def launch_settings(point: Mapping[str, Any]) -> dict[str, str]:
     for one in LAUNCHES:
         if _is_of(point, one):
             found = merged(found, one.settings)
-    return merged(found, _own(point))
+    return merged(found, own_settings(point))
 
 
 def framework_of(point: Mapping[str, Any]) -> str:
@@ -182,7 +185,8 @@ def merged(settings: Mapping[str, str], more: Mapping[str, str]) -> dict[str, st
     return {**both, "knobs.precision": ",".join(words)} if words else both
 
 
-def _own(point: Mapping[str, Any]) -> dict[str, str]:
+def own_settings(point: Mapping[str, Any]) -> dict[str, str]:
+    """Those that a point names itself; InputError for what follows from its layout and load."""
     own = point.get("settings") or {}
     if not isinstance(own, Mapping):
         raise InputError(f'settings: got {own!r}: an object such as {{"knobs.precision": "kv=fp8"}} is right')
@@ -201,14 +205,15 @@ def _text(value: Any) -> str:
 
 
 def _is_of(point: Mapping[str, Any], launch: Launch) -> bool:
-    date, framework = str(point.get("date") or ""), framework_of(point)
+    date, framework, concurrency = str(point.get("date") or ""), framework_of(point), point.get("concurrency")
     tp = int((point.get("layout") or {}).get("tp") or 1)
     return (launch.family in ("", point.get("family")) and point.get("source_kind") in launch.campaigns
             and (not launch.quantisations or point.get("quantisation") in launch.quantisations)
             and (not launch.frameworks or framework in launch.frameworks)
             and (not launch.gpus or point.get("gpu_key") in launch.gpus)
             and (not launch.below_tp or tp < launch.below_tp)
-            and (point.get("concurrency") or 0) >= launch.in_flight
+            and (not launch.in_flight or (isinstance(concurrency, int) and concurrency >= launch.in_flight))
+            and (not launch.mode or launch.mode == (point.get("mode") or "agg"))
             and (not any(launch.lengths) or launch.lengths == (point.get("isl"), point.get("osl")))
             and (not launch.until or "" < date < launch.until))  # fmt: skip
 

@@ -27,6 +27,7 @@ from simulator.serving.launches import (
     merged,
     of_server,
     of_step,
+    own_settings,
     prompts_at_once,
 )
 from simulator.serving.lengths import uniform
@@ -161,7 +162,8 @@ def _instances(point: Mapping[str, Any], part: _Engines, framework: str, launche
         prompt, output = (round(mean) for mean in mean_lengths(point))
         knobs: Any = step.knobs
         model, memory_bytes = knobs.model_of(step.transformer()), step.machine_spec().chip.hbm.capacity.si
-        launched = {**launched, **trtllm_bench.limits(model, memory_bytes, part.tp * part.dp, part.pp, prompt, output)}
+        limits = trtllm_bench.limits(model, memory_bytes, part.tp * part.dp, part.pp, prompt, output)
+        launched = {**launched, **limits, **own_settings(point)}
     scheduling = Scheduling(scheduler=framework, **of_server(launched, "scheduling"))
     cache = CacheSettings(enable_prefix_caching=False, **of_server(launched, "cache"))
     capture = captured_rows(point, 1 + int(drafts.get("batch.drafts", 0)))

@@ -67,7 +67,8 @@ class Scheduling(Part):
     )
     attention_dp_config: AttentionDp = AttentionDp()
     scheduler_recv_interval: PositiveInt = Field(
-        1, description="sglang: steps that decode from one look at what has come to the next; after prompts at once"
+        1, description="sglang: steps that decode from one look at what has come to the next; behind prompts at once;"
+        " until then routers do not count it"
     )
 
     @model_validator(mode="after")
@@ -88,9 +89,9 @@ class CacheSettings(Part):
 
     block_size: PositiveInt = Field(16, description="tokens of a block")
     enable_prefix_caching: bool = Field(True, description="blocks stay in HBM for prompts that begin alike")
-    gpu_memory_utilization: float = Field(0.9, gt=0, le=1, description="of what the ledger says can be used")
+    gpu_memory_utilization: float = Field(0.9, gt=0, le=1, description="of HBM; contexts and weights count")
     free_gpu_memory_fraction: float = Field(
-        1.0, gt=0, le=1, description="of what is left of that beside weights and buffers (trtllm)"
+        1.0, gt=0, le=1, description="of what is left of that beside contexts, weights and buffers (trtllm)"
     )
     tokens: int = Field(0, ge=0, description="that it holds (0: what memory leaves)")
     kv_offloading_gib: float = Field(

@@ -9,16 +9,17 @@ the memory beside the weights (tensorrt_llm/bench/build/tuning.py, calc_engine_s
     max_num_tokens  R (1 + prompt / output), at most 32768, up to the next multiple of 256 (at least 2048), of 512 from
                     4096 on, of 1024 from 8192 on; at least prompt + max_batch_size, for prompts are not cut
 
-(a stage of a pipeline has its share of R). Weights count by the type of most of them, keys and values in 8 bits (which
-it sets for these types), latent attention as if all heads had keys and values of hidden / heads.
+(a stage of a pipeline has its share of R). Weights count by the type of most of them, latent attention as if all heads
+had keys and values of hidden / heads.
 
-Worked example. Llama 3.1 8B in FP8 on an H100 (80 GiB), 128 + 2048 tokens: weights take 7.5 GiB, a token 64 KiB, so R =
-0.95 x 72.5 / (2176 / 16384) = 519: max_batch_size 640; 519 x 1.0625 = 551: max_num_tokens 2048.
+Worked example. Llama 3.1 8B in FP8, with a cache in FP8, on an H100 (80 GiB), 128 + 2048 tokens: weights take 7.5 GiB,
+a token 64 KiB, so R = 0.95 x 72.5 / (2176 / 16384) = 519: max_batch_size 640; 519 x 1.0625 = 551: max_num_tokens 2048.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from math import ceil
 from typing import Any
 
@@ -77,7 +78,8 @@ def _bytes_of_most(model: Model) -> float:
 
 def _token_bytes(model: Model, ranks: int) -> float:
     """Of its keys and values in all layers, where every rank has a head of them."""
-    return sum(2.0 * max(ranks, heads) * size for heads, size in (_heads_of(model, layer) for layer in model.layers))
+    each = 1.0 if model.precision.kv.startswith("fp8") else 2.0
+    return sum(2.0 * each * max(ranks, heads) * size for heads, size in map(partial(_heads_of, model), model.layers))
 
 
 def _heads_of(model: Model, layer: Any) -> tuple[int, int]:

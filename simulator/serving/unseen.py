@@ -5,8 +5,8 @@ SGLang's scheduler looks less often where it is told to (`scheduler_recv_interva
 else when so many steps have passed since it looked; an idle one looks at once (`SchedulerRecvSkipper` of
 sgl-project/sglang, srt/managers/scheduler_recv_skipper.py).
 
-Worked example. With an interval of 10 it has looked before step 0. Steps 0 to 3 decode: it has not looked by step 4, in
-which there are prompts: it looks before step 5, and next before step 15.
+Worked example. With an interval of 10 it looks as it decides on step 0. Steps 0 to 3 decode, step 4 has prompts: it
+looks as it decides on step 5, and then on step 15. Where steps are decided one ahead, that is as steps 4 and 14 begin.
 """
 
 from __future__ import annotations

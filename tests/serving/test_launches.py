@@ -83,7 +83,8 @@ def test_settings_that_are_none() -> None:
 
 @pytest.mark.parametrize(("changes", "steps"), [
     ({"concurrency": 4}, "10"), ({"concurrency": 16}, "30"), ({"concurrency": 4, "gpu_key": "H200"}, None),
-    ({"concurrency": 4, "fw_key": "vllm"}, None),
+    ({"concurrency": 4, "fw_key": "vllm"}, None), ({"concurrency": "max"}, None), ({"concurrency": None}, None),
+    ({"concurrency": 4, "mode": "disagg"}, None),
 ], ids=str)  # fmt: skip
 def test_a_script_may_depend_on_requests_in_flight(changes: dict[str, Any], steps: str | None) -> None:
     point = POINT | {"family": "deepseek-v3arch", "fw_key": "sglang", "gpu_key": "B200"} | changes

@@ -226,5 +226,5 @@ def test_a_cache_that_memory_cannot_hold_is_refused() -> None:
 
 def test_what_does_not_fit_says_what_takes_the_memory() -> None:
     step = step_of(StepWords("llama_3_1_405b", "dgx_h100", "vllm", "tp=1", "decode", {}))
-    with pytest.raises(InputError, match=r"weights and buffers take [\d.]+ GiB of a rank, and leave 0 tokens of cache"):
+    with pytest.raises(InputError, match=r"for 0 tokens, .* these take [\d.]+ GiB of a rank, of which"):
         Loop(Service(title="too large", engines=Instances(step=step)), ONE)

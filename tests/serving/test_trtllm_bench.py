@@ -20,7 +20,8 @@ POINT: dict[str, Any] = {
 
 
 def small(dtype: str = "fp8") -> Model:
-    return with_precision(load_transformer("llama_3_1_8b"), {"all": dtype})
+    kv = {"bf16": "bf16"}.get(dtype, "fp8")
+    return with_precision(load_transformer("llama_3_1_8b"), {"all": dtype, "kv": kv})
 
 
 def asked(*of: Any) -> tuple[int, int]:
@@ -52,7 +53,9 @@ def test_a_stage_of_a_pipeline_has_its_share() -> None:
 def test_every_rank_has_a_head() -> None:
     narrow = replace(small(), layers=tuple(
         replace(one, attention=replace(one.attention, kv_heads=1)) for one in small().layers))  # type: ignore[type-var]
-    assert asked(narrow, 80 * GIB, 8, 1, 1000, 1000) == asked(small(), 80 * GIB, 8, 1, 1000, 1000)
+    lengths = 30000, 30000  # few requests: no limit hides what differs
+    assert asked(narrow, 80 * GIB, 8, 1, *lengths) == asked(small(), 80 * GIB, 8, 1, *lengths)
+    assert asked(narrow, 80 * GIB, 1, 1, *lengths) != asked(small(), 80 * GIB, 1, 1, *lengths)
 
 
 def test_a_point_of_its_tables_goes_to_the_engine_without_a_server_and_all_at_once() -> None:
@@ -76,3 +79,14 @@ def test_attention_is_data_parallel_in_tables_of_models_with_experts(changes: di
     layout = layout_of(point)
     assert layout["attention_dp"] == dp
     assert layout["tp"] == (1 if dp > 1 else 8)
+
+
+def test_what_a_point_says_of_itself_goes_before() -> None:
+    engines = measured(POINT | {"settings": {"scheduling.max_num_seqs": 128}}).service.engines
+    assert engines.scheduling.max_num_seqs == 128
+    assert engines.scheduling.max_num_batched_tokens == 2048
+
+
+def test_a_cache_of_a_model_in_16_bits_is_in_16_bits() -> None:
+    engines = measured(POINT | {"quantisation": "bf16"}).service.engines
+    assert "kv=fp8" not in engines.step.knobs.precision  # type: ignore[union-attr]
