@@ -293,13 +293,16 @@ class Loop:
             call_later(self._clock, 0, lambda _: self._look_if_enough(), SOLVE)
         if (admitted := self._gate.leave()) is not None:
             self._enter(admitted)
-        if (following := self._users.leave()) is not None:
+        turns = self._followers.pop(request, ())
+        stays = self._closed and bool(turns)  # who has more to say keeps the place
+        if not stays and (following := self._users.leave()) is not None:
             self._sent(following)
-        for later in self._followers.pop(request, ()):
+        for later in turns:
             wait_ps = to_ps(float(self._requests.think_s[later]))
             due_ps = 0 if self._closed else to_ps(float(self._requests.arrival_s[later]))
             at_ps = max(self._clock.now_ps + wait_ps, due_ps)
-            call_later(self._clock, at_ps - self._clock.now_ps, partial(self._at, self._arrive, later))
+            begin = self._sent if stays else self._arrive
+            call_later(self._clock, at_ps - self._clock.now_ps, partial(self._at, begin, later))
 
     def _stop(self) -> None:
         """What there is when the run is stopped; who is at no engine any more has ended in this instant."""

@@ -13,7 +13,7 @@ from simulator.serving.draws import stream_of
 from simulator.serving.lengths import log_normal, uniform
 from simulator.serving.requests import Requests, independent
 from simulator.serving.settings import Load
-from simulator.serving.sharing import with_common_prefixes
+from simulator.serving.sharing import conversations, with_common_prefixes
 from simulator.serving.traces import read_trace
 
 ENDLESS = 100_000
@@ -28,12 +28,19 @@ class Offered(NamedTuple):
 
 
 def drawn(load: Load, seed: int, block_tokens: int) -> Offered:
-    """Requests with the lengths, prefixes, priorities and times of a load; block_tokens: of the cache that shares
-    prefixes."""
-    lengths = [_lengths(load, tokens, stream_of(seed, name))
-               for name, tokens in (("input", load.input_tokens), ("output", load.output_tokens))]  # fmt: skip
-    times = arrivals(load.requests, load.rate, seed, load.burstiness) if load.rate else np.zeros(load.requests)
-    found = independent(times, *lengths)
+    """Requests with the lengths, prefixes, turns, priorities and times of a load; block_tokens: of the cache that
+    shares prefixes."""
+    inputs, outputs = (_lengths(load, tokens, stream_of(seed, name))
+                       for name, tokens in (("input", load.input_tokens), ("output", load.output_tokens)))  # fmt: skip
+    count = -(-load.requests // load.turns)
+    times = arrivals(count, load.rate / load.turns, seed, load.burstiness) if load.rate else np.zeros(count)
+    if load.turns > 1:
+        turns = np.full(count, load.turns)
+        turns[-1] = load.requests - load.turns * (count - 1)
+        think_s = load.think_s * stream_of(seed, "think").exponential(size=load.requests)
+        found = conversations(times, turns, inputs, outputs, think_s, block_tokens)
+    else:
+        found = independent(times, inputs, outputs)
     if load.prefix_share:
         random = stream_of(seed, "prefixes")
         found = with_common_prefixes(found, load.prefix_share, load.prefixes, block_tokens, random)

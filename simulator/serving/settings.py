@@ -197,7 +197,7 @@ class Load(Part):
     requests: PositiveInt = 256
     rate: float = Field(0.0, ge=0, description="requests a second (0: a closed loop of `concurrency`)")
     burstiness: float = Field(1.0, gt=0, description="of arrivals: 1 Poisson, less burstier, inf constant")
-    concurrency: PositiveInt = Field(32, description="in flight in a closed loop")
+    concurrency: PositiveInt = Field(32, description="in flight in a closed loop: requests, or conversations")
     input_tokens: PositiveInt = 1024
     output_tokens: PositiveInt = 1024
     range_ratio: float = Field(1.0, gt=0, le=1, description="lengths are drawn evenly from [ratio x length, length]")
@@ -206,10 +206,23 @@ class Load(Part):
     )
     prefix_share: float = Field(0.0, ge=0, le=1, description="of each prompt that is the start of a common prefix")
     prefixes: PositiveInt = Field(1, description="common prefixes, of which each request has one")
+    turns: PositiveInt = Field(
+        1, description="requests of a conversation: a prompt is those before it, their answers, and `input_tokens`"
+    )
+    think_s: float = Field(0.0, ge=0, le=1e6, description="mean of the exponential pauses between turns")
     priorities: tuple[NonNegativeFloat, ...] = Field(
         (1.0,), description="shares of the requests that have priority 0 (the first), 1, ...; engines heed it whose"
         " scheduling.policy is priority"
     )
+
+    @model_validator(mode="after")
+    def _conversations_share_themselves(self) -> Load:
+        if self.turns > 1 and self.prefix_share:
+            raise ValueError(f"prefix_share is {self.prefix_share:g} beside turns of {self.turns}: turns share what "
+                             "was said before; give one of both")
+        if self.think_s and self.turns == 1:
+            raise ValueError(f"think_s is {self.think_s:g} where turns is 1: it is between the turns of a conversation")
+        return self
 
     @model_validator(mode="after")
     def _priorities_are_shares(self) -> Load:
