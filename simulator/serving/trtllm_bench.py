@@ -39,7 +39,6 @@ MIXED = ("llama4-maverick", "qwen3-235b")
 """Families with experts of which tables of 1.0 name the ranks alone; its options set `enable_attention_dp` for them."""
 
 KV_SHARE, MOST_REQUESTS, MOST_TOKENS = 0.95, 4096, 32768
-GIB = 2.0**30
 
 
 def layout_of(point: Mapping[str, Any]) -> Any:

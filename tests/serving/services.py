@@ -80,6 +80,16 @@ def watched(monkeypatch: pytest.MonkeyPatch, look: Callable[[Engine], None]) -> 
         monkeypatch.setattr(Engine, name, _followed(getattr(Engine, name), look))
 
 
+def served_watched(the_service: Service, requests: Requests, look: Callable[[Engine], None],
+                   monkeypatch: pytest.MonkeyPatch) -> tuple[Loop, Served]:
+    """A run to its end, whose engines are looked at all the time."""
+    watched(monkeypatch, look)
+    loop = Loop(the_service, requests, steps="lattice")
+    served = loop.run()
+    assert served.done.all()
+    return loop, served
+
+
 def _followed(method: Callable[[Engine], None], look: Callable[[Engine], None]) -> Callable[[Engine], None]:
     def both(engine: Engine) -> None:
         method(engine)

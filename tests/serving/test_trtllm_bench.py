@@ -10,8 +10,9 @@ import pytest
 from simulator.model.library import load_transformer
 from simulator.model.transformer import Model, with_precision
 from simulator.serving.measured import measured
-from simulator.serving.trtllm_bench import GIB, layout_of, limits
+from simulator.serving.trtllm_bench import layout_of, limits
 
+GIB = 2**30
 POINT: dict[str, Any] = {
     "id": "a", "source_kind": "trtllm_doc", "family": "llama-8b", "quantisation": "fp8", "gpu_key": "H100",
     "fw_key": "trtllm", "layout": {"tp": 1, "pp": 1, "ep": None, "attention_dp": 1}, "isl": 128, "osl": 2048,

@@ -9,11 +9,10 @@ import pytest
 
 from simulator.serving.engine import Engine
 from simulator.serving.group import GROWN, Group
-from simulator.serving.loop import Loop
 from simulator.serving.record import Served
 from simulator.serving.requests import Requests
 from simulator.serving.settings import Service
-from tests.serving.services import drawn, groups_of, instances, service, sharing, steps_by_formula, watched
+from tests.serving.services import drawn, groups_of, instances, served_watched, service, sharing, steps_by_formula
 
 SMALL = 640  # tokens of a cache that a few requests fill
 CASES: dict[str, dict[str, Any]] = {
@@ -86,10 +85,7 @@ def look(engine: Engine) -> None:
 @pytest.mark.parametrize("name", SERVICES)
 def test_blocks_and_tokens_are_conserved(name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = REQUESTS[kind]
-    watched(monkeypatch, look)
-    loop = Loop(SERVICES[name], requests, steps="lattice")
-    served = loop.run()
-    assert served.done.all()
+    loop, served = served_watched(SERVICES[name], requests, look, monkeypatch)
     np.testing.assert_array_equal(served.emitted, requests.output_tokens)
     for group in groups_of(loop):
         assert (group.cache.used, group.promised, group.to_come, group.cached, group.running) == (0, 0, 0, 0, 0)

@@ -8,13 +8,22 @@ import numpy as np
 import pytest
 
 from simulator.serving.engine import Engine
-from simulator.serving.loop import Loop
 from simulator.serving.requests import Requests, independent
 from simulator.serving.settings import Service
 from simulator.serving.store import Store
 from tests.law.serving.test_conservation import count_the_cache
 from tests.law.serving.test_same_bytes import digest
-from tests.serving.services import drawn, groups_of, instances, run, service, sharing, step, steps_by_formula, watched
+from tests.serving.services import (
+    drawn,
+    groups_of,
+    instances,
+    run,
+    served_watched,
+    service,
+    sharing,
+    step,
+    steps_by_formula,
+)
 
 SMALL = 640
 HOST = {"kv_offloading_gib": 0.002}  # about 500 tokens
@@ -73,10 +82,7 @@ def look(engine: Engine) -> None:
 @pytest.mark.parametrize("name", SERVICES)
 def test_blocks_are_conserved_and_waits_add_up(name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = REQUESTS[kind]
-    watched(monkeypatch, look)
-    loop = Loop(SERVICES[name], requests, steps="lattice")
-    served = loop.run()
-    assert served.done.all()
+    loop, served = served_watched(SERVICES[name], requests, look, monkeypatch)
     for group in groups_of(loop):
         assert (group.cache.used, group.promised, group.to_come, group.running) == (0, 0, 0, 0)
     lower, times = served.lower, served.times
