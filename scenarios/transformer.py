@@ -1,7 +1,7 @@
 """Any transformer on any mesh and machine: where `braid step` begins, and where the same words are settings.
 
-Every token draws its experts, of which some are more popular: `routing.skew`. Few tokens then touch as many as in truth,
-which even routing (none) spreads over more.
+Every token draws its experts, of which some are more popular: `routing.skew`. Few tokens then touch as many as in
+truth, which even routing (none) spreads over more.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from simulator.study.scenario import RoutingSpec, Scenario
 from workloads.transformer import TRANSFORMER, Knobs, Step
 
 SKEW = 0.6
-"""Of the popularity of experts, where nothing is known of it. As many are touched with it as by the `power_law_1.01` that
+"""Of the popularity of experts, where nothing is known of it: as many are touched as by the `power_law_1.01` that
 ai-dynamo/aiconfigurator (at 095f58a) lets stand for served loads in its tables (`braid calibrate`, "experts touched").
 One document of code touches fewer: 72 to 95 of the 128 of gpt-oss-120b by 512 tokens (ggml-org/llama.cpp pull request
 15346), as with 1.5 to 2."""

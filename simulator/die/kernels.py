@@ -57,7 +57,7 @@ class Work:
     weight_bytes: weights read from HBM unless they lie in L2 under the name `weights`.
     window: keys that a query sees at most (0: all). stored_bytes: of one weight, or of one element of a cache (0: as
     dtype has it). vector_flops: arithmetic of the vector part. parts: kernels that this one fuses, with one launch and
-    one floor.
+    one floor. calls: of framework operators that launch it eagerly, a kernel each (0: the call before launches it too).
     """
 
     family: str
@@ -83,6 +83,7 @@ class Work:
     parts: tuple[Work, ...] = ()
     window: int = 0
     stored_bytes: float = 0.0
+    calls: int = 1
 
     @property
     def flops(self) -> float:

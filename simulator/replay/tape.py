@@ -115,9 +115,9 @@ def _tape_of(program: Program, costs: Costs) -> Tape:
     machine = costs.machine
     sooner = cache(lambda spent, head_start_s: replace(spent, latency_s=spent.latency_s - head_start_s))
     before_s: dict[int, float] = {}  # latency of the last launch of each stream
-    launch_ps = 0 if program.captured else to_ps(launch_s(program, machine))
+    launch_ps = cache(lambda calls: 0 if program.captured else to_ps(launch_s(program, machine, calls)))
     offset_ps = graph_ps = to_ps(machine.host.launch_graph.si) if program.captured else 0
-    read_ps = launch_ps + to_ps(machine.host.device_read.si)  # the copy is launched too
+    read_ps = launch_ps(1) + to_ps(machine.host.device_read.si)  # the copy is launched too
     tape = Tape([], [], [], [], [], [LaunchWindow()])
     streams: dict[str, int] = {}
     exchanges = 0
@@ -128,7 +128,7 @@ def _tape_of(program: Program, costs: Costs) -> Tape:
             tape.steps[item.task].read = True
             offset_ps = graph_ps
             continue
-        offset_ps += launch_ps
+        offset_ps += launch_ps(getattr(item.work, "calls", 1))
         stream = streams.setdefault(item.stream, len(streams))
         step = TapeStep(stream, waits=len(item.after), window=len(tape.windows) - 1, offset_ps=offset_ps,
                         priority=item.priority)
@@ -162,10 +162,11 @@ def _tape_of(program: Program, costs: Costs) -> Tape:
     return tape
 
 
-def launch_s(program: Program, machine: MachineSpec) -> float:
-    """What the host takes for one eager launch."""
-    host = machine.host
-    return host.launch_eager.si + (program.operators * host.operator.si if host.operator else 0.0)
+def launch_s(program: Program, machine: MachineSpec, calls: int = 1) -> float:
+    """What the host takes to launch work eagerly by so many calls of operators, a kernel each (0: one kernel more of
+    the call before)."""
+    host, kernels = machine.host, max(calls, 1)
+    return kernels * host.launch_eager.si + (calls * program.operators * host.operator.si if host.operator else 0.0)
 
 
 def _find_exclusive(steps: list[TapeStep]) -> None:

@@ -48,7 +48,7 @@ class GpuStack:
     that. fuses_shared: where every rank has a slice of every expert, the shared one is a choice more of every token.
     shared_beside: captured graphs of up to so many tokens run it beside router and routed experts.
     l2_bytes: activations of a kernel stay in L2 up to so many. logit_bytes: of a logit that is sampled from.
-    operators: calls of framework operators for each eager launch, in calls as vLLM makes them. sparse_heads: to a
+    operators: calls of framework operators for each eager launch, in those of an AllReduce by vLLM. sparse_heads: to a
     multiple of so many are the heads of a rank padded in sparse attention (0: the stack has no kernels of it).
     """
 
@@ -95,7 +95,7 @@ class GpuStack:
         if isinstance(attention, Latent):
             latents = attention.q_lora + attention.cached_values
             return self.in_l2([*self.linear("attention.qkv_a", tokens, latents, model.hidden, dtype),
-                               ("attention.qkv_a.norm", ops.rms_norm(tokens, latents))])
+                               ("attention.qkv_a.norm", replace(ops.rms_norm(tokens, latents), calls=2))])
         if isinstance(attention, GatedDelta):
             own = attention.on(tp)
             return self.in_l2([*self.linear("attention.qkvz", tokens, own.projected, model.hidden, dtype),

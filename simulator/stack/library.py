@@ -16,6 +16,8 @@ from simulator.model.transformer import Experts, Grouped, Latent, Model
 from simulator.stack.gpu import GpuStack, Kernels, own_queries
 from simulator.stack.sparse import sparse_latent
 
+PROMPT_COPIES = 4
+"""Calls between products and attention of latent prompts: rotation, two copies into keys of all heads, the cache."""
 EXPERTS = ("experts.sort", "experts.gate_up", "experts.silu", "experts.down", "experts.sum")
 
 
@@ -24,11 +26,13 @@ class LibraryStack(GpuStack):
     """A stack whose products, attention and experts are operators that were measured as a whole.
 
     scaled: data types in which the kernel before a product writes its result quantised, so that the product is of a
-    family without that (gemm_fp8_scaled). attention_scales: so does attention.
+    family without that (gemm_fp8_scaled). attention_scales: so does attention. one_call: one call launches all kernels
+    of the routed experts after their input is quantised; else every one has a call of its own.
     """
 
     scaled: tuple[str, ...] = ()
     attention_scales: bool = True
+    one_call: bool = False
 
     def _grouped(self, model: Model, a: Grouped, batch: MicroBatch, tp: int, cp: int) -> Kernels:
         heads, kv_heads, kv = a.heads // tp, max(a.kv_heads // tp, 1), model.precision.kv
@@ -63,7 +67,8 @@ class LibraryStack(GpuStack):
             own = tuple(own_queries(batch.prompts, cp))
             kernels += [
                 *self.linear("attention.kv_b", keys, heads * (a.nope_dim + a.v_dim), a.kv_lora, dtype),
-                ("attention.prompt_rope_cache", ops.copy(new * (heads * (a.rope_dim + qk_dim) + latent))),
+                ("attention.prompt_rope_cache", replace(ops.copy(new * (heads * (a.rope_dim + qk_dim) + latent)),
+                                                        calls=PROMPT_COPIES)),
                 ("attention.flash", library.context_mla(own, heads, a.nope_dim, a.rope_dim, a.v_dim)),
             ]
         return kernels
@@ -76,10 +81,23 @@ class LibraryStack(GpuStack):
         copies = max(tokens * experts.per_token, sum(rows))
         works = library.routed(tokens or sum(rows), tuple(rows), model.hidden, experts.intermediate // shards,
                                model.precision.experts, copies=copies)
-        return self.in_l2(list(zip(EXPERTS, works, strict=True)))
+        calls = self._calls_of_experts(model.precision.experts)
+        return self.in_l2([(name, replace(work, calls=count))
+                           for name, work, count in zip(EXPERTS, works, calls, strict=True)])  # fmt: skip
+
+    def _calls_of_experts(self, dtype: str) -> tuple[int, ...]:
+        """Of each kernel in `EXPERTS`; rows are aligned to tiles in two, and one more quantises them."""
+        quantises = int(_quantises(dtype))
+        return (1 + quantises, 0, 0, 0, 0) if self.one_call else (2 + quantises, 1, 1 + quantises, 1, 1)
 
     def linear(self, name: str, tokens: int, n: int, k: int, dtype: str) -> Kernels:
         """A linear layer, [tokens, k] x [k, n], with the quantisation of its input."""
         work = library.linear(tokens, n, k, dtype)
         scaled = dtype in self.scaled and (self.attention_scales or name != "attention.o")
-        return [(name, replace(work, family=f"{work.family}_scaled") if scaled else work)]
+        family = f"{work.family}_scaled" if scaled else work.family
+        return [(name, replace(work, family=family, calls=1 if scaled else 1 + _quantises(dtype)))]
+
+
+def _quantises(dtype: str) -> bool:
+    """Whether activations are quantised for products of this data type, in a call of its own."""
+    return library.QUANTISATIONS[dtype].activation_bytes < library.BF16

@@ -16,17 +16,20 @@ from dataclasses import replace
 from simulator.model.transformer import Experts, Model
 from simulator.stack.library import LibraryStack
 
-OPERATORS = 1.5
-"""Calls for each eager launch: a small AllReduce takes 30 us where vLLM's takes 21.5, 5 of which are the launch (H100,
-H200 and B200 alike: aiconfigurator at 095f58a, custom_allreduce_perf, eager)."""
+OPERATORS = 2.7
+"""Calls for each eager launch, fitted: a prompt of DeepSeek-V3 takes 82.6 ms without graphs, of one token or of up to
+100 (sgl-project/sglang, pull request 12160; its host is not said). An eager AllReduce by itself takes 1.5."""
 
 STACK = LibraryStack("sglang", norm_in_all_reduce=True, rope=("rope_cache",), shared_beside=1024, operators=OPERATORS)
 FUSED_EXPERTS = 256  # routed ones of a model whose shared expert is fused
 
 
 def on_chip(model: Model, phase: str, dtypes: Collection[str]) -> LibraryStack:
-    """With the shared expert fused where the chip has no NVFP4 and the model is DeepSeek-V3's kind."""
-    return replace(STACK, fuses_shared=True) if "nvfp4" not in dtypes and _fusible(model) else STACK
+    """With the shared expert fused where the chip has no NVFP4 and the model is DeepSeek-V3's kind; with routed experts
+    in one call where it has."""
+    if "nvfp4" in dtypes:
+        return replace(STACK, one_call=True)
+    return replace(STACK, fuses_shared=True) if _fusible(model) else STACK
 
 
 def _fusible(model: Model) -> bool:

@@ -21,8 +21,12 @@ from simulator.model.library_kernels import QUANTISATIONS
 from simulator.model.transformer import Model
 from simulator.stack.library import LibraryStack
 
-STACK = LibraryStack("trtllm", norm_in_all_reduce=True, rope=(), scaled=("fp8", "nvfp4"),
-                     shared_beside=maxsize)  # fmt: skip
+OPERATORS = 1.8
+"""Calls for each eager launch: its PyTorch flow dispatches a kernel every 35 us on a host of 8 Blackwell GPUs (NVIDIA/
+TensorRT-LLM, pull request 12653), 5 of which are the launch."""
+
+STACK = LibraryStack("trtllm", norm_in_all_reduce=True, rope=(), scaled=("fp8", "nvfp4"), shared_beside=maxsize,
+                     operators=OPERATORS, one_call=True)
 
 
 def on_chip(model: Model, phase: str, dtypes: Collection[str]) -> LibraryStack:

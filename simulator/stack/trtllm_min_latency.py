@@ -20,10 +20,9 @@ from simulator.model import ops
 from simulator.model.micro_batch import MicroBatch
 from simulator.model.transformer import Attention, Experts, Latent, Model
 from simulator.stack.gpu import GpuStack, Kernels
+from simulator.stack.trtllm import OPERATORS
 
 TOP_K = ("sigmoid", "bias", "group_scores", "group_top_k", "mask", "top_k")
-OPERATORS = 3.0
-"""Calls for each eager launch: the operator, an allocation and a view; assumed, no eager launch of it is measured."""
 ACCEPT = ("compare", "cumulative_product", "count", "store", "positions", "last_tokens", "lengths")
 
 

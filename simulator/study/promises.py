@@ -64,7 +64,8 @@ class Alone:
         tasks, rank, nic = self._tasks(segment.rank), segment.rank, self.machine.nic
         if segment.what == "host":
             program, host = self.world.programs[rank], self.machine.host
-            return host.launch_graph.si if program.captured else launch_s(program, self.machine)
+            calls = getattr(tasks[segment.task].work, "calls", 1) if segment.task < len(tasks) else 1
+            return host.launch_graph.si if program.captured else launch_s(program, self.machine, calls)
         if segment.task >= len(tasks):
             return self._own_s(segment.bound_by, nic) if nic else None
         task = tasks[segment.task]

@@ -102,6 +102,23 @@ def test_operator_calls_go_with_every_eager_launch(operators: float, captured: b
     assert [without.row(name)["issued_ps"] / 1e6 for name in "abc"] == ([5, 5, 5] if captured else [4, 8, 12])
 
 
+@pytest.mark.parametrize(("calls", "captured", "issued"), [
+    ((1, 1, 1), False, [14, 28, 42]), ((3, 1, 1), False, [42, 56, 70]), ((2, 0, 0), False, [28, 32, 36]),
+    ((3, 0, 1), True, [5, 5, 5])])
+def test_a_work_of_many_calls_is_launched_by_as_many(calls: tuple[int, ...], captured: bool,
+                                                     issued: list[float]) -> None:
+    """One of none goes with the call before it, but is a kernel more."""
+    def program(npu: Rank) -> None:
+        npu.program.operators, npu.program.captured = 1.0, captured
+        for name, count in zip("abc", calls, strict=True):
+            npu.launch(replace(TICK, calls=count), name)
+
+    machine = tiny({"host.launch_eager": "4 us"})
+    operator = Quantity(value=10, unit="us", kind="assumed", source="made for a test")
+    framework = machine.model_copy(update={"host": machine.host.model_copy(update={"operator": operator})})
+    assert [run(program, machine=framework).row(name)["issued_ps"] / 1e6 for name in "abc"] == issued
+
+
 def test_the_same_host_takes_as_long_for_a_launch_on_every_gpu() -> None:
     """Hosts with Xeon processors of one generation: what a launch takes is the stack's affair."""
     hosts = [load_machine(name).host for name in ("dgx_h100", "dgx_h200", "dgx_b200", "h20_node", "h800_cluster")]

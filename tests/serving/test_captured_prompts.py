@@ -23,7 +23,7 @@ def prompt(tokens: int, padded: int = 0, decoding: int = 0) -> list[MicroBatch]:
 
 
 def test_what_pads_is_paid_for_and_a_graph_is_launched_at_once() -> None:
-    exact, padded, eager = (step_seconds(step(), one) for one in (prompt(1024, 1024), prompt(600, 1024), prompt(600)))
+    exact, padded, eager = (step_seconds(step(), one) for one in (prompt(8192, 8192), prompt(4800, 8192), prompt(4800)))
     assert exact * 0.9 < padded <= exact, "rows are computed, but what pads attends to nothing"
     assert step_seconds(step(), prompt(64, 64)) < 0.85 * step_seconds(step(), prompt(64)), "its host had bound it"
     assert eager < 0.8 * padded, "of many tokens no launch is seen"
