@@ -17,8 +17,8 @@ from simulator.model.transformer import Model
 from simulator.stack.library import LibraryStack
 
 OPERATORS = 2.3
-"""Calls for each eager launch, fitted: steps with prompts run compiled pieces without graphs, and Qwen2.5-7B in GPTQ on
-an A100 takes 56 ms in one piece, twice what it takes in pieces, 28 ms (vllm-project/vllm, pull requests 20059, 20050)."""
+"""Calls for each eager launch, fitted: steps with prompts run compiled pieces without graphs, and Qwen2.5-7B on an A100
+takes 56 ms in one piece, twice what it takes in pieces, so 28 ms (vllm-project/vllm, pull requests 20059, 20050)."""
 
 STACK = LibraryStack("vllm", norm_in_all_reduce=True, rope=("rope", "cache"), scaled=("fp8",), attention_scales=False,
                      shared_beside=256, operators=OPERATORS, sparse_heads=64)  # fmt: skip
