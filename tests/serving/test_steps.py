@@ -14,7 +14,7 @@ from simulator.serving.settings import Instances
 from simulator.serving.steps import Load, StepTimes, between, heaviest, lengths_about, prompts_of
 from simulator.study.scenario import Scenario
 from simulator.study.step import StepWords, step_of
-from tests.serving.services import drawn, instances, load_of, run, service, step, steps_by_formula
+from tests.serving.services import load_of, step, steps_by_formula
 
 SIZES = Instances.model_fields["capture"].default
 
@@ -148,26 +148,6 @@ def test_the_lattice_is_near_the_timeline_of_uneven_batches(name: str, seed: int
     errors = [times.seconds(load_of(one)) / times.exact(one) - 1 for one in batches(50, groups, most, seed)]
     assert np.abs(errors).mean() <= 0.005
     assert np.abs(errors).max() <= 0.03
-
-
-@pytest.mark.slow
-def test_percentiles_are_those_of_a_run_that_simulates_every_step() -> None:
-    """In a closed loop with a queue. (Where a request waits for less than a step, which of two steps it just caught is
-    a matter of picoseconds, and a few hundred requests do not make a steady percentile of it.)"""
-    requests = drawn(100, 5, inputs=(200, 1600), outputs=(20, 60))
-    of = service(instances(max_num_seqs=24, max_num_batched_tokens=2048))
-    latticed, exact = (run(of, requests, steps=mode, concurrency=64) for mode in ("audit", "exact"))
-    for name in ("first_token", "last_token", "tpot"):
-        values = [_latency(one.times, name, requests.output_tokens) for one in (latticed, exact)]
-        for percent in (1, 5, 10, 25, 50, 75, 90, 95, 99):
-            said, want = (np.percentile(value, percent) for value in values)
-            assert said == pytest.approx(want, rel=0.01), (name, percent)
-
-
-def _latency(times: dict[str, np.ndarray], name: str, output_tokens: np.ndarray) -> np.ndarray:
-    if name == "tpot":
-        return (times["last_token"] - times["first_token"]) / np.maximum(output_tokens - 1, 1)
-    return times[name] - times["arrival"]
 
 
 def test_steps_that_are_known_are_not_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
