@@ -10,7 +10,7 @@ for what the device has time for while it waits for launches (M is asked for as 
 
 The group with most requests need not be the slowest: products and exchanges are as large as its requests make them for
 all groups, but attention is each group's own. So groups with fewer requests and more tokens are looked at, too, each by
-what its tokens add to D of its number of requests, and the slowest counts.
+what its tokens add to D of its number of requests, padded for themselves, and the slowest counts.
 
 D is a curve over the tokens cached of a request for some numbers of requests (it is flat, then linear, with a bend
 where attention becomes the bound); between the smallest and the largest number that are padded alike it goes on along
@@ -126,7 +126,8 @@ class StepTimes:
         found, most = self._decode_over(load, cached[0]), cached[0]
         for (count, _), tokens in zip(load.fewer, cached[1:], strict=True):
             if (more := tokens > most).any():
-                alone = load._replace(decoding=count, share=1.0)
+                size = next((size for size in self._sizes if size >= count), 0)
+                alone = load._replace(decoding=count, padded=load.padded and size, share=1.0)
                 beside = self._without_cached(load) - self._without_cached(alone)
                 found[more] = np.maximum(found[more], self._decode_over(alone, tokens[more]) + beside)
                 most = np.maximum(most, tokens)
@@ -167,29 +168,28 @@ class StepTimes:
             for weight, size in between(MANY, count):
                 yield weight, int(size), int(size)
             return
-        place = bisect_left(self._sizes, count)
+        place = bisect_left(self._sizes, padded)
         below = self._sizes[place - 1] if place else 0
-        last = self._sizes[place] if place < len(self._sizes) else padded
         if padded > count or padded == below + 1:
             first = below + 1
-        elif padded == last:
+        elif place == len(self._sizes) or padded == self._sizes[place]:
             first = padded
         else:  # no graph: between two sizes
-            for weight, size in between([max(below, 1), last], count):
+            for weight, size in between([max(below, 1), self._sizes[place]], count):
                 yield weight, int(size), int(size)
             return
-        for weight, size in between(self._sizes_alike(first, min(last, padded), padded, count), count):
+        for weight, size in between(self._sizes_alike(first, padded, count), count):
             yield weight, int(size), padded
 
-    def _sizes_alike(self, first: int, last: int, padded: int, count: int) -> tuple[int, ...]:
-        """The two numbers of requests around one, of those from the first to the last, between which steps are linear:
+    def _sizes_alike(self, first: int, padded: int, count: int) -> tuple[int, ...]:
+        """The two numbers of requests around one, of those that are padded alike, between which steps are linear:
         kernels that run in waves have jumps."""
-        if first == last:
-            return (last,)
-        key = "requests", first, last, padded
+        if first == padded:
+            return (padded,)
+        key = "requests", first, padded
         if key not in self._curves:
             cached = min(AMONG, max(self._capacity // padded, 32))
-            self._curves[key] = Curve(lambda one: self._decode_at(cached, one, padded, 1.0), [first, last], TOLERANCE,
+            self._curves[key] = Curve(lambda one: self._decode_at(cached, one, padded, 1.0), [first, padded], TOLERANCE,
                                       padded)  # fmt: skip
         return self._curves[key].around(count)
 
