@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 
 from simulator.model.transformer import Attention, Latent
 from simulator.parallel.border import cross
@@ -89,10 +89,11 @@ class AttentionPieces(Pieces):
             self.launch(make(tokens.batch))
             return
         key = tokens.batch.number, attention
-        if key not in self._by_group:
-            self._by_group[key] = [make(batch) for batch in groups]
-        own = cache(lambda group: labelled(self._by_group[key][group], number))
-        self.npu.launch_all_by_rank(lambda rank: own(rank % mesh.stage // mesh.tensor))
+        if key not in self._by_batch:
+            self._by_batch[key] = {batch: make(batch) for batch in dict.fromkeys(groups)}
+        own = {batch: labelled(kernels, number) for batch, kernels in self._by_batch[key].items()}
+        works = [own[batch] for batch in groups]
+        self.npu.launch_all_by_rank(lambda rank: works[rank % mesh.stage // mesh.tensor])
 
     def _merge(self, attention: Attention, tokens: Tokens) -> None:
         """From results of all its heads, partial over own keys in decode and whole for own queries of prompts, to those

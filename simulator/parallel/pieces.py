@@ -12,6 +12,7 @@ from copy import copy
 from typing import Any, Protocol, Self
 
 from simulator.die.kernels import Work
+from simulator.model.micro_batch import MicroBatch
 from simulator.model.transformer import Attention, Dense, Layer, Model
 from simulator.parallel.border import Engines, Form, cross
 from simulator.parallel.exchange.task import ExchangeSettings
@@ -54,7 +55,7 @@ class Pieces:
         self._residual: Form = "own" if residual_split else "all"
         self._layers = list(zip(numbers, layers, strict=True))
         self._number, self._layer = -1, layers[0]
-        self._by_group: dict[tuple[int, Attention], list[Kernels]] = {}
+        self._by_batch: dict[tuple[int, Attention], dict[MicroBatch, Kernels]] = {}
 
     def layers(self) -> Iterator[Layer]:
         """Layer after layer; what is launched is labelled with it."""

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from simulator.die.kernels import Work
 from simulator.paths import did_you_mean
@@ -21,6 +22,8 @@ MAX_TASKS = 500_000
 """Launches and host waits of one rank; a program that needs more says so: `npu.max_tasks = 5_000_000`."""
 MAX_SILENCE_S = 300.0
 """Seconds between two launches as a program is recorded; one that thinks longer sets `npu.max_silence_s`."""
+
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(slots=True)
@@ -47,6 +50,7 @@ class Rank:
     def __init__(self, coordinates: Mapping[str, object], groups: Mapping[str, int]) -> None:
         self._coordinates, self._groups = coordinates, groups
         self.asked: dict[str, object] = {}
+        self._told: list[tuple[Callable[[int], object], object]] = []
         self.program = Program()
         self._tasks = 0
         self._stream, self._layer, self._micro_batch = DEFAULT_STREAM, -1, -1
@@ -72,6 +76,23 @@ class Rank:
         value = self.coordinate("rank")
         assert isinstance(value, int)
         return value
+
+    def told(self, of: Callable[[int], _Answer]) -> _Answer:
+        """What follows from the global rank alone; ranks for which it is the same share this recording."""
+        answer = of(self.first)
+        self._told.append((of, answer))
+        return answer
+
+    @property
+    def serves_all(self) -> bool:
+        """Whether this recording is that of all ranks: nothing was asked."""
+        return not self.asked and not self._told
+
+    def serves(self, coordinates: Mapping[str, object]) -> bool:
+        """Whether a rank with these coordinates would have got the same answers."""
+        rank = coordinates["rank"]
+        assert isinstance(rank, int)
+        return self.asked.items() <= coordinates.items() and all(of(rank) == answer for of, answer in self._told)
 
     @property
     def first(self) -> int:

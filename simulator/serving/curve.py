@@ -59,6 +59,10 @@ class Curve:
             found = np.where(xs > nodes[-1], values[-1] + slope * (xs - nodes[-1]), found)
         return found
 
+    def first(self) -> float:
+        """The value where the grid begins."""
+        return self._value(self._grid[0])
+
     def around(self, x: float) -> tuple[int, int]:
         """The neighbouring nodes around a number between which the line holds."""
         place = min(max(bisect_right(self._grid, x), 1), len(self._grid) - 1)

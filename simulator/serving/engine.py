@@ -26,7 +26,7 @@ from simulator.serving.group import Group
 from simulator.serving.schedulers import SCHEDULERS, Plan, receiving
 from simulator.serving.sequences import Sequence
 from simulator.serving.settings import Instances, Role
-from simulator.serving.steps import Load
+from simulator.serving.steps import Load, heaviest
 from simulator.serving.uneven import Uneven
 from simulator.serving.unseen import Unseen
 from simulator.units import PS_PER_S
@@ -254,24 +254,24 @@ class Engine:
         rows = self.groups[0].growth.queries * decoding
         rows[list(self._plans)] += new
         self._padded = _fitting(self._settings.capture_prefill, int(rows.max()))
-        share, cached = decoding.mean() / most if most else 1.0, int((held * (decoding > 0)).max())
-        load = Load(most, self._padded, cached, share, max(new), pairs / sum(new),
-                    sum(new) / len(self.groups) / max(new), uneven)  # fmt: skip
+        share = decoding.mean() / most if most else 1.0
+        (_, cached), *fewer = heaviest(decoding, held * (decoding > 0), self._board.pace, 1)
+        load = Load(most, self._padded, int(cached[0]), share, max(new), pairs / sum(new),
+                    sum(new) / len(self.groups) / max(new), uneven,
+                    tuple((count, int(tokens[0])) for count, tokens in fewer))  # fmt: skip
         return self._audit.mixed_seconds(load, self._batch)
 
     def _decode_s(self, decoding: Any, held: Any, most_steps: int, uneven: Uneven | None) -> Any:
         """The steps of a stretch, so many at most."""
         steps = max(min(most_steps, self._audit.steps_together(), self._first_due()), 1)
         most = int(decoding.max())
-        order = np.argsort(held, kind="stable")
-        pace = self._board.pace[order].tolist()
-        lines = dict(zip(pace, held[order].tolist(), strict=True))  # the most cached of each
-        count = np.arange(steps)
-        cached = np.max([tokens + count * each for each, tokens in lines.items() if each], axis=0)
+        found = heaviest(decoding, held, self._board.pace, steps)
+        (_, cached), *fewer = found
         padded = _fitting(self._settings.capture, most)
         self._padded = self.groups[0].growth.queries * padded
-        load = Load(most, padded, int(cached[0]), decoding.mean() / most, experts=uneven)
-        return self._audit.decode_seconds(load, cached, self._batch)
+        load = Load(most, padded, int(cached[0]), decoding.mean() / most, experts=uneven,
+                    fewer=tuple((count, int(tokens[0])) for count, tokens in fewer))  # fmt: skip
+        return self._audit.decode_seconds(load, np.array([tokens for _, tokens in found]), self._batch)
 
     def _batch(self) -> list[MicroBatch]:
         """What all groups work on in the next step."""

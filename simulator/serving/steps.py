@@ -2,10 +2,15 @@
 
 Of a batch matters: how many requests decode, and how many tokens they have cached, in the data-parallel group that has
 most; how many there are in all (experts); how many prompt tokens are new, and how many tokens each of them attends to.
-A step without prompts is D; one with prompts is M of requests with few tokens cached, and what more of them add::
+A step without prompts is D; one with prompts is M of requests with few tokens cached, and what more of them add, but
+for what the device has time for while it waits for launches (M is asked for as a captured graph, too)::
 
     T(batch) = D(requests, padded, share, tokens each)
     T(batch) = M(requests, prompt tokens, attended to, share) + D(requests, tokens each) - D(requests, few tokens each)
+
+The group with most requests need not be the slowest: products and exchanges are as large as its requests make them for
+all groups, but attention is each group's own. So groups with fewer requests and more tokens are looked at, too, each by
+what its tokens add to D of its number of requests, padded for themselves, and the slowest counts.
 
 D is a curve over the tokens cached of a request for some numbers of requests (it is flat, then linear, with a bend
 where attention becomes the bound); between the smallest and the largest number that are padded alike it goes on along
@@ -47,15 +52,17 @@ AMONG = 4096  # tokens cached of a request, where numbers of requests are bisect
 FEW = 64  # requests, up to which every number of them that a graph is captured for is looked at
 MANY = [FEW * 9**step // 8**step for step in range(48)]  # beyond, an eighth apart
 BESIDE = 256  # tokens cached of a request that decodes beside prompts, where M is measured
+EAGER = 1.03  # of a captured graph's time, what a step takes whose kernels are launched one by one, at least
+KEYS, LENGTHS = 128, 8  # that kernels read at once at most; different lengths of a node's requests, so far apart
 LAYERS_DRAWN, LAYERS_ALIKE = 16, 3  # simulated at a node, where experts are drawn layer by layer, and where not
 
 
 class Load(NamedTuple):
     """What matters of a batch. decoding: requests of the group that has most; padded: rows to which a captured graph
-    pads them, or with prompts all tokens (0: none); cached: tokens that they have, of the group that has most; share:
-    of `decoding`, what a group has on average. new: prompt tokens of the group that has most; attended: tokens that
-    each of them attends to, on average; new_share: as `share`. experts: what it asks of them (None: as its scenario
-    says)."""
+    pads them, or with prompts all tokens (0: none); cached: tokens that they have; share: of `decoding`, what a group
+    has on average. new: prompt tokens of the group that has most; attended: tokens that each of them attends to, on
+    average; new_share: as `share`. experts: what it asks of them (None: as its scenario says). fewer: (requests, tokens
+    that they have cached) of groups with fewer requests, each with more tokens than all that have more requests."""
 
     decoding: int
     padded: int = 0
@@ -65,6 +72,12 @@ class Load(NamedTuple):
     attended: float = 0.0
     new_share: float = 1.0
     experts: Uneven | None = None
+    fewer: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def cached_of_each(self) -> np.Array:
+        """Tokens cached of the group that has most requests, then of `fewer`, each alone in a row."""
+        return np.array([[self.cached], *([tokens] for _, tokens in self.fewer)])
 
 
 class StepTimes:
@@ -91,18 +104,34 @@ class StepTimes:
     def seconds(self, load: Load) -> float:
         """Of one step."""
         if not load.new:
-            return float(self.decode_seconds(load, np.array([load.cached]))[0])
-        beside = load._replace(padded=0)
+            return float(self.decode_seconds(load, load.cached_of_each)[0])
         if not load.decoding:
             return self._mixed(load)
-        more = self._decode(beside, load.cached / load.decoding) - self._decode(beside, BESIDE)
-        return self._mixed(load) + more
+        beside = load._replace(padded=0)
+        more = float(self.decode_seconds(beside, load.cached_of_each)[0]) - self._decode(beside, BESIDE)
+        return self._mixed(load) + more - self._hidden(load, more)
+
+    def _hidden(self, load: Load, more: float) -> float:
+        """What, of `more` that the device has to do in a step with prompts, costs nothing: where the host launches one
+        kernel after the other, and more slowly than they run, the device has time for it."""
+        eager = self._mixed(load)
+        if load.padded or more <= TOLERANCE * eager:
+            return 0.0
+        at_once = self._mixed(load._replace(padded=load.new + self._queries * load.decoding))
+        return min(max(eager - at_once * EAGER, 0.0), more)
 
     def decode_seconds(self, load: Load, cached: np.Array) -> np.Array:
-        """Of steps that follow each other, which only decode; cached: as of `Load`, ascending, one for each step."""
-        load = _by_rows(load)
-        each = cached / load.decoding
-        return np.sum([weight * curve.over(each) for weight, curve in self._decodes(load)], axis=0)
+        """Of steps that follow each other, which only decode: the slowest group counts. cached: [group, step], as
+        `cached_of_each` of every step, ascending."""
+        found, most = self._decode_over(load, cached[0]), cached[0]
+        for (count, _), tokens in zip(load.fewer, cached[1:], strict=True):
+            if (more := tokens > most).any():
+                size = next((size for size in self._sizes if size >= count), 0)
+                alone = load._replace(decoding=count, padded=load.padded and size, share=1.0)
+                beside = self._without_cached(load) - self._without_cached(alone)
+                found[more] = np.maximum(found[more], self._decode_over(alone, tokens[more]) + beside)
+                most = np.maximum(most, tokens)
+        return found
 
     def exact(self, groups: Sequence[MicroBatch], experts: Uneven | None = None) -> float:
         """Of one step with this very batch, all layers simulated, or where nothing is drawn by layer those that stand
@@ -110,6 +139,17 @@ class StepTimes:
         if experts is not None:
             return self._asked(experts.of(self._scenario), groups, f"all {experts.name}")
         return self._asked(self._whole, groups, self._nodes if self._whole is self._fewer else "all ")
+
+    def _decode_over(self, load: Load, cached: np.Array) -> np.Array:
+        """Of steps that follow each other, as if the group that has most requests were the slowest."""
+        load = _by_rows(load)
+        each = cached / load.decoding
+        found: np.Array = np.sum([weight * curve.over(each) for weight, curve in self._decodes(load)], axis=0)
+        return found
+
+    def _without_cached(self, load: Load) -> float:
+        """What a step takes that attends to next to nothing."""
+        return sum(weight * curve.first() for weight, curve in self._decodes(_by_rows(load)))
 
     def _decode(self, load: Load, each: float) -> float:
         return sum(weight * curve.at(each) for weight, curve in self._decodes(load))
@@ -189,7 +229,8 @@ class StepTimes:
         """The batch of a node: one group with `count` requests, the others with what makes the share."""
         others = count if self._groups == 1 else round((share * self._groups - 1) * count / (self._groups - 1))
         counts = [count] + [max(others, 0)] * (self._groups - 1)
-        return [MicroBatch(0, ((self._queries, cached),) * one, padded=self._queries * padded) for one in counts]
+        return [MicroBatch(0, tuple((self._queries, held) for held in lengths_about(cached, one)),
+                           padded=self._queries * padded) for one in counts]  # fmt: skip
 
     @property
     def _queries(self) -> int:
@@ -207,6 +248,27 @@ class StepTimes:
             known = step_seconds(scenario, groups)
             self._kept.put(key, known)
         return known
+
+
+def heaviest(decoding: np.Array, cached: np.Array, pace: np.Array, steps: int) -> list[tuple[int, np.Array]]:
+    """Requests, and tokens cached in so many steps that follow each other, of the group that has most requests, and of
+    those with fewer that have more tokens in some step than all that have more requests.
+
+    decoding, cached, pace: of every group its requests, tokens now, and tokens more with each step.
+    """
+    order = np.argsort(cached, kind="stable")
+    lines = dict(zip(zip(decoding[order].tolist(), pace[order].tolist(), strict=True), cached[order].tolist(),
+                     strict=True))  # fmt: skip
+    most: dict[int, np.Array] = {}
+    for (count, each), tokens in lines.items():  # of each kind the most cached
+        most[count] = np.maximum(most.get(count, 0), tokens + np.arange(steps) * each)
+    found: list[tuple[int, np.Array]] = []
+    above = np.full(steps, -1)
+    for count in sorted(most, reverse=True):
+        if (count or not found) and (most[count] > above).any():
+            found.append((count, most[count]))
+            above = np.maximum(above, most[count])
+    return found
 
 
 def _by_rows(load: Load) -> Load:
@@ -235,6 +297,13 @@ def prompts_of(new: int, attended: int) -> tuple[tuple[int, int], ...]:
     count = -(-new // (2 * attended))
     share, rest = divmod(new, count)
     return tuple((share + (place < rest), 0) for place in range(count))
+
+
+def lengths_about(cached: int, count: int) -> list[int]:
+    """Tokens that so many requests of a node have cached. They lie around a number as far apart as kernels round keys
+    up: all at the end of a block of keys would take less than what lies between nodes does."""
+    apart, parts = min(KEYS, cached), min(count, LENGTHS)
+    return [cached + apart * (2 * (one * parts // count) + 1 - parts) // (2 * parts) for one in range(count)]
 
 
 def between(nodes: Sequence[float], x: float) -> list[tuple[float, float]]:

@@ -233,6 +233,20 @@ def test_ranks_with_the_same_answers_share_one_recording() -> None:
     assert [[other is one for other in programs].index(True) for one in programs] == [0, 1, 1, 3, 0]
 
 
+def test_ranks_that_are_told_the_same_share_one_recording() -> None:
+    calls = []
+
+    def program(npu: Rank) -> None:
+        calls.append(npu.first)
+        for divisor in (2, 3):
+            if npu.told(lambda rank, divisor=divisor: rank % divisor == 0):  # type: ignore[misc]
+                npu.launch(passes_mb(1), f"divisible by {divisor}")
+
+    programs = record_world(program, 12, everybody(12), lambda _: {}).programs
+    assert calls == [0, 1, 2, 3]
+    assert [[other is one for other in programs].index(True) for one in programs] == [0, 1, 2, 3, 2, 1] * 2
+
+
 def test_equal_recordings_are_one() -> None:
     def program(npu: Rank) -> None:
         npu.launch(passes_mb(1 + npu.rank // 2), "work")

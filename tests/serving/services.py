@@ -114,4 +114,6 @@ def load_of(groups: Sequence[MicroBatch]) -> steps.Load:
     padded = padded if most_new else padded // queries if most else 0
     share = sum(decoding) / len(groups) / most if most else 1.0
     new_share = sum(new) / len(groups) / most_new if most_new else 1.0
-    return steps.Load(most, padded, max(cached), share, most_new, pairs / sum(new) if most_new else 0.0, new_share)
+    first, *fewer = steps.heaviest(np.array(decoding), np.array(cached), np.zeros(len(groups)), 1)
+    return steps.Load(most, padded, int(first[1][0]), share, most_new, pairs / sum(new) if most_new else 0.0, new_share,
+                      fewer=tuple((count, int(tokens[0])) for count, tokens in fewer))  # fmt: skip

@@ -26,7 +26,7 @@ class Times:
         return 2e-3 if load.new else 1e-3
 
     def decode_seconds(self, _: Load, cached: Any) -> Any:
-        return np.full(len(cached), 1e-3)
+        return np.full(cached.shape[1], 1e-3)
 
     def exact(self, groups: Sequence[MicroBatch], _: object = None) -> float:
         prompts = bool(groups[0].prompts)
@@ -42,7 +42,7 @@ def made(mode: Mode, seed: int = 0) -> tuple[Times, Audit]:
 def decode(audit: Audit, most: int = 10**6) -> list[float]:
     """The next stretch, so many steps at most."""
     steps = min(audit.steps_together(), most)
-    found = audit.decode_seconds(Load(1), np.arange(steps), lambda: BATCH)
+    found = audit.decode_seconds(Load(1), np.arange(steps)[None], lambda: BATCH)
     audit.took_place(False, steps)
     return [float(one) for one in found]
 

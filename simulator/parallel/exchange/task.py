@@ -154,13 +154,24 @@ class ExpertTask:
             own = self.mesh.routed_places
         elif self.settings.skew is None:  # as even as can be: all as the fullest
             own = max(range(self.mesh.routed_places), key=lambda place: sum(rows[place]))
-        elif len(set(rows)) > 1 and all(map(sum, rows)):
+        elif len(set(rows)) == 1:
+            own = 0
+        elif (none := self._without_rows(rows)) is not None:
+            own = rows.index(none)
+        else:
             self.npu.launch_all_by_rank(lambda rank: kernels(place_of(self.mesh, rank)))
             return
-        else:
-            own = 0 if len(set(rows)) == 1 else place_of(self.mesh, self.npu.rank)  # one without rows
         for name, work in kernels(own):
             self.npu.launch(work, name)
+
+    def _without_rows(self, rows: tuple[tuple[int, ...], ...]) -> tuple[int, ...] | None:
+        """The rows of this place's experts if all are 0, else None; not asked where every place has some."""
+
+        def none_at(rank: int) -> tuple[int, ...] | None:
+            own = rows[place_of(self.mesh, rank)]
+            return None if any(own) else own
+
+        return None if all(map(any, rows)) else self.npu.told(none_at)
 
     def launch_experts_of(self, place: int, rows: tuple[tuple[int, ...], ...]) -> None:
         """The local experts of one place on rows that came by themselves, where every rank records for itself."""
