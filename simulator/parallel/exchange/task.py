@@ -125,6 +125,12 @@ class ExpertTask:
         return (*sent, *nothing)
 
     @property
+    def alike(self) -> bool:
+        """Whether all ranks send and receive the same, seen from their own places."""
+        routed, mesh = self.routed(self.own), self.mesh
+        return routed.even and len(set(routed.rows)) == 1 and not (mesh.apart or mesh.shared_places)
+
+    @property
     def of_shared(self) -> bool:
         """Whether this rank is one of the shared expert's; asked only where there are such."""
         return bool(self.mesh.shared_places and self.npu.coordinate("shared_place"))
