@@ -11,11 +11,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from simulator.die.kernels import Work
 from simulator.paths import did_you_mean
 from simulator.program.task import ALGORITHMS, Collective, Flag, HostWait, Prefetch, Program, ProgramError, Task
 
+T = TypeVar("T")
 DEFAULT_STREAM = "compute"
 MAX_TASKS = 500_000
 """Launches and host waits of one rank; a program that needs more says so: `npu.max_tasks = 5_000_000`."""
@@ -47,6 +49,7 @@ class Rank:
     def __init__(self, coordinates: Mapping[str, object], groups: Mapping[str, int]) -> None:
         self._coordinates, self._groups = coordinates, groups
         self.asked: dict[str, object] = {}
+        self.kinds: list[tuple[str, Callable[[Any], object], object]] = []  # as asked, and the answers
         self.program = Program()
         self._tasks = 0
         self._stream, self._layer, self._micro_batch = DEFAULT_STREAM, -1, -1
@@ -60,11 +63,14 @@ class Rank:
 
     def coordinate(self, coordinate: str) -> object:
         """This rank's value of a coordinate ("rank", "role", ...)."""
-        if coordinate not in self._coordinates:
-            raise ProgramError(f"no coordinate '{coordinate}': there are {', '.join(sorted(self._coordinates))}")
-        value = self._coordinates[coordinate]
+        value = self._value_of(coordinate)
         self.asked[coordinate] = value
         return value
+
+    def _value_of(self, coordinate: str) -> object:
+        if coordinate not in self._coordinates:
+            raise ProgramError(f"no coordinate '{coordinate}': there are {', '.join(sorted(self._coordinates))}")
+        return self._coordinates[coordinate]
 
     @property
     def rank(self) -> int:
@@ -72,6 +78,12 @@ class Rank:
         value = self.coordinate("rank")
         assert isinstance(value, int)
         return value
+
+    def kind(self, coordinate: str, kind_of: Callable[[Any], T]) -> T:
+        """What kind of rank this is by its value of a coordinate; all of one kind share one recording."""
+        kind = kind_of(self._value_of(coordinate))
+        self.kinds.append((coordinate, kind_of, kind))
+        return kind
 
     @property
     def first(self) -> int:

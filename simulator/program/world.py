@@ -72,15 +72,15 @@ def record_shared(program: Callable[[Rank], None], ranks: int, groups: Groups, c
         return again.line
 
     sizes = sizes_of(groups, ranks)
-    recorded: list[tuple[dict[str, object], Program]] = []
+    recorded: list[tuple[Rank, Program]] = []
     by_length: dict[int, list[Program]] = {}  # different answers may still lead to the same program
     programs = []
     for rank in range(ranks):
-        if len(recorded) == 1 and not recorded[0][0]:  # it asked nothing: it is that of all ranks
+        if len(recorded) == 1 and not (recorded[0][0].asked or recorded[0][0].kinds):  # it is that of all ranks
             programs.append(recorded[0][1])
             continue
         own = {"rank": rank, **coordinates(rank)}
-        known = next((found for asked, found in recorded if asked.items() <= own.items()), None)
+        known = next((found for one, found in recorded if _answers_alike(one, own)), None)
         if known is None:
             npu = Rank(own, sizes)
             with watched(npu):
@@ -90,11 +90,17 @@ def record_shared(program: Callable[[Rank], None], ranks: int, groups: Groups, c
             if known is npu.program:
                 alike.append(known)
             if "rank" not in npu.asked:  # else no other rank can share it
-                recorded.append((npu.asked, known))
+                recorded.append((npu, known))
         programs.append(known)
     check_members(programs, {name: one for name, one in groups.items() if isinstance(one, OfSome)}, line_of)
     check_order(programs, groups, line_of)
     return World(programs, groups)
+
+
+def _answers_alike(recorded: Rank, own: Mapping[str, object]) -> bool:
+    """Whether a rank with these coordinates answers all that was asked as the one that was recorded."""
+    same = recorded.asked.items() <= own.items()
+    return same and all(kind_of(own[coordinate]) == kind for coordinate, kind_of, kind in recorded.kinds)
 
 
 def sizes_of(groups: Groups, ranks: int) -> dict[str, int]:

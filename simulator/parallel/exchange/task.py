@@ -160,13 +160,17 @@ class ExpertTask:
             own = self.mesh.routed_places
         elif self.settings.skew is None:  # as even as can be: all as the fullest
             own = max(range(self.mesh.routed_places), key=lambda place: sum(rows[place]))
-        elif len(set(rows)) > 1 and all(map(sum, rows)):
+        elif len(set(rows)) > 1 and (all(map(sum, rows)) or self._has(rows)):
             self.npu.launch_all_by_rank(lambda rank: kernels(place_of(self.mesh, rank)))
             return
-        else:
-            own = 0 if len(set(rows)) == 1 else place_of(self.mesh, self.npu.rank)  # one without rows
+        else:  # all are alike, or all that have no rows
+            own = min(range(self.mesh.routed_places), key=lambda place: sum(rows[place]))
         for name, work in kernels(own):
             self.npu.launch(work, name)
+
+    def _has(self, rows: tuple[tuple[int, ...], ...]) -> bool:
+        """Whether this rank's place has any of them; only that is asked, so that all that have share a recording."""
+        return self.npu.kind("rank", lambda rank: sum(rows[place_of(self.mesh, rank)]) > 0)
 
     def launch_experts_of(self, place: int, rows: tuple[tuple[int, ...], ...]) -> None:
         """The local experts of one place on rows that came by themselves, where every rank records for itself."""
