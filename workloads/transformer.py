@@ -16,6 +16,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from simulator.errors import InputError
+from simulator.live.gpu_initiated import gpu_initiated
 from simulator.live.host import Host
 from simulator.live.thread import HostProcess
 from simulator.model.drafts import draft_layers, draft_passes, tokens_per_iteration
@@ -335,6 +336,11 @@ def has_hosts(case: Case) -> bool:
     return exchange_of(case) in HOSTS
 
 
+def alike(case: Case) -> bool:
+    """Whether those of ranks with one program do the same: host threads send rows in an order by chance."""
+    return HOSTS[exchange_of(case)] is gpu_initiated
+
+
 def hosts(host: Host, case: Case) -> HostProcess:
     """What they do: what the program asks for."""
     return HOSTS[exchange_of(case)](host)
@@ -385,5 +391,5 @@ def readings(case: Case, columns: Mapping[str, Any]) -> Mapping[str, float]:
     return measures(case, last_round_ps(columns, "head.sample", ROUNDS) / PS_PER_S)
 
 
-TRANSFORMER = Workload(program, groups, coordinates, memory, measures, hosts, readings, has_hosts,
+TRANSFORMER = Workload(program, groups, coordinates, memory, measures, hosts, readings, has_hosts, alike,
                        lambda case: case.layout.dp)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
 from simulator.commands import options
+
+if TYPE_CHECKING:
+    from simulator.serving.point_errors import PointRow
 
 SHOWN_POINTS = 30  # rows of measured points that a person reads one by one
 
@@ -105,9 +108,8 @@ def validate(ctx: click.Context, pattern: str | None, jobs: int, points: Path | 
 
 def _compare_points(path: Path, where: str, jobs: int, beside: Path | None, as_json: bool) -> None:
     """Measured points: a row each as JSON, or errors by family, GPU and framework, and what could not be simulated."""
-    from simulator.commands.output import print_table, to_json
     from simulator.commands.request import progress_bar
-    from simulator.errors import InputError
+    from simulator.errors import InputError, Interrupted
     from simulator.serving import point_errors, points
 
     pairs = [one.partition("=") for one in where.split(",") if one.strip()]
@@ -116,13 +118,25 @@ def _compare_points(path: Path, where: str, jobs: int, beside: Path | None, as_j
     chosen = points.read_points(path, {key.strip(): value.strip() for key, _, value in pairs})
     others = point_errors.read_others(beside) if beside else {}
     with progress_bar(f"{len(chosen)} points") as tell:
-        rows = points.compare(chosen, jobs, tell)
+        rows, left = points.compare(chosen, jobs, tell)
+    _show_points(rows, others, as_json, f"{len(chosen) - left} of {len(chosen)} points" if left else "")
+    if left:
+        raise Interrupted(f"stopped by Ctrl-C: what is shown is of {len(chosen) - left} of {len(chosen)} points")
+
+
+def _show_points(rows: Sequence[PointRow], others: Any, as_json: bool, part: str) -> None:
+    """As JSON or tables. part: of the points, in words, where the rest was not simulated."""
+    from simulator.commands.output import print_table, to_json
+    from simulator.serving import point_errors
+
     if as_json:
         for one in rows:
             if not one.metric:
                 click.echo(f"warning: {one.id}: {one.reason}", err=True)
         click.echo(to_json([row.as_object() for row in rows if row.metric]))
         return
+    if part:
+        click.echo(f"INTERRUPTED: what follows is of {part}")
     known = [(row.id, row.metric, row.value, row.simulated, f"{row.error:+.1%}") for row in rows
              if row.error is not None and row.simulated is not None]  # fmt: skip
     if len(known) <= SHOWN_POINTS:

@@ -41,18 +41,20 @@ class Posts(Protocol):
     def writes(self) -> Iterable[Posted]: ...
     @property
     def arrivals(self) -> Sequence[Arrival]: ...
+    def at(self, rank: int) -> Posts:
+        """The same as a rank posts it, where several have one program."""
 
 
 def gpu_initiated(host: Host) -> HostProcess:
     """The cards and counters of one rank: the writes of each request (`Posts`) as its doorbell rings."""
     counters = Counters(host)
     for asked in host.asked:
-        for arrival in asked.arrivals:
+        for arrival in asked.at(host.rank).arrivals:
             counters.want(arrival)
     for _ in host.asked:
         row, asked = yield host.next_request()
         cards = host.engine.nics
-        for turn, (rank, size, counter, messages) in enumerate(asked.writes):
+        for turn, (rank, size, counter, messages) in enumerate(asked.at(host.rank).writes):
             cards[turn % len(cards)].post(
                 Write(asked.label, host.rank, rank, size, counter, posted=row, messages=messages))
 

@@ -7,18 +7,27 @@ from typing import Any
 
 from simulator.die.npu import Npu
 from simulator.errors import InputError, RunError
+from simulator.fabric.graph import Fabric
 from simulator.live.host import Host
 from simulator.live.nic import cards
 from simulator.live.thread import HostProcess, Journal, JournalRow
 from simulator.program.task import Flag, Task
 from simulator.replay.replay import Replay
+from simulator.symmetry.roles import Roles
 
 Proxy = Callable[[Host], HostProcess]
 """A live program: the generator of one rank's proxy thread."""
 
 
+def stands_for_all(roles: Roles, fabric: Fabric) -> bool:
+    """Whether one rank can be simulated with its host for all, whose hosts do the same: they are one class, and what a
+    card sends or receives crosses no link between nodes but its own port."""
+    ports = all(level.kind == "switch" and level.ports == "die" for level in fabric.spec.fabric)
+    return len(roles.leaders) == 1 and ports and fabric.as_described
+
+
 class LiveReplay(Replay):
-    """A replay with a host per rank. Call `attach` once, then `run`."""
+    """A replay with a host per simulated rank. Call `attach` once, then `run`."""
 
     hosts: dict[int, Host]
 
@@ -30,7 +39,7 @@ class LiveReplay(Replay):
         self.journal = journal
         self._flags: set[tuple[int, str]] = set()  # set by hosts, and seen by their GPUs
         self._spinning: dict[tuple[int, str], tuple[Npu, int]] = {}
-        nics = cards(self.network, nic, self.fabric, self.capacities, self.npus, journal)
+        nics = cards(self.network, nic, self.fabric, self.capacities, self.meetings.roles.leader, journal)
         self.hosts = {rank: Host(self.env, nics[rank], costs, rank, journal, self._seen, self._requests(rank))
                       for rank in self.npus}
         self.proxies = {rank: self.env.process(proxy(host)) for rank, host in self.hosts.items()}

@@ -15,12 +15,13 @@ have moved its bytes, the last of which takes its latency too.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from simulator.collective.transfer import CapacityKey
 from simulator.fabric.graph import Fabric
+from simulator.fabric.level import die
 from simulator.live.thread import Journal, JournalRow, Label
 from simulator.physics.clock import call_later
 from simulator.physics.flows import Capacity, Flow, Network
@@ -56,6 +57,11 @@ class Write:
     lost: bool = False
     messages: int = 1
 
+    @property
+    def way(self) -> int:
+        """From its sender to its receiver, in ranks: at a receiver another one for each sender."""
+        return self.target - self.source
+
     def __str__(self) -> str:
         what = f"{self.size_bytes} B" if self.size_bytes else "immediate only"
         return f"write '{self.label.name}' from rank {self.source} to rank {self.target} ({what})"
@@ -71,7 +77,9 @@ class Pace:
 class Nic:
     """Card `number` of rank `rank`. received, completed: told of a write with the row in which it arrived.
 
-    capacities: by key, of the network that its bytes are flows of. peers: the cards it can reach, by rank.
+    capacities: by key, of the network that its bytes are flows of. peers: the cards it can reach, by rank. Where one
+    rank stands for all, its card is that of every peer: what it sends to one is what the rank as far on its other side
+    sends to it.
     """
 
     received: Callable[[Write, JournalRow], object]
@@ -93,7 +101,7 @@ class Nic:
         self._outstanding_total = 0
         self._pace, self._received_ps = pace, 0
         self._arrives_ps: dict[int, int] = {}
-        self._arriving: dict[int, deque[Write]] = {}  # by sender, in the order in which they began to arrive
+        self._arriving: dict[int, deque[Write]] = {}  # by how far they came, in the order in which they began to arrive
         self._gap_ps = to_ps(1.0 / spec.message_rate.si)
         self._latency_ps, self._acknowledge_ps = to_ps(spec.latency.si), to_ps(spec.acknowledge.si)
         self._crossing = spec.rail_crossing.si
@@ -174,7 +182,9 @@ class Nic:
         if target not in self._ways:
             route = self.fabric.route(self.rank, target)
             links = [("link", *edge) for edge in route.edges] if route.level != self.fabric.levels[0] else []
-            self._ways[target] = self._side("out", self.rank, links[:1]), self._side("in", target, links[1:])
+            there = self.peers[target].rank
+            down = links[1:] if there == target else [(link, at, die(there)) for link, at, _ in links[1:]]
+            self._ways[target] = self._side("out", self.rank, links[:1]), self._side("in", there, down)
         return self._ways[target]
 
     def _side(self, way: str, rank: int, links: Sequence[CapacityKey]) -> Loads:
@@ -194,29 +204,29 @@ class Nic:
 
     def arrive(self, write: Write, sender: Nic) -> None:
         """The first byte of a write is here; where order is kept, it waits for those before it of the same sender."""
-        arriving = self._arriving.setdefault(write.source, deque())
+        arriving = self._arriving.setdefault(write.way, deque())
         arriving.append(write)
         if not self._ordered or len(arriving) == 1:
             self._take(write, sender)
 
     def _take(self, write: Write, sender: Nic) -> None:
         write.first_ps = self.env.now
-        _, loads = sender.way(self.rank)
-        if self._crossing < 1 and len(self._arriving) > 1 and self._crosses(sender):  # several senders meet here
+        _, loads = sender.way(write.target)
+        if self._crossing < 1 and len(self._arriving) > 1 and self._crosses(write):  # several senders meet here
             loads = [(loads[0][0], 1.0 / self._crossing), *loads[1:]]
         self.network.start(Flow(write.size_bytes, loads, tag=write), lambda flow: self._taken(flow, sender))
 
-    def _crosses(self, sender: Nic) -> bool:
-        """Whether a sender is on another rail: ranks with the same place in their nodes share one."""
-        return (sender.rank - self.rank) % self.fabric.by_level[self.fabric.levels[0]].dies != 0
+    def _crosses(self, write: Write) -> bool:
+        """Whether its sender is on another rail: ranks with the same place in their nodes share one."""
+        return write.way % self.fabric.by_level[self.fabric.levels[0]].dies != 0
 
     def _taken(self, flow: Flow, sender: Nic) -> None:
         """This side has moved all bytes of a write."""
         write: Write = flow.tag
-        arriving = self._arriving[write.source]
+        arriving = self._arriving[write.way]
         arriving.remove(write)
         if not arriving:
-            del self._arriving[write.source]
+            del self._arriving[write.way]
         elif self._ordered:
             self._take(arriving[0], sender)
         write.bound_by = _bound_by(flow)
@@ -244,16 +254,16 @@ class Nic:
 
 
 def cards(network: Network, spec: NicSpec, fabric: Fabric, capacities: Mapping[CapacityKey, Capacity],
-          ranks: Iterable[int], journal: Journal) -> dict[int, list[Nic]]:
-    """The cards of each of these ranks, each with its peers."""
+          leader: Sequence[int], journal: Journal) -> dict[int, list[Nic]]:
+    """The cards of the ranks that are simulated, each with its peers. leader: by rank, who is simulated for it."""
     made: dict[int, list[Nic]] = {}
-    for rank in ranks:
+    for rank in sorted(set(leader)):
         pace = Pace()
         made[rank] = [Nic(network, spec, fabric, capacities, rank, number, journal, pace)
                       for number in range(spec.per_die.count)]
     for nics in made.values():
         for number, nic in enumerate(nics):
-            nic.peers = {rank: others[number] for rank, others in made.items()}
+            nic.peers = {rank: made[one][number] for rank, one in enumerate(leader)}
     return made
 
 

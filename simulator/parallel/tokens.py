@@ -56,12 +56,12 @@ class Tokens:
 
 
 def group_of(npu: Rank, groups: Sequence[MicroBatch]) -> int:
-    """The data-parallel group of this rank; not asked where one recording serves all of them."""
+    """The first data-parallel group that has what this rank's has; not asked where one recording serves all of them."""
     if alike(groups) and len({one.sampled for one in groups}) == 1:
         return 0
-    group = npu.coordinate("dp")
-    assert isinstance(group, int)
-    return group
+    firsts: dict[MicroBatch, int] = {}
+    first = [firsts.setdefault(one, number) for number, one in enumerate(groups)]
+    return npu.kind("dp", lambda group: first[group])
 
 
 def tokens_of(groups: Sequence[MicroBatch], parts: int, own: int = 0) -> list[Tokens]:

@@ -11,19 +11,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from simulator.die.kernels import Work
 from simulator.paths import did_you_mean
 from simulator.program.task import ALGORITHMS, Collective, Flag, HostWait, Prefetch, Program, ProgramError, Task
 
+T = TypeVar("T")
 DEFAULT_STREAM = "compute"
 MAX_TASKS = 500_000
 """Launches and host waits of one rank; a program that needs more says so: `npu.max_tasks = 5_000_000`."""
 MAX_SILENCE_S = 300.0
 """Seconds between two launches as a program is recorded; one that thinks longer sets `npu.max_silence_s`."""
-
-_Answer = TypeVar("_Answer")
 
 
 @dataclass(slots=True)
@@ -50,7 +49,7 @@ class Rank:
     def __init__(self, coordinates: Mapping[str, object], groups: Mapping[str, int]) -> None:
         self._coordinates, self._groups = coordinates, groups
         self.asked: dict[str, object] = {}
-        self._told: list[tuple[Callable[[int], object], object]] = []
+        self.kinds: list[tuple[str, Callable[[Any], object], object]] = []  # as asked, and the answers
         self.program = Program()
         self._tasks = 0
         self._stream, self._layer, self._micro_batch = DEFAULT_STREAM, -1, -1
@@ -64,11 +63,14 @@ class Rank:
 
     def coordinate(self, coordinate: str) -> object:
         """This rank's value of a coordinate ("rank", "role", ...)."""
-        if coordinate not in self._coordinates:
-            raise ProgramError(f"no coordinate '{coordinate}': there are {', '.join(sorted(self._coordinates))}")
-        value = self._coordinates[coordinate]
+        value = self._value_of(coordinate)
         self.asked[coordinate] = value
         return value
+
+    def _value_of(self, coordinate: str) -> object:
+        if coordinate not in self._coordinates:
+            raise ProgramError(f"no coordinate '{coordinate}': there are {', '.join(sorted(self._coordinates))}")
+        return self._coordinates[coordinate]
 
     @property
     def rank(self) -> int:
@@ -77,22 +79,11 @@ class Rank:
         assert isinstance(value, int)
         return value
 
-    def told(self, of: Callable[[int], _Answer]) -> _Answer:
-        """What follows from the global rank alone; ranks for which it is the same share this recording."""
-        answer = of(self.first)
-        self._told.append((of, answer))
-        return answer
-
-    @property
-    def serves_all(self) -> bool:
-        """Whether this recording is that of all ranks: nothing was asked."""
-        return not self.asked and not self._told
-
-    def serves(self, coordinates: Mapping[str, object]) -> bool:
-        """Whether a rank with these coordinates would have got the same answers."""
-        rank = coordinates["rank"]
-        assert isinstance(rank, int)
-        return self.asked.items() <= coordinates.items() and all(of(rank) == answer for of, answer in self._told)
+    def kind(self, coordinate: str, kind_of: Callable[[Any], T]) -> T:
+        """What kind of rank this is by its value of a coordinate; all of one kind share one recording."""
+        kind = kind_of(self._value_of(coordinate))
+        self.kinds.append((coordinate, kind_of, kind))
+        return kind
 
     @property
     def first(self) -> int:

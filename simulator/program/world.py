@@ -76,11 +76,11 @@ def record_shared(program: Callable[[Rank], None], ranks: int, groups: Groups, c
     by_length: dict[int, list[Program]] = {}  # different answers may still lead to the same program
     programs = []
     for rank in range(ranks):
-        if len(recorded) == 1 and recorded[0][0].serves_all:
+        if len(recorded) == 1 and not (recorded[0][0].asked or recorded[0][0].kinds):  # it is that of all ranks
             programs.append(recorded[0][1])
             continue
         own = {"rank": rank, **coordinates(rank)}
-        known = next((found for npu, found in recorded if npu.serves(own)), None)
+        known = next((found for one, found in recorded if _answers_alike(one, own)), None)
         if known is None:
             npu = Rank(own, sizes)
             with watched(npu):
@@ -95,6 +95,12 @@ def record_shared(program: Callable[[Rank], None], ranks: int, groups: Groups, c
     check_members(programs, {name: one for name, one in groups.items() if isinstance(one, OfSome)}, line_of)
     check_order(programs, groups, line_of)
     return World(programs, groups)
+
+
+def _answers_alike(recorded: Rank, own: Mapping[str, object]) -> bool:
+    """Whether a rank with these coordinates answers all that was asked as the one that was recorded."""
+    same = recorded.asked.items() <= own.items()
+    return same and all(kind_of(own[coordinate]) == kind for coordinate, kind_of, kind in recorded.kinds)
 
 
 def sizes_of(groups: Groups, ranks: int) -> dict[str, int]:

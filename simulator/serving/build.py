@@ -115,7 +115,8 @@ def kind_of(settings: Instances, mode: Mode, seed: int, folder: Path | None) -> 
                          f"{settings.cache.block_size}{'' if settings.cache.tokens else _taken(settings)}")
 
     def times_of(experts: Uneven | None) -> StepTimes:
-        return StepTimes(settings.step, settings.capture, capacity, kept, settings.simplified, experts)
+        return StepTimes(settings.step, settings.capture, capacity, kept, settings.simplified, experts,
+                         settings.shares)
 
     times = Levels(placing, times_of) if placing else times_of(None)
     return Kind(settings, capacity, token_bytes, state_bytes, times, Audit(times, mode, seed), kept, seed, placing)

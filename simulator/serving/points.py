@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
+from typing import Any, NamedTuple
 
 from simulator.errors import BraidError, InputError
 from simulator.paths import did_you_mean
@@ -24,7 +25,7 @@ from simulator.serving.loop import Loop
 from simulator.serving.measured import gpus_of, mean_lengths, measured
 from simulator.serving.point_errors import METRICS, PointRow
 from simulator.serving.record import Served
-from simulator.study.processes import Tell, in_processes
+from simulator.study.processes import Tell, as_done
 from simulator.units import PS_PER_S
 
 LAUNCH = ("family", "model", "gpu_key", "machine", "n_gpus", "fw_key", "framework", "layout", "quantisation",
@@ -74,25 +75,41 @@ def _matches(key: str, value: Any, text: str) -> bool:
     return str(value).lower() == text.lower()
 
 
-def compare(points: Sequence[Mapping[str, Any]], jobs: int = 1, tell: Tell | None = None) -> list[PointRow]:
-    """A row for every metric of every point, in their order; tell: told the share done."""
+class Compared(NamedTuple):
+    """A row for every metric of every point that was done, in their order. left: points that were not, before
+    Ctrl-C."""
+
+    rows: list[PointRow]
+    left: int = 0
+
+
+def compare(points: Sequence[Mapping[str, Any]], jobs: int = 1, tell: Tell | None = None) -> Compared:
+    """Points simulated and measured, up to Ctrl-C; tell: told the share done."""
     launches: dict[str, list[int]] = {}
     for number, point in enumerate(points):
         launches.setdefault(json.dumps([point.get(key) for key in LAUNCH], default=str), []).append(number)
-    texts = [json.dumps([points[number] for number in numbers]) for numbers in launches.values()]
-    found = dict(zip((number for numbers in launches.values() for number in numbers),
-                     (one for those in in_processes(_of_launch, texts, jobs, tell) for one in those), strict=True))
-    return [row for number, point in enumerate(points) for row in _rows(point, *found[number])]
+    numbers = list(launches.values())
+    texts = [json.dumps([points[number] for number in those]) for those in numbers]
+    found: dict[int, tuple[dict[str, float], str]] = {}
+    with suppress(KeyboardInterrupt):
+        for place, those in as_done(_of_launch, texts, jobs, tell):
+            found.update(zip(numbers[place], those, strict=False))
+            if len(those) < len(numbers[place]):
+                break
+    rows = [row for number in sorted(found) for row in _rows(points[number], *found[number])]
+    return Compared(rows, len(points) - len(found))
 
 
 def _of_launch(text: str) -> list[tuple[dict[str, float], str]]:
-    """What is simulated of every point of one launch, or why it cannot be."""
+    """What is simulated of every point of one launch, or why it cannot be; of the first ones where Ctrl-C comes."""
     found: list[tuple[dict[str, float], str]] = []
     for point in json.loads(text):
         try:
             found.append((predicted(point), ""))
         except BraidError as error:
             found.append(({}, str(error).partition("\n")[0]))
+        except KeyboardInterrupt:
+            break
     return found
 
 

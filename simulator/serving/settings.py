@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveInt, SerializeAsAny, model_validator
 
@@ -13,6 +13,7 @@ from simulator.serving.front import API_SERVER_S
 from simulator.study.scenario import Expected, Part, Scenario
 from simulator.study.settings import replaced
 
+Share = Annotated[float, Field(gt=0, le=1)]
 Role = Literal["together", "prefill", "decode"]
 
 
@@ -139,6 +140,10 @@ class Instances(Part):
         {}, description="settings of the step where step times are interpolated; steps that are simulated as they are"
         " say what that leaves out"
     )
+    shares: tuple[Share, ...] = Field(
+        (), description="what data-parallel groups have, on average, of the fullest one's requests and prompt tokens"
+        " where steps are simulated to interpolate, ascending (empty: the lattice's, from one group alone to all alike)"
+    )
     capture: tuple[PositiveInt, ...] = Field(
         (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16)), description="rows of captured graphs of decode steps"
     )
@@ -158,8 +163,9 @@ class Instances(Part):
         return self.scheduling.mamba_cache_mode == "align"
 
     @model_validator(mode="after")
-    def _captured_sizes_ascend(self) -> Instances:
-        for name, sizes in (("capture", self.capture), ("capture_prefill", self.capture_prefill)):
+    def _sizes_ascend(self) -> Instances:
+        for name, sizes in (("shares", self.shares), ("capture", self.capture),
+                            ("capture_prefill", self.capture_prefill)):  # fmt: skip
             if any(low >= high for low, high in pairwise(sizes)):
                 raise ValueError(f"{name} is {','.join(map(str, sizes))}: sizes must ascend")
         return self

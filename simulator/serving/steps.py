@@ -84,13 +84,14 @@ class StepTimes:
     """Of one engine. scenario: one step of it; its batch is replaced. sizes: rows of its captured graphs, ascending.
     capacity: tokens that the cache of a data-parallel group holds. kept: nodes that were simulated before. simplified:
     settings of the scenario at the nodes alone; what they leave out is seen where a step is simulated as it is.
-    experts: what nodes ask of them (None: as the scenario says)."""
+    experts: what nodes ask of them (None: as the scenario says). shares: of nodes (none: SHARES and NEW_SHARES)."""
 
     def __init__(self, scenario: Scenario, sizes: Sequence[int], capacity: int, kept: Kept,
-                 simplified: Mapping[str, str] = MappingProxyType({}), experts: Uneven | None = None) -> None:
+                 simplified: Mapping[str, str] = MappingProxyType({}), experts: Uneven | None = None,
+                 shares: Sequence[float] = ()) -> None:
         self._groups = scenario.data_parallel
         least = 1.0 / self._groups  # all of it in one group
-        self._shares, self._new_shares = ([least, *(one for one in some if one > least)]
+        self._shares, self._new_shares = (shares or [least, *(one for one in some if one > least)]
                                           for some in (SHARES, NEW_SHARES))
         self._scenario, self._sizes, self._capacity, self._kept = scenario, list(sizes), capacity, kept
         self._fewer = scenario.replace({**_fewer_layers(scenario), **simplified})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.connection import wait
@@ -19,28 +19,33 @@ Tell = Callable[[float], None]  # the share done
 
 def in_processes(work: Callable[[W], T], those: Sequence[W], jobs: int, tell: Tell | None) -> list[T]:
     """`work` of each of those, in order; in this process if jobs is 1."""
-    done: list[T] = []
+    done = dict(as_done(work, those, jobs, tell))
+    return [done[number] for number in range(len(those))]
 
-    def take(result: T) -> None:
-        done.append(result)
+
+def as_done(work: Callable[[W], T], those: Sequence[W], jobs: int, tell: Tell | None) -> Iterator[tuple[int, T]]:
+    """As `in_processes`: the place of each of those and its `work`, as soon as it is done."""
+    for count, (number, result) in enumerate(_as_done(work, those, jobs), 1):
+        yield number, result
         if tell is not None:
-            tell(len(done) / len(those))
+            tell(count / len(those))
 
+
+def _as_done(work: Callable[[W], T], those: Sequence[W], jobs: int) -> Iterator[tuple[int, T]]:
     if jobs == 1:
-        for one in those:
-            take(work(one))
-        return done
+        for number, one in enumerate(those):
+            yield number, work(one)
+        return
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_follow_the_parent) as pool:
         with _ctrl_c_held_back():  # also from the processes that start here
-            futures = [pool.submit(work, one) for one in those]
+            futures = {pool.submit(work, one): number for number, one in enumerate(those)}
         try:
-            for future in futures:
-                take(future.result())
-        except KeyboardInterrupt:  # the pool then finds its processes gone and ends; cancelling would trip it
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except (KeyboardInterrupt, GeneratorExit):  # the pool then finds its processes gone and ends
             for child in active_children():
                 child.terminate()
             raise
-    return done
 
 
 @contextmanager

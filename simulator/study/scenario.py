@@ -179,8 +179,9 @@ class Workload(NamedTuple):
     "world"). coordinates: what a rank may ask about itself beside its number. memory: items that the fullest rank keeps
     in HBM. measures: metrics from the makespan in seconds (left out: the latency).
     live: what the host of every rank does beside it: a generator of a `live.host.Host` and the case, which reacts to
-    time (then every rank is simulated by itself). readings: metrics from the columns of the timeline. has_hosts:
-    whether hosts take part in this case, where there is a `live`. data_parallel: groups of ranks that have requests of
+    time. readings: metrics from the columns of the timeline. has_hosts: whether hosts take part in this case, where
+    there is a `live`; alike: whether those of ranks with one program then do the same, each seen from its own place
+    (else every rank is simulated by itself). data_parallel: groups of ranks that have requests of
     their own, as `batch.working_on` takes them (left out: all ranks are one).
     """
 
@@ -192,6 +193,7 @@ class Workload(NamedTuple):
     live: Callable[[Any, Case], Any] | None = None
     readings: Callable[[Case, Mapping[str, Any]], Mapping[str, float]] | None = None
     has_hosts: Callable[[Case], bool] = lambda case: True
+    alike: Callable[[Case], bool] = lambda case: False
     data_parallel: Callable[[Case], int] = lambda case: 1
 
 

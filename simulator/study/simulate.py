@@ -11,7 +11,7 @@ from simulator.collective.lowering import Lowering
 from simulator.die.memory import Ledger
 from simulator.errors import InputError
 from simulator.fabric.graph import Fabric
-from simulator.live.live import LiveReplay
+from simulator.live.live import LiveReplay, stands_for_all
 from simulator.live.thread import Journal
 from simulator.observe.critical import CriticalPath, critical_path
 from simulator.observe.metrics import Metrics, busy_by_block, measure
@@ -143,8 +143,10 @@ def simulate(scenario: Scenario, *, ranks: str = "roles", seed: int = 0, exchang
     changing = schedules(scenario.rate_changes, ready.fabric)
     roles = unfolded(ready.world)
     live = scenario.workload.live if scenario.workload.has_hosts(ready.case) else None
-    if ranks == "roles" and live is None and not scenario.launch_jitter:  # hosts of their own are no role
+    if ranks == "roles" and not scenario.launch_jitter and (live is None or scenario.workload.alike(ready.case)):
         roles = find_roles(ready.world, lowering, lambda key: rate_of(key, ready.machine, ready.fabric), changing)
+    if live is not None and (changing or not stands_for_all(roles, ready.fabric)):
+        roles = unfolded(ready.world)
     timeline = Timeline(scenario.name)
     kept: Timeline | Unrecorded = timeline if record else Unrecorded()
     sizes = {name: len(instances[0]) for name, instances in ready.world.groups.items()}

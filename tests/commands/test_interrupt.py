@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -56,6 +57,42 @@ def test_ctrl_c_in_the_middle_leaves_one_line_and_no_files(study: Path, tmp_path
         running.send_signal(signal.SIGINT)
         assert left_by(running) == (130, "", "interrupted\n")
     assert {file.name for file in tmp_path.iterdir()} - {file.name for file in begun(tmp_path)} == {"study"}
+
+
+POINTS = """
+import time
+from pathlib import Path
+from simulator.serving import points
+
+
+def predicted(point):
+    if point["id"] == "endless":
+        Path("begun").touch()
+        time.sleep(1000)
+    return {"tpot_ms": 9.0}
+
+
+points.predicted = predicted
+"""
+
+
+@pytest.mark.parametrize(("ids", "done"), [(["one", "other", "endless", "last"], 2), (["endless", "one"], 0)])
+def test_points_that_were_done_before_ctrl_c_are_kept(tmp_path: Path, ids: list[str], done: int) -> None:
+    """Of the first one's launch too, where a later point of it is not done."""
+    lines = [json.dumps({"id": id_, "framework": "vllm" if id_ == "one" else "trtllm", "tpot_ms": 8.0}) for id_ in ids]
+    (tmp_path / "mine.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    said = f"stopped by Ctrl-C: what is shown is of {done} of {len(ids)} points\n"
+    for more in ([], ["--json"]):
+        with started(tmp_path, "-c", POINTS + MAIN, "validate", "--points", "mine.jsonl", *more) as running:
+            wait_until((tmp_path / "begun").exists, running)
+            running.send_signal(signal.SIGINT)
+            code, out, err = left_by(running)
+        (tmp_path / "begun").unlink()
+        assert (code, err) == (130, said)
+        if more:
+            assert [row["id"] for row in json.loads(out)] == ids[:done]
+        else:
+            assert out.startswith(f"INTERRUPTED: what follows is of {done} of {len(ids)} points\n")
 
 
 def test_ctrl_c_ends_parallel_processes_too(study: Path, tmp_path: Path) -> None:

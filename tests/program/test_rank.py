@@ -233,18 +233,21 @@ def test_ranks_with_the_same_answers_share_one_recording() -> None:
     assert [[other is one for other in programs].index(True) for one in programs] == [0, 1, 1, 3, 0]
 
 
-def test_ranks_that_are_told_the_same_share_one_recording() -> None:
-    calls = []
+def test_ranks_of_one_kind_share_one_recording() -> None:
+    asked = []
 
     def program(npu: Rank) -> None:
-        calls.append(npu.first)
-        for divisor in (2, 3):
-            if npu.told(lambda rank, divisor=divisor: rank % divisor == 0):  # type: ignore[misc]
-                npu.launch(passes_mb(1), f"divisible by {divisor}")
+        asked.append(npu.first)
+        if npu.kind("rank", lambda rank: rank % 3 == 0) and npu.kind("side", lambda side: side < 2):
+            npu.launch(ops.copy(1_000), "copy")
+        else:
+            npu.launch_by_rank(lambda rank: passes_mb(1 + rank), "own")
 
-    programs = record_world(program, 12, everybody(12), lambda _: {}).programs
-    assert calls == [0, 1, 2, 3]
-    assert [[other is one for other in programs].index(True) for one in programs] == [0, 1, 2, 3, 2, 1] * 2
+    done = record_world(program, 6, everybody(6), lambda rank: {"side": rank // 3})
+    assert asked == [0, 1]
+    assert [len({id(one) for one in done.programs[some]}) for some in (slice(0, 6, 3), slice(6))] == [1, 5]
+    with pytest.raises(ProgramError, match="no coordinate 'team'"):
+        record_world(lambda npu: npu.kind("team", bool) and None, 2, everybody(2), lambda rank: {})
 
 
 def test_equal_recordings_are_one() -> None:

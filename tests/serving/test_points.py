@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -246,7 +246,7 @@ def test_what_cannot_be_expressed_has_a_reason(changes: dict[str, Any], reason: 
 def test_a_row_for_every_metric_that_was_measured(asked: None) -> None:
     told: list[float] = []
     other = POINT | {"id": "b", "ttft_ms": None, "tpot_ms": 10.72, "output_tok_s_per_gpu": 0}
-    rows = compare([POINT, other], 1, told.append)
+    rows = compare([POINT, other], 1, told.append).rows
     assert [(row.id, row.metric, row.value) for row in rows] == [
         ("a", "tpot_ms", 12.0), ("a", "ttft_ms", 50.0), ("a", "output_tok_s_per_gpu", 300.0), ("b", "tpot_ms", 10.72)]
     assert rows[0].error == pytest.approx(10.72 / 12.0 - 1)
@@ -257,7 +257,7 @@ def test_a_row_for_every_metric_that_was_measured(asked: None) -> None:
 
 def test_refusals_are_named_and_counted(asked: None) -> None:
     wrong = POINT | {"gpu_key": "MI300X"}
-    rows = compare([POINT, wrong | {"id": "b"}, wrong | {"id": "c"}, POINT | {"id": "d", "mode": "disagg"}])
+    rows = compare([POINT, wrong | {"id": "b"}, wrong | {"id": "c"}, POINT | {"id": "d", "mode": "disagg"}]).rows
     why = rows[3].reason
     assert why.startswith("gpu_key MI300X: no such machine; there are A100, H100, ")
     assert reasons(rows) == [(why, 2, "b"),
@@ -269,7 +269,7 @@ def test_refusals_are_named_and_counted(asked: None) -> None:
 
 def test_a_point_without_a_number_and_a_file_without_points_are_named(asked: None, tmp_path: Path) -> None:
     bare = {key: value for key, value in POINT.items() if not key.startswith(("tpot", "ttft", "output"))}
-    (row,) = compare([bare])
+    (row,) = compare([bare]).rows
     assert row.reason == "no number of tpot_ms, ttft_ms, output_tok_s_per_gpu was measured"
     with pytest.raises(InputError, match=r"empty\.jsonl has no points"):
         (tmp_path / "empty.jsonl").write_text("")
@@ -286,7 +286,7 @@ def test_a_run_that_is_stopped_is_no_prediction(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_the_machine_refuses_is_a_reason_too() -> None:
-    rows = compare([POINT | {"layout": {"tp": 3}, "n_gpus": 3}])
+    rows = compare([POINT | {"layout": {"tp": 3}, "n_gpus": 3}]).rows
     assert {row.reason for row in rows} == {
         "transformer:decode: mesh tp=3: tp=3 does not divide the 32 heads of llama_3_1_8b; 1, 2, 4, 8, 16 or 32 would"}
 
@@ -354,3 +354,16 @@ def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="cannot read points from"):
         read_points(tmp_path / "binary", {})
+
+
+def test_what_other_processes_have_done_before_ctrl_c_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launches come as they are done: the last of three, before Ctrl-C."""
+    def one_of(work: Any, those: Sequence[str], jobs: int, tell: Any) -> Iterator[tuple[int, Any]]:
+        yield 2, [({"tpot_ms": 9.0}, "")]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("simulator.serving.points.as_done", one_of)
+    rows, left = compare([POINT | {"id": id_, "n_gpus": gpus} for id_, gpus in (("a", 1), ("b", 2), ("c", 4))], 2)
+    assert left == 2
+    assert {(row.id, row.metric, row.simulated) for row in rows} >= {("c", "tpot_ms", 9.0)}
+    assert {row.id for row in rows} == {"c"}

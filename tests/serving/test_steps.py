@@ -158,3 +158,22 @@ def test_steps_that_are_known_are_not_simulated(monkeypatch: pytest.MonkeyPatch)
     again = StepTimes(step(), SIZES, 100_000, kept)
     assert again.seconds(Load(60, 64, 60 * 1500)) > 0
     assert again.simulated == 0
+
+
+def test_where_shares_are_given_no_others_are_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four groups, of which the fullest has twice what they have on average."""
+    asked: list[list[MicroBatch]] = []
+
+    def noted(_: Scenario, groups: list[MicroBatch]) -> float:
+        asked.append(groups)
+        return 1e-3 * len(groups[0].decodes) + 1e-6
+
+    monkeypatch.setattr(steps, "step_seconds", noted)
+    four = step().replace({"cards": "4", "layout.dp": "4", "layout.tp": "1"})
+    load = Load(8, 8, 8 * 256, 0.5)
+    alike = StepTimes(four, SIZES, 10_000, Kept(four, None), shares=(1.0,))
+    assert alike.seconds(load) == pytest.approx(8e-3, rel=1e-3)
+    assert all(len(set(groups)) == 1 and len(groups) == 4 for groups in asked)
+    asked.clear()
+    StepTimes(four, SIZES, 10_000, Kept(four, None)).seconds(load)
+    assert any(len(set(groups)) > 1 for groups in asked)

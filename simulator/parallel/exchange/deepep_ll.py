@@ -40,11 +40,17 @@ class RowPosts(Asked):
 
     @property
     def writes(self) -> Iterator[Posted]:
-        """All rows, in the order of the tokens, whose experts are anywhere."""
+        """All rows, in the order of the tokens, whose experts are anywhere; where all ranks are alike, to all peers in
+        turn."""
         x, leg = self.crossing, self.crossing.leg(self.block)
-        pieces = [(peer, min(ROWS_TOGETHER, rows - first)) for peer, rows in leg.parts
-                  for first in range(0, rows, ROWS_TOGETHER)]  # fmt: skip
-        x.shuffle(leg, pieces)
+        if x.alike:
+            most = max((rows for _, rows in leg.parts), default=0)
+            pieces = [(peer, min(ROWS_TOGETHER, rows - first)) for first in range(0, most, ROWS_TOGETHER)
+                      for peer, rows in leg.parts if first < rows]  # fmt: skip
+        else:
+            pieces = [(peer, min(ROWS_TOGETHER, rows - first)) for peer, rows in leg.parts
+                      for first in range(0, rows, ROWS_TOGETHER)]  # fmt: skip
+            x.shuffle(leg, pieces)
         counter = x.on(leg.label.name)
         return (Posted(x.rank(peer), rows * leg.row_bytes, counter, rows) for peer, rows in pieces)
 
@@ -86,6 +92,7 @@ class LowLatency(RowKernels):
     """Rows by the GPU itself."""
 
     apart = True
+    turns = True
 
     def dispatch(self) -> None:
         """Tokens are packed and sent one by one; counts follow."""

@@ -17,7 +17,7 @@ How many copies there are (`copies`) is their expectation. Published by DeepSeek
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -63,7 +63,8 @@ def check_sms(key: str, settings: NormalSettings, machine: str, cores: Mapping[s
 class ChunkPosts:
     """Writes to the same numbers of other nodes at one flag, and what comes from them (`live.gpu_initiated.Posts`).
 
-    chunks: of each the counter that it raises, and (rank, tokens) for every one of them.
+    chunks: of each the counter that it raises, and (rank, tokens) for every one of them. places: of the ranks that
+    exchange, where they are alike, and these are the ranks that rank 0 writes to (0: what one rank does by itself).
     """
 
     flag: str
@@ -71,6 +72,16 @@ class ChunkPosts:
     row_bytes: int
     chunks: tuple[tuple[str, tuple[tuple[int, int], ...]], ...]
     arrivals: tuple[Arrival, ...]
+    places: int = 0
+
+    def at(self, rank: int) -> ChunkPosts:
+        """The same as a rank posts it."""
+        if not self.places:
+            return self
+        place = rank % self.places
+        chunks = ((counter, tuple((rank - place + (peer + place) % self.places, tokens) for peer, tokens in parts))
+                  for counter, parts in self.chunks)
+        return replace(self, chunks=tuple(chunks))
 
     @property
     def writes(self) -> Iterator[Posted]:
@@ -94,8 +105,10 @@ class Normal(Exchange):
         check_no_shared_places(task, "deepep_normal")
         self._task, self._settings = task, task.settings.own or NormalSettings()
         self._routed = task.routed(task.own)
-        self._place = task.npu.rank % task.mesh.block
-        self._first = task.npu.rank - self._place
+        rank = 0 if task.alike else task.npu.rank
+        self._place = rank % task.mesh.block
+        self._first = rank - self._place
+        self._places = task.mesh.block if task.alike else 0
         self._copies: Copies = copies_of(self._routed, task, self._place, self._settings)
         micro_batch = f".{task.label}" if task.label >= 0 else ""
         self._name = task.npu.new_name(f"step {task.layer}{micro_batch}")
@@ -183,7 +196,7 @@ class Normal(Exchange):
         arrivals = [Arrival(counter, size * sum(tokens for _, tokens in parts), counter)
                     for counter, parts in zip(counters, come, strict=True)]
         return ChunkPosts(self._flag("packed"), self._label("dispatch"), size,
-                          tuple(zip(counters, leave, strict=True)), tuple(arrivals))
+                          tuple(zip(counters, leave, strict=True)), tuple(arrivals), self._places)
 
     def _one_chunk(self, chunk: int) -> ChunkPosts:
         """What a combine posts when a chunk is summed: back to where it came from."""
@@ -191,7 +204,8 @@ class Normal(Exchange):
         come = [tokens for parts in self._chunks(self._copies.to_nodes) for _, tokens in parts]
         arrivals = (Arrival(counter, size * sum(come), counter),) if not chunk else ()
         back = self._chunks(self._copies.from_nodes)[chunk]
-        return ChunkPosts(self._flag("summed", chunk), self._label("combine"), size, ((counter, back),), arrivals)
+        return ChunkPosts(self._flag("summed", chunk), self._label("combine"), size, ((counter, back),), arrivals,
+                          self._places)
 
     def _chunks(self, parts: tuple[tuple[int, int], ...]) -> list[tuple[tuple[int, int], ...]]:
         """(rank, tokens) of every chunk, of (place, tokens) of all."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -62,7 +62,8 @@ class Crossing:
 
     name: what flags and counters begin with. place: of this rank among those that exchange; first: the rank at place 0.
     rows: of every pair, [source][target]. tokens: of this rank. slot_bytes, combine_bytes: of a row on its way there
-    and back. node: neighbours that reach each other without the cards.
+    and back. node: neighbours that reach each other without the cards. alike: all ranks send and receive the same, and
+    this is what rank 0 does (`at`).
     """
 
     name: str
@@ -76,6 +77,12 @@ class Crossing:
     combine_bytes: int
     node: int
     settings: Any
+    alike: bool = False
+
+    def at(self, rank: int) -> Crossing:
+        """The same as a rank does it."""
+        place = rank % len(self.rows)
+        return replace(self, place=place, first=rank - place) if self.alike else self
 
     @property
     def peers(self) -> list[int]:
@@ -150,24 +157,30 @@ class Asked:
     block: Block
     flag: str
 
+    def at(self, rank: int) -> Self:
+        """The same as a rank asks for it."""
+        return replace(self, crossing=self.crossing.at(rank))
+
 
 class RowKernels(Exchange):
     """Count and pack, then spin and shuffle; pack, then spin and sum.
 
-    begins: the flags by which a host, or card, is asked for a dispatch and a combine.
+    begins: the flags by which a host, or card, is asked for a dispatch and a combine. turns: whether rows go out in
+    turns where all ranks are alike, each of which then does what rank 0 does, seen from its own place.
     """
 
     needs: Form = "own"
     gives: Form = "own"
     by_row = True
     begins: tuple[str, str] = ("send_done", "combine_packed")
+    turns: bool = False
     settings: type[RowSettings] = RowSettings
     asked: type[Asked] = Asked
 
     def __init__(self, task: ExpertTask) -> None:
         check_whole(task, task.settings.name)
         self._task, self._routed = task, task.routed(task.own)
-        self._crossing = crossing_of(task, task.settings.own or self.settings())
+        self._crossing = crossing_of(task, task.settings.own or self.settings(), self.turns and task.alike)
         self._stored: Event | None = None
 
     def dispatch(self) -> None:
@@ -189,7 +202,8 @@ class RowKernels(Exchange):
 
     def compute(self) -> None:
         """Local experts on the rows that came."""
-        self._task.launch_experts_of(place_of(self._task.mesh, self._task.npu.rank), self._routed.rows)
+        place = 0 if self._crossing.alike else place_of(self._task.mesh, self._task.npu.rank)
+        self._task.launch_experts_of(place, self._routed.rows)
 
     def combine(self) -> None:
         """Pack expert outputs per peer; peers in the node get theirs over NVLink."""
@@ -233,9 +247,9 @@ class RowKernels(Exchange):
         self._task.npu.wait(self._stored)
 
 
-def crossing_of(task: ExpertTask, settings: Any) -> Crossing:
-    """That of the rank which records; its program becomes its own."""
-    rank, places = task.npu.rank, task.mesh.block
+def crossing_of(task: ExpertTask, settings: Any, alike: bool) -> Crossing:
+    """That of rank 0 where all ranks are alike, else of the rank which records; its program becomes its own."""
+    rank, places = 0 if alike else task.npu.rank, task.mesh.block
     routed, own = task.routed(task.own), task.own
     tokens = own[rank % places] if rank % places < len(own) else 0
     micro_batch = f".{task.label}" if task.label >= 0 else ""
@@ -243,7 +257,7 @@ def crossing_of(task: ExpertTask, settings: Any) -> Crossing:
     slot_bytes = slot_bytes_of(task, settings.dispatch_dtype)
     return Crossing(name, task.layer, task.label, rank % places, rank // places * places,
                     task.table(routed.sizes(1.0)), tokens, slot_bytes, 2 * task.model.hidden,
-                    min(task.settings.node, places), settings)
+                    min(task.settings.node, places), settings, alike)
 
 
 def slot_bytes_of(task: ExpertTask, dtype: DispatchDtype) -> int:

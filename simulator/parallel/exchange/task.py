@@ -125,6 +125,12 @@ class ExpertTask:
         return (*sent, *nothing)
 
     @property
+    def alike(self) -> bool:
+        """Whether all ranks send and receive the same, seen from their own places."""
+        routed, mesh = self.routed(self.own), self.mesh
+        return routed.even and len(set(routed.rows)) == 1 and not (mesh.apart or mesh.shared_places)
+
+    @property
     def of_shared(self) -> bool:
         """Whether this rank is one of the shared expert's; asked only where there are such."""
         return bool(self.mesh.shared_places and self.npu.coordinate("shared_place"))
@@ -154,24 +160,17 @@ class ExpertTask:
             own = self.mesh.routed_places
         elif self.settings.skew is None:  # as even as can be: all as the fullest
             own = max(range(self.mesh.routed_places), key=lambda place: sum(rows[place]))
-        elif len(set(rows)) == 1:
-            own = 0
-        elif (none := self._without_rows(rows)) is not None:
-            own = rows.index(none)
-        else:
+        elif len(set(rows)) > 1 and (all(map(sum, rows)) or self._has(rows)):
             self.npu.launch_all_by_rank(lambda rank: kernels(place_of(self.mesh, rank)))
             return
+        else:  # all are alike, or all that have no rows
+            own = min(range(self.mesh.routed_places), key=lambda place: sum(rows[place]))
         for name, work in kernels(own):
             self.npu.launch(work, name)
 
-    def _without_rows(self, rows: tuple[tuple[int, ...], ...]) -> tuple[int, ...] | None:
-        """The rows of this place's experts if all are 0, else None; not asked where every place has some."""
-
-        def none_at(rank: int) -> tuple[int, ...] | None:
-            own = rows[place_of(self.mesh, rank)]
-            return None if any(own) else own
-
-        return None if all(map(any, rows)) else self.npu.told(none_at)
+    def _has(self, rows: tuple[tuple[int, ...], ...]) -> bool:
+        """Whether this rank's place has any of them; only that is asked, so that all that have share a recording."""
+        return self.npu.kind("rank", lambda rank: sum(rows[place_of(self.mesh, rank)]) > 0)
 
     def launch_experts_of(self, place: int, rows: tuple[tuple[int, ...], ...]) -> None:
         """The local experts of one place on rows that came by themselves, where every rank records for itself."""

@@ -42,7 +42,8 @@ def run(exchange: str, **changes: str) -> Result:
 def crossed(result: Result, name: str) -> float:
     """Bytes that cards sent in transfers of a name."""
     columns = result.columns
-    return float(columns["wire_bytes"][(columns["kind"] == "send") & (columns["name"] == name)].sum())
+    sent = columns["wire_bytes"] * columns["multiplicity"]
+    return float(sent[(columns["kind"] == "send") & (columns["name"] == name)].sum())
 
 
 @pytest.mark.parametrize("exchange", sorted(HOSTS))
