@@ -71,10 +71,12 @@ def _attention(scores: tuple[tuple[int, int, bool], ...], heads: int, kv_heads: 
                 write_bytes=queries * heads * v_dim * element, streamed_bytes=keys * kv_heads * kv_dim * element)
 
 
-def cached(work: Work) -> Work:
-    """The same kernel where its activations are small enough to stay in L2 between kernels, as in decode."""
+def cached(work: Work, weights: str = "") -> Work:
+    """The same kernel where its activations are small enough to stay in L2 between kernels, as in decode. weights:
+    their name (none: as before)."""
     kept, parts = work.cached_bytes + work.read_bytes + work.write_bytes, tuple(map(cached, work.parts))
-    return replace(work, read_bytes=0.0, write_bytes=0.0, cached_bytes=kept, parts=parts)
+    return replace(work, read_bytes=0.0, write_bytes=0.0, cached_bytes=kept, parts=parts,
+                   weights=weights or work.weights)  # fmt: skip
 
 
 def fused(family: str, kind: str, parts: tuple[Work, ...], weights: str = "") -> Work:

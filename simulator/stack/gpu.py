@@ -268,8 +268,11 @@ class GpuStack:
         found = []
         for name, work in kernels:
             small = work.read_bytes + work.write_bytes <= self.l2_bytes
-            known = replace(work, weights=name) if self.names_weights and work.weight_bytes else work
-            found.append((name, ops.cached(known) if small else known))
+            weights = name if self.names_weights and work.weight_bytes else work.weights
+            if small:
+                found.append((name, ops.cached(work, weights)))
+            else:
+                found.append((name, work if weights == work.weights else replace(work, weights=weights)))
         return found
 
 

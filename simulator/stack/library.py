@@ -82,7 +82,7 @@ class LibraryStack(GpuStack):
         works = library.routed(tokens or sum(rows), tuple(rows), model.hidden, experts.intermediate // shards,
                                model.precision.experts, copies=copies)
         calls = self._calls_of_experts(model.precision.experts)
-        return self.in_l2([(name, replace(work, calls=count))
+        return self.in_l2([(name, work if count == 1 else replace(work, calls=count))
                            for name, work, count in zip(EXPERTS, works, calls, strict=True)])  # fmt: skip
 
     def _calls_of_experts(self, dtype: str) -> tuple[int, ...]:
@@ -94,8 +94,9 @@ class LibraryStack(GpuStack):
         """A linear layer, [tokens, k] x [k, n], with the quantisation of its input."""
         work = library.linear(tokens, n, k, dtype)
         scaled = dtype in self.scaled and (self.attention_scales or name != "attention.o")
-        family = f"{work.family}_scaled" if scaled else work.family
-        return [(name, replace(work, family=family, calls=1 if scaled else 1 + _quantises(dtype)))]
+        if scaled:
+            return [(name, replace(work, family=f"{work.family}_scaled"))]
+        return [(name, replace(work, calls=2) if _quantises(dtype) else work)]
 
 
 def _quantises(dtype: str) -> bool:

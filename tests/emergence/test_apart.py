@@ -11,7 +11,8 @@ from simulator.study.simulate import Result, simulate
 
 BASE = {"machine": "dgx_h200", "model": "qwen3_30b_a3b", "kernels": "vllm", "cards": "8", "layout.tp": "1",
         "layout.dp": "6", "layout.ep": "2", "layout.apart": "2", "model.shapes.layers": "6", "batch.requests": "6144",
-        "batch.context": "1024", "knobs.exchange": "all_to_all", "knobs.schedule": "ping_pong"}  # fmt: skip
+        "batch.context": "1024", "knobs.exchange": "all_to_all", "knobs.schedule": "ping_pong",
+        "routing.skew": "0"}  # fmt: skip
 SLOW = {"machine.fabric.node.link_rate": "100 GB/s"}
 FEW = {"batch.requests": "96"}
 
