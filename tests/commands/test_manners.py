@@ -1,0 +1,30 @@
+"""How commands behave towards who types them: short answers, nothing overwritten, nothing said that is not so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.conftest import Outcome
+
+Braid = Callable[..., Outcome]
+DP = "a3_prefill:dp"
+SMALL = ("--set", "model.shapes.layers=4", "--set", "batch.requests=32")
+
+
+@pytest.mark.parametrize(("words", "nearest", "lister"), [
+    (("run", "nosuch"), "", "braid list"),
+    (("run", "microbatches"), "a3_prefill:microbatch", "braid list"),
+    (("run", "a3_prefil"), "a3_prefill:dp", "braid list"),
+    (("serve", "llama_70b"), "one_server:llama_3_1_70b", "braid services"),
+])  # fmt: skip
+def test_a_name_that_is_none_is_answered_by_the_five_nearest(
+    braid: Braid, words: tuple[str, str], nearest: str, lister: str
+) -> None:
+    done = braid(*words)
+    assert done.is_one_clear_message(2), done
+    names = done.err.partition("the nearest are ")[2].partition(";")[0].split(", ")
+    assert len(names) == 5
+    assert nearest in (*names, "")
+    assert f"`{lister}` has all" in done.err
