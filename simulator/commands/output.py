@@ -17,7 +17,7 @@ from typing import Any
 import rich_click as click
 
 from simulator.errors import InputError
-from simulator.observe.tables import Titled, console, plain_number, show
+from simulator.observe.tables import Cell, Titled, console, show
 from simulator.observe.trace import rates, whole_file, write_trace
 from simulator.study.expected import as_object, compared, plain
 from simulator.study.simulate import Result
@@ -46,9 +46,9 @@ def to_json(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
 
 
-def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table on stdout; numbers with four digits."""
-    show(console(), Titled("", headings, [tuple(map(plain_number, row)) for row in rows]))
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
+    """A table on stdout."""
+    show(console(), Titled("", headings, [*rows]))
 
 
 def warn_unread(scenario: str, keys: Iterable[str]) -> None:

@@ -215,7 +215,6 @@ def _curve(reference: str | None, words: dict[str, Any], changes: dict[str, str]
         click.echo(to_json(rows))
     else:
         head = (f">{key}", "<state", *(f">{name}" for name, _ in ROWS))
-        print_table(head, [[row[key], row["state"], *(f"{row[name]:.4g}" if name in row else "-" for name, _ in ROWS)]
-                           for row in rows])
+        print_table(head, [[row[key], row["state"], *(row.get(name) for name, _ in ROWS)] for row in rows])
     if stopped:
         raise Interrupted(f"stopped by Ctrl-C at {key} {value}: what is shown is of the values before it")

@@ -12,6 +12,7 @@ import rich_click as click
 from simulator.commands import options
 
 if TYPE_CHECKING:
+    from simulator.observe.tables import Cell
     from simulator.study.sweep import LadderRow
 
 DEFAULT_METRICS = ("latency_ms", "iteration_ms", "tpot_ms", "throughput_tok_s", "throughput_tok_s_per_card",
@@ -118,7 +119,7 @@ def ladder(scenario: str, metrics: str, settings: dict[str, str], seed: int, as_
 def _print(rows: Sequence[LadderRow], metrics: tuple[str, ...]) -> None:
     from simulator.commands.output import print_table
 
-    shown = []
+    shown: list[Sequence[Cell]] = []
     first = rows[0].metrics[metrics[0]]
     for before, one in zip((rows[0], *rows), rows, strict=False):
         value = one.metrics[metrics[0]]

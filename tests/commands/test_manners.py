@@ -28,3 +28,17 @@ def test_a_name_that_is_none_is_answered_by_the_five_nearest(
     assert len(names) == 5
     assert nearest in (*names, "")
     assert f"`{lister}` has all" in done.err
+
+
+@pytest.mark.parametrize("words", [
+    ("run", DP, *SMALL, "--kernels"), ("compare", DP, "a3_prefill:dp_tnd", *SMALL), ("list",), ("models",),
+    ("machines",), ("show", DP), ("show", DP, "--program", *SMALL),
+    ("sweep", DP, "batch.requests", "32", "64", *SMALL[:2]),
+    ("step", "--model", "llama_3_1_8b", "--machine", "dgx_h100", "--set", "knobs.layers=3"),
+    ("serve", "--model", "llama_3_1_8b", "--machine", "dgx_h100", "--requests", "4", "--isl", "64", "--osl", "4"),
+    ("--help",), ("run", "--help"), ("calibrate", "--help"), ("validate", "a3.prefill.dp"),
+])  # fmt: skip
+def test_no_line_ends_in_blanks(braid: Braid, words: tuple[str, ...]) -> None:
+    done = braid(*words)
+    assert done.code == 0, done.err
+    assert [line for line in done.out.splitlines() if line != line.rstrip()] == []
