@@ -24,7 +24,7 @@ def description(scenario: Scenario) -> str:
     meaning = meanings(scenario)
     generation = base_of(scenario.kernels, ready.machine.generations)
     machine_numbers = [(key, one) for key, one in quantities(ready.machine) if _matters(key, generation)]
-    sections = {f"{scenario.name}: {scenario.title}": [],
+    sections = {f"{scenario.name}: {scenario.full_title}": [],
                 f"Machine: {ready.machine.title}": _machine(ready),
                 "Layout": _layout(ready),
                 "Memory of the fullest rank": str(ready.ledger).splitlines(),

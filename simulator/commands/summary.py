@@ -51,7 +51,7 @@ def facts(result: Result, in_both: Container[str] = ()) -> list[str]:
         lines.append(f"changed{where}: {key} = {text}{how}")
     lines += missing(result)
     if header["changed"] and result.scenario.expected:
-        lines.append("expected values are those of the scenario without these changes")
+        lines.append("expected values are those of the scenario without these changes: there is no error")
     return lines
 
 
@@ -74,7 +74,8 @@ def headline(result: Result) -> dict[str, float]:
 def report_of(result: Result) -> ReportInput:
     """The report of one run."""
     numbers = [(name, number(value)) for name, value in headline(result).items() if not _in_tables(name)]
-    title, meanings = f"{result.scenario.name}: {result.scenario.title}", {name: meaning(name) for name, _ in numbers}
+    title = f"{result.scenario.name}: {result.scenario.full_title}"
+    meanings = {name: meaning(name) for name, _ in numbers}
     shown = ReportInput(title, facts(result), numbers, compared(result), meanings=meanings)
     if not result.recorded:
         return shown
@@ -90,7 +91,7 @@ def print_comparison(a: Result, b: Result) -> None:
                 for row in compared(result)]
     both = dict(a.header["changed"].items() & b.header["changed"].items())
     for letter, result in (("A", a), ("B", b)):
-        show(terminal, Text(f"{letter}  {result.scenario.name}: {result.scenario.title}", "bold"))
+        show(terminal, Text(f"{letter}  {result.scenario.name}: {result.scenario.full_title}", "bold"))
         show(terminal, *(Padding(fact, (0, 0, 0, 3))
                          for fact in (*facts(result, both), stretch_sentence(result.measured))))
     terminal.print()

@@ -282,5 +282,6 @@ def changed(service: Service, changes: Mapping[str, str]) -> Service:
             raise InputError(f"--set {begin}...: {service.name} has no engines that prefill apart")
         if of_step:
             instances = instances.model_copy(update={"step": instances.step.replace(of_step)})
-            service = service.model_copy(update={role: instances})
+            title = f"{service.title}, {instances.step.transformer().name}" if "model" in of_step else service.title
+            service = service.model_copy(update={role: instances, "title": title})
     return replaced(service, own)

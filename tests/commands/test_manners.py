@@ -42,3 +42,25 @@ def test_no_line_ends_in_blanks(braid: Braid, words: tuple[str, ...]) -> None:
     done = braid(*words)
     assert done.code == 0, done.err
     assert [line for line in done.out.splitlines() if line != line.rstrip()] == []
+
+
+def test_a_changed_run_has_no_error_against_what_was_published(braid: Braid) -> None:
+    assert {row["error"] for row in braid("run", DP, *SMALL, "--json").json["expected"]} == {None}
+    rows = [line.split() for line in braid("run", DP, *SMALL).out.splitlines() if line.startswith("a3.prefill")]
+    assert len(rows) == 4
+    assert all(row[-2:] in (["-", "fit"], ["-", "predict"]) for row in rows), rows
+
+
+@pytest.mark.parametrize(("words", "title"), [
+    (("step", "--model", "llama_3_1_8b", "--machine", "dgx_h100", "--set", "knobs.layers=3"),
+     "transformer:decode: One step of llama_3_1_8b"),
+    (("show", "transformer:prefill"), "transformer:prefill: One step of llama_3_1_70b"),
+    (("run", "contention:staging", "--set", "model=kimi_k2"), ", kimi_k2"),
+    (("run", DP, *SMALL), "one stream"),
+    (("serve", "one_server:llama_3_1_70b", "--set", "engines.step.model=llama_3_1_8b", "--requests", "2",
+      "--isl", "32", "--osl", "2"), ", llama_3_1_8b"),
+])  # fmt: skip
+def test_titles_name_the_model_that_runs(braid: Braid, words: tuple[str, ...], title: str) -> None:
+    done = braid(*words)
+    assert done.code == 0, done.err
+    assert done.out.splitlines()[0].endswith(title)
