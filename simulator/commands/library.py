@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from contextlib import redirect_stdout
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
@@ -17,35 +19,61 @@ _MODEL_HEAD = ("model", "parameters", "active", "layers", "attention", "KV bytes
 
 
 @click.command("list")
-def list_scenarios() -> None:
-    """List the scenarios of the library, each with a line of what it is.
+@click.argument("words", nargs=-1, metavar="[WORD]...")
+@options.as_json
+def list_scenarios(words: tuple[str, ...], as_json: bool) -> None:
+    """List the scenarios of the library by system, each with a line of what it is.
+
+    With WORDs, those in whose name, line or system all of them are. With --json each has a name, title and system.
 
     \b
-    Example:
+    Examples:
       braid list
+      braid list prefill a3
     """
     from simulator.study import library
 
-    _print_names(library.scenario_names())
+    _print_names("scenarios", library.scenario_names(), words, as_json)
 
 
 @click.command()
-def services() -> None:
-    """List the services of the library (`braid serve`), each with a line of what it is.
+@click.argument("words", nargs=-1, metavar="[WORD]...")
+@options.as_json
+def services(words: tuple[str, ...], as_json: bool) -> None:
+    """List the services of the library (`braid serve`) by system, each with a line of what it is.
 
-    
-    Example:
+    With WORDs, those in whose name, line or system all of them are. With --json each has a name, title and system.
+
+    \b
+    Examples:
       braid services
+      braid services sglang
     """
     from simulator.serving import library
 
-    _print_names(library.service_names())
+    _print_names("services", library.service_names(), words, as_json)
 
 
-def _print_names(rows: list[tuple[str, str]]) -> None:
-    width = max((len(name) for name, _ in rows), default=0)
-    for name, title in rows:
-        click.echo(f"{name:<{width}}  {title}")
+def _print_names(kind: str, named: list[tuple[str, str]], words: tuple[str, ...], as_json: bool) -> None:
+    """Those with all the words, below what their file is about."""
+    from simulator.commands.output import to_json
+    from simulator.errors import InputError
+    from simulator.paths import nearest
+    from simulator.study.library import about
+
+    all_ = [{"name": name, "title": title, "system": about(kind, name)} for name, title in named]
+    rows = [row for row in all_ if all(word.lower() in " ".join(row.values()).lower() for word in words)]
+    if not rows:
+        near = ", ".join(nearest(" ".join(words), [name for name, _ in named]))
+        raise InputError(f"none of the {kind} has {' and '.join(words)} in its line; the nearest names are {near}")
+    if as_json:
+        click.echo(to_json(rows))
+        return
+    width = max(len(row["name"]) for row in rows)
+    for system, its in groupby(rows, key=itemgetter("system")):
+        click.echo(system)
+        for row in its:
+            click.echo(f"  {row['name']:<{width}}  {row['title']}")
 
 
 @click.command()

@@ -41,6 +41,12 @@ def names_of(kind: str) -> list[tuple[str, str]]:
             for name, function in _functions(_module(kind, paths.find(kind, file)))]
 
 
+def about(kind: str, name: str) -> str:
+    """What the library's file of FILE:FUNCTION is about: the first sentence that it says of itself."""
+    said = " ".join((_module(kind, paths.find(kind, name.partition(":")[0])).__doc__ or "").split())
+    return said.partition(". ")[0].removesuffix(".")
+
+
 def returned(kind: str, reference: str, of: type[ReturnedT]) -> ReturnedT:
     """What FILE:FUNCTION of a kind ("scenarios") returns, which must be of this type; InputError as `load_scenario`."""
     what = of.__name__.lower()

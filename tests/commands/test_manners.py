@@ -64,3 +64,22 @@ def test_titles_name_the_model_that_runs(braid: Braid, words: tuple[str, ...], t
     done = braid(*words)
     assert done.code == 0, done.err
     assert done.out.splitlines()[0].endswith(title)
+
+
+def test_scenarios_are_listed_by_system(braid: Braid) -> None:
+    lines = braid("list").out.splitlines()
+    rows = braid("list", "--json").json
+    (own,) = (row for row in rows if row["name"] == DP)
+    assert own["system"].startswith("Atlas A3, 16 cards = 32 dies: prefill of DeepSeek-R1")
+    (place,) = (place for place, line in enumerate(lines) if line.split()[0] == DP)
+    assert [line for line in lines[:place] if not line.startswith("  ")][-1] == own["system"]
+    assert len(rows) == len([line for line in lines if line.startswith("  ")])
+
+
+def test_words_filter_lists(braid: Braid) -> None:
+    named = [row["name"] for row in braid("list", "a3", "MICROBATCH", "--json").json]
+    assert named == ["a3_prefill:microbatch", "a3_prefill:microbatch_aiv", "a3_prefill:microbatch_slow_host"]
+    assert all("sglang" in str(row).lower() for row in braid("services", "SGLang", "--json").json)
+    refused = braid("list", "microbach")
+    assert refused.is_one_clear_message(2), refused
+    assert "a3_prefill:microbatch" in refused.err
