@@ -158,13 +158,15 @@ def machines(as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("scenario")
+@click.argument("scenario", metavar="NAME")
 @options.settings
 @click.option("--program", is_flag=True, help="Print what rank 0 does, in launch order, instead.")
-def show(scenario: str, settings: dict[str, str], program: bool) -> None:
-    """Show SCENARIO: machine, layout, memory ledger, settings, metrics, every number with its source.
+@options.as_json
+def show(scenario: str, settings: dict[str, str], program: bool, as_json: bool) -> None:
+    """Show a scenario or a service, every number with its source; nothing is simulated.
 
-    The settings listed are the keys that --set takes. Nothing is simulated.
+    Of a scenario: machine, layout, memory ledger, settings, metrics. Of a service: engines, scheduling, cache, front,
+    load. The settings listed are the keys that --set takes.
 
     \b
     Examples:
@@ -172,12 +174,39 @@ def show(scenario: str, settings: dict[str, str], program: bool) -> None:
       braid show a3_prefill:dp --set batch.requests=128
       # what one rank launches, in order
       braid show a3_prefill:microbatch --program
+      # a service
+      braid show one_server:llama_3_1_70b
     """
-    from simulator.commands.description import description
+    if program and as_json:
+        raise click.UsageError("--program is text: leave out --json")
+    with redirect_stdout(sys.stderr):  # what a program prints
+        text = _of_service(scenario, settings, program, as_json) or _of_scenario(scenario, settings, program, as_json)
+    click.echo(text)
+
+
+def _of_service(reference: str, settings: dict[str, str], program: bool, as_json: bool) -> str:
+    """What a service consists of; "" where this names none."""
+    from simulator.commands import service_description
+    from simulator.commands.output import to_json
+    from simulator.serving.library import is_service, load_service
+    from simulator.serving.settings import changed
+
+    if not is_service(reference):
+        return ""
+    if program:
+        raise click.UsageError(f"{reference} is a service: --program is of scenarios")
+    service = changed(load_service(reference), settings)
+    return to_json(service_description.described(service)) if as_json else service_description.description(service)
+
+
+def _of_scenario(reference: str, settings: dict[str, str], program: bool, as_json: bool) -> str:
+    """What a scenario consists of, or what its rank 0 does."""
+    from simulator.commands.description import described, description
+    from simulator.commands.output import to_json
     from simulator.commands.request import scenario_of
     from simulator.study.simulate import program_text
 
-    chosen = scenario_of(scenario, settings)
-    with redirect_stdout(sys.stderr):  # what a program prints
-        text = program_text(chosen) if program else description(chosen)
-    click.echo(text)
+    chosen = scenario_of(reference, settings)
+    if program:
+        return program_text(chosen)
+    return to_json(described(chosen)) if as_json else description(chosen)

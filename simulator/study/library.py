@@ -41,10 +41,14 @@ def names_of(kind: str) -> list[tuple[str, str]]:
             for name, function in _functions(_module(kind, paths.find(kind, file)))]
 
 
-def about(kind: str, name: str) -> str:
-    """What the library's file of FILE:FUNCTION is about: the first sentence that it says of itself."""
-    said = " ".join((_module(kind, paths.find(kind, name.partition(":")[0])).__doc__ or "").split())
-    return said.partition(". ")[0].removesuffix(".")
+def doc_of(kind: str, reference: str) -> str:
+    """What the file of FILE:FUNCTION says of itself; "" where it says nothing."""
+    return inspect.getdoc(_module(kind, paths.find(kind, reference.rpartition(":")[0]))) or ""
+
+
+def about(kind: str, reference: str) -> str:
+    """The first sentence of it."""
+    return " ".join(doc_of(kind, reference).split()).partition(". ")[0].removesuffix(".")
 
 
 def returned(kind: str, reference: str, of: type[ReturnedT]) -> ReturnedT:

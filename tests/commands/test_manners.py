@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -83,3 +84,42 @@ def test_words_filter_lists(braid: Braid) -> None:
     refused = braid("list", "microbach")
     assert refused.is_one_clear_message(2), refused
     assert "a3_prefill:microbatch" in refused.err
+
+
+def test_show_knows_services(braid: Braid) -> None:
+    text = braid("show", "one_server:llama_3_1_70b", "--set", "load.concurrency=7").out
+    for said in ("EngineArgs.get_batch_defaults", "engines: 1 x 8 cards of NVIDIA DGX H100, tp=8; llama_3_1_70b",
+                 "engines.scheduling.max_num_seqs", "engines.cache.block_size", "front.router", "load.concurrency",
+                 "layout.tp"):
+        assert said in text
+    assert next(line.split()[1] for line in text.splitlines() if line.startswith("  load.concurrency")) == "7"
+    assert "prefill: 15 x 16 cards" in braid("show", "cloudmatrix384:service").out
+    assert braid("show", "one_server:llama_3_1_70b", "--program").is_one_clear_message(2)
+
+
+def test_show_knows_services_of_ones_own(braid: Braid, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("from simulator.serving.library import load_service\n"
+                                      "def mine():\n    return load_service('one_server:llama_3_1_70b')\n")
+    assert "load.concurrency" in braid("show", f"{tmp_path}/mine.py:mine").out
+
+
+def test_show_has_json(braid: Braid) -> None:
+    scenario = braid("show", DP, "--json").json
+    assert scenario["settings"]["batch.requests"]["value"] == "64"
+    assert {"value", "unit", "kind", "source"} <= set(scenario["numbers"]["machine.chip.hbm.peak"])
+    assert "latency_ms" in scenario["metrics"]
+    service = braid("show", "one_server:llama_3_1_70b", "--json").json
+    assert service["settings"]["load.concurrency"]["value"] == "64"
+    assert service["steps"]["engines"]["cards"] == 8
+
+
+def test_show_says_what_its_letters_mean(braid: Braid) -> None:
+    assert "confidence: H two independent sources, M one direct source, L inference" in braid("show", DP).out
+
+
+def test_compare_has_json(braid: Braid) -> None:
+    done = braid("compare", DP, DP, *SMALL, "--set", "B:knobs.attention=tnd", "--json")
+    one = braid("run", DP, *SMALL, "--json")
+    assert set(done.json) == {"A", "B"}
+    assert done.json["A"] == one.json
+    assert done.json["B"]["changes"]["knobs.attention"] == "tnd"
