@@ -123,3 +123,41 @@ def test_compare_has_json(braid: Braid) -> None:
     assert set(done.json) == {"A", "B"}
     assert done.json["A"] == one.json
     assert done.json["B"]["changes"]["knobs.attention"] == "tnd"
+
+
+SWEEP = ("sweep", DP, "batch.requests", "32", "64", *SMALL[:2], "--metrics", "latency_ms", "--json")
+
+
+def test_a_sweep_in_processes_gives_the_same_rows_and_keeps_every_result(braid: Braid, tmp_path: Path) -> None:
+    one = braid(*SWEEP)
+    assert braid(*SWEEP, "--jobs", 2, "--out", tmp_path / "out").json == one.json
+    assert {file.parent.name for file in tmp_path.glob("out/*/result.json")} == {"32", "64"}
+    assert {file.parent.name for file in tmp_path.glob("out/*/trace.json.gz")} == {"32", "64"}
+
+
+def test_a_sweep_has_the_seed_and_the_ranks_that_it_is_given(braid: Braid) -> None:
+    rows = {seed: braid("sweep", DP, "launch_jitter", "0.5", *SMALL, "--seed", seed, "--metrics", "latency_ms",
+                        "--json").json[0]["latency_ms"] for seed in (1, 2)}
+    assert rows[1] != rows[2]
+    run = braid("run", DP, *SMALL, "--set", "launch_jitter=0.5", "--seed", 1, "--json")
+    assert run.json["metrics"]["latency_ms"] == rows[1]
+    assert braid(*SWEEP, "--ranks", "all").json == braid(*SWEEP).json
+
+
+def test_a_metric_that_no_run_has_is_refused_before_a_sweep(braid: Braid, monkeypatch: pytest.MonkeyPatch) -> None:
+    from simulator.study import sweep
+
+    monkeypatch.setattr(sweep, "simulate", lambda *_, **__: pytest.fail("it ran"))
+    done = braid("sweep", DP, "batch.requests", "32", "64", "--metrics", "latency_ms,latncy_ms")
+    assert done.is_one_clear_message(2), done
+    assert "has no metric latncy_ms;" in done.err
+
+
+@pytest.mark.parametrize("name", [DP, "trt_min_latency:base", "transformer:prefill", "cm384_decode:decode_ten_layers"])
+def test_no_metric_of_a_run_is_unknown_before_it(name: str) -> None:
+    from simulator.study.glossary import unknown
+    from simulator.study.library import load_scenario
+    from simulator.study.simulate import simulate
+
+    scenario = load_scenario(name)
+    assert unknown(list(simulate(scenario).metrics), [scenario]) == []
