@@ -154,7 +154,7 @@ def _offered(service: Any, asked: dict[str, Any], seed: int) -> Any:
 
 
 def _outcome(service: Any, asked: dict[str, Any], steps: Any, seed: int, promised: dict[str, float]) -> Any:
-    """One run, with a progress bar where a person watches."""
+    """One run, which says now and then how far it is."""
     from simulator.commands.request import progress_bar
     from simulator.serving.kept import cache_folder
     from simulator.serving.loop import Loop

@@ -133,12 +133,15 @@ def simulate(scenario: Scenario, *, ranks: str = "roles", seed: int = 0, exchang
     """Run a scenario once.
 
     ranks: "roles" simulates ranks that do the same thing once, "all" every rank. seed: of all draws. exchange: how
-    collectives are lowered ("auto", "classes" or "pairwise"). progress: told the share done, now and then. record:
-    whether to keep a timeline; without one there are only the makespan and what follows from it.
+    collectives are lowered ("auto", "classes" or "pairwise"). progress: told the share done, now and then, and 0 once
+    programs are recorded. record: whether to keep a timeline; without one there are only the makespan and what follows
+    from it.
     """
     if ranks not in RANK_MODES or exchange not in EXCHANGE_MODES:
         raise InputError(f"ranks is one of {', '.join(RANK_MODES)}; exchange is one of {', '.join(EXCHANGE_MODES)}")
     ready = prepare(scenario, seed)
+    if progress is not None:
+        progress(0.0)
     lowering = Lowering(ready.fabric, ready.machine.collectives, exchange, ready.world.groups, ready.world.eager)
     changing = schedules(scenario.rate_changes, ready.fabric)
     roles = unfolded(ready.world)
