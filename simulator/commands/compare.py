@@ -19,8 +19,10 @@ from simulator.errors import InputError, RunError
 @options.ranks
 @options.seed
 @options.out
+@options.force
 @options.as_json
-def compare(a: str, b: str, settings: dict[str, str], ranks: str, seed: int, out: Path | None, as_json: bool) -> None:
+def compare(a: str, b: str, settings: dict[str, str], ranks: str, seed: int, out: Path | None, force: bool,
+            as_json: bool) -> None:
     """Simulate scenarios A and B and print metrics and time by kind side by side.
 
     What --set KEY=VALUE changes is changed in A and in B, --set B:KEY=VALUE in B alone (A:KEY=VALUE in A). With --out,
@@ -35,11 +37,18 @@ def compare(a: str, b: str, settings: dict[str, str], ranks: str, seed: int, out
       # keep both traces
       braid compare a3_prefill:dp a3_prefill:microbatch --out results/a3_prefill
     """
-    from simulator.commands.output import OutputFolder, result_object, to_json, warn_unread, write_result
+    from simulator.commands.output import (
+        OutputFolder,
+        result_object,
+        results_folder,
+        to_json,
+        warn_unread,
+        write_result,
+    )
     from simulator.commands.request import scenario_of, simulate
     from simulator.commands.summary import print_comparison
 
-    folder = OutputFolder(out) if out is not None else None
+    folder = results_folder(out, force)
     scenarios, results = [], []
     for side, reference in (("A", a), ("B", b)):
         with _naming(side, reference):

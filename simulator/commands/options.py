@@ -55,3 +55,5 @@ out = click.option(
     help="Write timeline.parquet, trace.json.gz (open it in ui.perfetto.dev) and result.json there. "
          "The folder above DIR must exist.")
 """`--out DIR` -> out: pathlib.Path | None."""
+
+force = click.option("--force", is_flag=True, help="With --out, write into a folder that holds other files, too.")

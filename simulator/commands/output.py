@@ -22,6 +22,8 @@ from simulator.observe.trace import rates, whole_file, write_trace
 from simulator.study.expected import as_object, compared, plain
 from simulator.study.simulate import Result
 
+TRACE = "trace.json.gz"  # that every run leaves in its folder
+
 
 def result_object(result: Result) -> dict[str, Any]:
     """What `run --json` prints: what was run, with which changes and seed, and what came out."""
@@ -97,6 +99,17 @@ class OutputFolder:
             shutil.rmtree(staging, ignore_errors=True)
             if is_new and not any(self.path.iterdir()):
                 self.path.rmdir()
+
+
+def results_folder(path: Path | None, force: bool) -> OutputFolder | None:
+    """The folder of --out; InputError too where it holds other things than what Braid wrote, without `force`."""
+    if path is None:
+        return None
+    folder = OutputFolder(path)
+    there = folder.path.is_dir() and any(not one.name.startswith(".") for one in folder.path.iterdir())
+    if there and not force and not any(any(folder.path.glob(where)) for where in (TRACE, f"*/{TRACE}")):
+        raise InputError(f"'{folder.path}' holds files that are not of a run: --out into a new folder, or --force")
+    return folder
 
 
 def write_text(path: Path, text: str) -> None:

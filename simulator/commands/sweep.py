@@ -38,10 +38,12 @@ LADDER_METRICS = "throughput_tok_s,iteration_ms"
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
               help="Simulate N values at a time, each in a process of its own.")
 @options.out
+@options.force
 @options.as_json
 @click.pass_context
 def sweep(ctx: click.Context, scenario: str, key: str, values: tuple[str, ...], metrics: str | None,
-          settings: dict[str, str], ranks: str, seed: int, jobs: int, out: Path | None, as_json: bool) -> None:
+          settings: dict[str, str], ranks: str, seed: int, jobs: int, out: Path | None, force: bool,
+          as_json: bool) -> None:
     """Simulate SCENARIO with each of VALUES for the setting KEY.
 
     KEY is one that --set takes: a setting of the scenario, or machine.KEY or model.KEY. A value of the
@@ -56,7 +58,7 @@ def sweep(ctx: click.Context, scenario: str, key: str, values: tuple[str, ...], 
       # two at a time, and keep every trace
       braid sweep a3_prefill:dp cards 16 32 --jobs 2 --out results/sweep
     """
-    from simulator.commands.output import OutputFolder, print_table, to_json, warn_unread
+    from simulator.commands.output import print_table, results_folder, to_json, warn_unread
     from simulator.commands.request import progress_bar, scenario_of
     from simulator.errors import InputError
     from simulator.study.glossary import unknown
@@ -68,7 +70,7 @@ def sweep(ctx: click.Context, scenario: str, key: str, values: tuple[str, ...], 
     if asked == ():
         raise InputError("--metrics names none; `braid run SCENARIO --json` lists them")
     study = Study(title="", key=key, values=values, metrics=DEFAULT_METRICS if asked is None else asked)
-    folder = OutputFolder(out) if out is not None else None
+    folder = results_folder(out, force)
     with progress_bar(f"{chosen.name}: {key}") as tell, redirect_stdout(sys.stderr):
         if wrong := unknown(asked or (), (chosen.replace({key: value}) for value in values)):
             raise InputError(_no_metric(chosen.name, wrong))

@@ -161,3 +161,18 @@ def test_no_metric_of_a_run_is_unknown_before_it(name: str) -> None:
 
     scenario = load_scenario(name)
     assert unknown(list(simulate(scenario).metrics), [scenario]) == []
+
+
+@pytest.mark.parametrize("words", [
+    ("run", DP, *SMALL), ("compare", DP, DP, *SMALL), SWEEP,
+    ("serve", "--model", "llama_3_1_8b", "--machine", "dgx_h100", "--requests", "2", "--isl", "32", "--osl", "2")])
+def test_a_folder_of_other_things_is_written_into_by_force_alone(
+    braid: Braid, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    (tmp_path / "result.json").write_text("mine")
+    refused = braid(*words, "--out", tmp_path)
+    assert refused.is_one_clear_message(2), refused
+    assert "--force" in refused.err
+    assert [one.name for one in tmp_path.iterdir()] == ["result.json"]
+    assert braid(*words, "--out", tmp_path, "--force").code == 0
+    assert braid(*words, "--out", tmp_path).code == 0, "what it wrote itself"
