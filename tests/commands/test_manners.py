@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.commands.processes import MAIN, environment
 from tests.conftest import Outcome
 
 Braid = Callable[..., Outcome]
@@ -176,3 +180,13 @@ def test_a_folder_of_other_things_is_written_into_by_force_alone(
     assert [one.name for one in tmp_path.iterdir()] == ["result.json"]
     assert braid(*words, "--out", tmp_path, "--force").code == 0
     assert braid(*words, "--out", tmp_path).code == 0, "what it wrote itself"
+
+
+@pytest.mark.parametrize("command", [(sys.executable, "-P", "-m", "simulator"), (sys.executable, "-P", "-c", MAIN)])
+def test_a_folder_may_have_a_simulator_of_its_own(tmp_path: Path, command: tuple[str, ...]) -> None:
+    (tmp_path / "simulator.py").write_text("from simulator.study.library import load_scenario\n"
+                                           f"def mine():\n    return load_scenario('{DP}')\n")
+    words = ("sweep", "simulator.py:mine", *SWEEP[2:], "--jobs", "2")
+    done = subprocess.run([*command, *words], cwd=tmp_path, env=environment(), stdin=subprocess.DEVNULL,
+                          capture_output=True, encoding="utf-8", check=False)
+    assert (done.returncode, len(json.loads(done.stdout))) == (0, 2), done.stderr
