@@ -42,7 +42,7 @@ seed = click.option(
 
 record = click.option(
     "--no-record", "record", is_flag=True, default=True, flag_value=False,
-    help="Keep no timeline: print only what follows from the makespan and from the programs.")
+    help="Keep no timeline: print the workload's own metrics, and not where the time went.")
 
 kernels = click.option(
     "--kernels", is_flag=True,

@@ -47,12 +47,16 @@ def scenario_of(reference: str, settings: Mapping[str, str]) -> Scenario:
 
 
 def simulate(scenario: Scenario, ranks: str, seed: int, record: bool = True) -> Result:
-    """Runs it, and says now and then how far it is; RunError if it does not fit or does not end.
+    """Runs it, and says now and then how far it is; RunError if it does not fit or does not end. record: whether to
+    keep the timeline; where the workload's own metrics are read from one, it is forgotten afterwards.
 
     What its program prints goes to stderr: stdout has the command's own output alone.
     """
+    needed = record or scenario.workload.readings is not None
     with progress_bar(scenario.name, "building its programs") as tell, redirect_stdout(sys.stderr):
-        result = simulation.simulate(scenario, ranks=ranks, seed=seed, progress=tell, record=record)
+        result = simulation.simulate(scenario, ranks=ranks, seed=seed, progress=tell, record=needed)
+        if needed and not record:
+            result = result.without_timeline()
         compared(result)  # may run other scenarios, which print too
         return result
 

@@ -40,7 +40,7 @@ def facts(result: Result, in_both: Container[str] = ()) -> list[str]:
         f"memory: {format_si(ledger.used_bytes, 'B')} of {format_si(ledger.usable_bytes, 'B')} on the fullest rank",
     ]
     if not result.recorded:
-        lines.append("not recorded: only what follows from the makespan and from the programs")
+        lines.append("not recorded: the metrics of the workload, and not where the time went")
     for key, text in header["changed"].items():
         how = " (assumed)" if key.startswith(("machine.", "model.")) else ""
         if key == "launch_jitter" and all(program.captured for program in result.world.programs):

@@ -84,20 +84,21 @@ def meaning(metric: str) -> str:
 
 
 def unknown(metrics: Sequence[str], scenarios: Iterable[Scenario]) -> list[str]:
-    """Those that no run of these scenarios can have, as their programs say; what the timeline is read for by a
-    workload of its own is not known before it, so nothing is unknown there."""
-    left = list(metrics)
+    """Those of the metrics that no run of these scenarios can have: no measure, kind or block of their programs, and
+    nothing that a workload of the library reads from the timeline. What one's own reads is not known before it ran."""
+    left, can_run = list(metrics), False
     for scenario in scenarios:
-        if not left:
-            break
-        if scenario.workload.readings is not None or scenario.workload.live is not None:
+        readings = scenario.workload.readings
+        if readings is not None and not readings.__module__.startswith("workloads."):
             return []
         try:
-            known = _known(prepare(scenario, record=record_shared))
+            known = _known(prepare(scenario, record=record_shared)) if left else set()
         except (InputError, RunError):  # its run says so
-            return []
-        left = [one for one in left if one not in known and not (one.startswith("sent_") and one.endswith("_mb"))]
-    return left
+            continue
+        can_run = True
+        left = [one for one in left if one not in known and not (one.startswith("sent_") and one.endswith("_mb"))
+                and not (readings is not None and meaning(one))]  # fmt: skip
+    return left if can_run else []
 
 
 def _known(ready: Prepared) -> set[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -91,6 +91,13 @@ class Result:
         """Machine parameters that bounded more than 1% of the critical path: name, value, unit, kind, source, share;
         saves: what of the run's length twice as good a number would save."""
         return parameters_of(self.critical, self.machine, self.scenario.kernels, self.world)
+
+
+    def without_timeline(self) -> Result:
+        """The same with the metrics of its workload alone, as if nothing had been recorded."""
+        every = _of_timeline(self)
+        own = {name: value for name, value in self.metrics.items() if name not in every}
+        return replace(self, metrics=own, timeline=Timeline(self.scenario.name), flights=(), recorded=False)
 
 
 @naming_settings
@@ -194,10 +201,15 @@ def _metrics(result: Result, case: Case) -> Mapping[str, float]:
     measures = numbers_of(result.scenario, result.scenario.workload.measures(case, seconds))
     if not result.recorded:
         return measures
-    measured, times = result.measured, result.measured.all_communication
     readings = result.scenario.workload.readings
+    read = numbers_of(result.scenario, readings(case, result.columns)) if readings else {}
+    return {**measures, **read, **_of_timeline(result)}
+
+
+def _of_timeline(result: Result) -> dict[str, float]:
+    """The metrics that every recorded run has, whatever its workload."""
+    measured, times = result.measured, result.measured.all_communication
     metrics = {
-        **measures, **(numbers_of(result.scenario, readings(case, result.columns)) if readings else {}),
         "communication_ms": times.busy_ps / 1e9, "hidden_comm_ms": times.hidden_ps / 1e9,
         "exposed_comm_ms": times.exposed_ps / 1e9, "waiting_comm_ms": times.waiting_ps / 1e9,
         "communication_share": times.busy_ps / max(result.makespan_ps, 1), "compute_ms": measured.compute_ps / 1e9,

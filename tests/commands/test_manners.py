@@ -152,12 +152,14 @@ def test_a_metric_that_no_run_has_is_refused_before_a_sweep(braid: Braid, monkey
     from simulator.study import sweep
 
     monkeypatch.setattr(sweep, "simulate", lambda *_, **__: pytest.fail("it ran"))
-    done = braid("sweep", DP, "batch.requests", "32", "64", "--metrics", "latency_ms,latncy_ms")
-    assert done.is_one_clear_message(2), done
-    assert "has no metric latncy_ms;" in done.err
+    for name in (DP, "transformer:decode", "deepep:ep8"):
+        done = braid("sweep", name, "cards", "8", "16", "--metrics", "latncy_ms")
+        assert done.is_one_clear_message(2), done
+        assert "has no metric latncy_ms;" in done.err
 
 
-@pytest.mark.parametrize("name", [DP, "trt_min_latency:base", "transformer:prefill", "cm384_decode:decode_ten_layers"])
+@pytest.mark.parametrize("name", [DP, "trt_min_latency:base", "transformer:prefill", "cm384_decode:decode_ten_layers",
+                                  "deepep:ep8", "transformer:decode"])
 def test_no_metric_of_a_run_is_unknown_before_it(name: str) -> None:
     from simulator.study.glossary import unknown
     from simulator.study.library import load_scenario
@@ -190,3 +192,13 @@ def test_a_folder_may_have_a_simulator_of_its_own(tmp_path: Path, command: tuple
     done = subprocess.run([*command, *words], cwd=tmp_path, env=environment(), stdin=subprocess.DEVNULL,
                           capture_output=True, encoding="utf-8", check=False)
     assert (done.returncode, len(json.loads(done.stdout))) == (0, 2), done.stderr
+
+
+@pytest.mark.parametrize("name", ["deepep:ep8", "transformer:decode"])
+def test_without_a_timeline_all_metrics_of_the_workload_are_kept(braid: Braid, name: str) -> None:
+    kept, forgotten = (braid("run", name, "--json", *more).json for more in ((), ("--no-record",)))
+    assert forgotten["metrics"].items() <= kept["metrics"].items()
+    assert [row["simulated"] for row in forgotten["expected"]] == [row["simulated"] for row in kept["expected"]]
+    assert not {"communication_ms", "gemm_ms"} & set(forgotten["metrics"])
+    assert not [metric for metric in set(kept["metrics"]) - set(forgotten["metrics"])
+                if metric.startswith(("dispatch_us", "throughput", "iteration"))]
