@@ -10,11 +10,11 @@ from rich.text import Text
 
 from simulator.observe.layer_picture import layer_picture
 from simulator.observe.report import Footnote, ReportInput, expected_table, stretch_sentence
-from simulator.observe.tables import Titled, alike, console, number, show
+from simulator.observe.tables import Titled, console, number, show
 from simulator.study.expected import compared
 from simulator.study.glossary import meaning
 from simulator.study.simulate import Result
-from simulator.units import format_si
+from simulator.units import alike, format_si
 
 # what the report's tables show in full, so that the headline need not
 _IN_TABLES = {

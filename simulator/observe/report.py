@@ -11,7 +11,8 @@ from simulator.observe.critical import CriticalPath
 from simulator.observe.kernel_times import KernelTimes
 from simulator.observe.layer_budget import LayerBudget
 from simulator.observe.metrics import CommunicationTimes, Metrics
-from simulator.observe.tables import Cell, SideBySide, Titled, alike, console, number, percent, show, time_unit
+from simulator.observe.tables import Cell, SideBySide, Titled, console, number, percent, show, time_unit
+from simulator.units import alike
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

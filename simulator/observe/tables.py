@@ -5,11 +5,12 @@ A terminal is as wide as it is; anything else is COLUMNS wide, or PLAIN_WIDTH, a
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
+
+from simulator.units import alike
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -206,18 +207,6 @@ class SideBySide:
 def number(value: float) -> str:
     """Four digits, or all of those before the point: 0.01234, 12.35, 3128, 48,210."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def alike(values: Sequence[float | None]) -> list[str]:
-    """Numbers of one quantity with as many decimals each: four digits of the largest, two of the smallest as far as
-    three decimals give them; none where all are whole. "-" for None."""
-    sizes = [abs(value) for value in values if value]
-    if all(math.isclose(size, round(size), rel_tol=1e-9) for size in sizes):
-        decimals = 0
-    else:
-        largest, smallest = (math.floor(math.log10(size)) for size in (max(sizes), min(sizes)))
-        decimals = max(3 - largest, min(1 - smallest, 3), 0)
-    return ["-" if value is None else f"{value:,.{decimals}f}" for value in values]
 
 
 def _texts(column: Sequence[Cell]) -> list[str]:

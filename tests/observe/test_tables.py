@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 
 import pytest
 from rich.console import Console
 
-from simulator.observe.tables import Titled, alike, broken, show
+from simulator.observe.tables import Titled, broken, show
+from simulator.units import alike
 
 NAMES = ("collectives.sdma.ladder.default.0.rate", "kernels.cann_recipes_2025.flash_attention_ntd.score_bytes",
          "cm384_decode:decode_length_aware")  # fmt: skip
@@ -61,6 +63,7 @@ def test_a_name_on_lines_of_some_width() -> None:
     ([32, 64.0, 1024], ["32", "64", "1,024"]),
     ([0.0531, None, 0], ["0.05310", "-", "0.00000"]),
     ([-2.5, 1.25], ["-2.500", "1.250"]),
+    ([math.inf, 1.5, 20.25], ["inf", "1.50", "20.25"]),
     ([], []),
 ])  # fmt: skip
 def test_numbers_of_a_column_have_as_many_decimals(values: list[float | None], texts: list[str]) -> None:
