@@ -51,7 +51,7 @@ def facts(result: Result, in_both: Container[str] = ()) -> list[str]:
         lines.append(f"changed{where}: {key} = {text}{how}")
     lines += missing(result)
     if header["changed"] and result.scenario.expected:
-        lines.append("expected values are those of the scenario without these changes: there is no error")
+        lines.append("expected values are those of the scenario without these changes, so no error is shown")
     return lines
 
 
