@@ -20,7 +20,7 @@ One document of code touches fewer: 72 to 95 of the 128 of gpt-oss-120b by 512 t
 def decode() -> Scenario:
     """One decode iteration: Llama-3.1-70B on 8 H100, TP8, vLLM."""
     return Scenario(
-        title="One step of a transformer",
+        title="One step of {model}",
         machine="dgx_h100",
         model="llama_3_1_70b",
         kernels="vllm",

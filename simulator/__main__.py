@@ -1,4 +1,7 @@
-"""`python -m simulator` is the command `braid`."""
+"""`python -m simulator` is the command `braid`.
+
+Python looks into the current folder first: where that has a simulator.py, `braid` or `python -P -m simulator` is Braid.
+"""
 
 from simulator.commands.main import main
 

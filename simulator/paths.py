@@ -31,6 +31,14 @@ def did_you_mean(wrong: str, right: Iterable[str]) -> str:
     return f" (did you mean '{close[0]}'?)" if close else ""
 
 
+def nearest(wrong: str, right: Iterable[str], most: int = 5) -> list[str]:
+    """The right names that are most like a wrong one, as a whole or in a part between colons, the nearest first."""
+    def likeness(name: str) -> float:
+        return max(difflib.SequenceMatcher(None, wrong, part).ratio() for part in (name, *name.split(":")))
+
+    return sorted(right, key=likeness, reverse=True)[:most]
+
+
 def matches(pattern: str | None, name: str) -> bool:
     """Whether a name is chosen: None chooses all, "flows" what contains it, "cold_*" what it describes as a whole."""
     if pattern is None:

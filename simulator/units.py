@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -108,6 +108,18 @@ def format_si(value: float, dimension: str) -> str:
         if abs(scaled) >= 0.99995 or unit == _SHOWN[dimension][-1]:
             break
     return f"{scaled:.4g} {unit}"
+
+
+def alike(values: Sequence[float | None]) -> list[str]:
+    """Numbers of one quantity with as many decimals each: four digits of the largest, two of the smallest as far as
+    three decimals give them; none where all are whole. "-" for None."""
+    sizes = [abs(value) for value in values if value and math.isfinite(value)]
+    if all(math.isclose(size, round(size), rel_tol=1e-9) for size in sizes):
+        decimals = 0
+    else:
+        largest, smallest = (math.floor(math.log10(size)) for size in (max(sizes), min(sizes)))
+        decimals = max(3 - largest, min(1 - smallest, 3), 0)
+    return ["-" if value is None else f"{value:,.{decimals}f}" for value in values]
 
 
 class Quantity(BaseModel):

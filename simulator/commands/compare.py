@@ -19,11 +19,14 @@ from simulator.errors import InputError, RunError
 @options.ranks
 @options.seed
 @options.out
-def compare(a: str, b: str, settings: dict[str, str], ranks: str, seed: int, out: Path | None) -> None:
+@options.force
+@options.as_json
+def compare(a: str, b: str, settings: dict[str, str], ranks: str, seed: int, out: Path | None, force: bool,
+            as_json: bool) -> None:
     """Simulate scenarios A and B and print metrics and time by kind side by side.
 
     What --set KEY=VALUE changes is changed in A and in B, --set B:KEY=VALUE in B alone (A:KEY=VALUE in A). With --out,
-    each scenario gets a folder of its own in DIR.
+    each scenario gets a folder of its own in DIR. With --json the object has A and B, each as `braid run --json`.
 
     \b
     Examples:
@@ -34,11 +37,18 @@ def compare(a: str, b: str, settings: dict[str, str], ranks: str, seed: int, out
       # keep both traces
       braid compare a3_prefill:dp a3_prefill:microbatch --out results/a3_prefill
     """
-    from simulator.commands.output import OutputFolder, write_result
+    from simulator.commands.output import (
+        OutputFolder,
+        result_object,
+        results_folder,
+        to_json,
+        warn_unread,
+        write_result,
+    )
     from simulator.commands.request import scenario_of, simulate
     from simulator.commands.summary import print_comparison
 
-    folder = OutputFolder(out) if out is not None else None
+    folder = results_folder(out, force)
     scenarios, results = [], []
     for side, reference in (("A", a), ("B", b)):
         with _naming(side, reference):
@@ -53,6 +63,11 @@ def compare(a: str, b: str, settings: dict[str, str], ranks: str, seed: int, out
             name = result.scenario.name.replace(":", "-").replace("/", "-")
             twin = number == 1 and results[0].scenario.name == result.scenario.name
             written += write_result(result, OutputFolder(folder.path / (f"{name}-b" if twin else name)))
+    if as_json:
+        for result in results:
+            warn_unread(result.scenario.name, result.header["unread"])
+        click.echo(to_json(dict(zip("AB", map(result_object, results), strict=True))))
+        return
     print_comparison(*results)
     for path in written:
         click.echo(f"wrote {path}")

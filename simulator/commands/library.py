@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from contextlib import redirect_stdout
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
@@ -17,35 +19,61 @@ _MODEL_HEAD = ("model", "parameters", "active", "layers", "attention", "KV bytes
 
 
 @click.command("list")
-def list_scenarios() -> None:
-    """List the scenarios of the library, each with a line of what it is.
+@click.argument("words", nargs=-1, metavar="[WORD]...")
+@options.as_json
+def list_scenarios(words: tuple[str, ...], as_json: bool) -> None:
+    """List the scenarios of the library by system, each with a line of what it is.
+
+    With WORDs, those in whose name, line or system all of them are. With --json each has a name, title and system.
 
     \b
-    Example:
+    Examples:
       braid list
+      braid list prefill a3
     """
     from simulator.study import library
 
-    _print_names(library.scenario_names())
+    _print_names("scenarios", library.scenario_names(), words, as_json)
 
 
 @click.command()
-def services() -> None:
-    """List the services of the library (`braid serve`), each with a line of what it is.
+@click.argument("words", nargs=-1, metavar="[WORD]...")
+@options.as_json
+def services(words: tuple[str, ...], as_json: bool) -> None:
+    """List the services of the library (`braid serve`) by system, each with a line of what it is.
 
-    
-    Example:
+    With WORDs, those in whose name, line or system all of them are. With --json each has a name, title and system.
+
+    \b
+    Examples:
       braid services
+      braid services sglang
     """
     from simulator.serving import library
 
-    _print_names(library.service_names())
+    _print_names("services", library.service_names(), words, as_json)
 
 
-def _print_names(rows: list[tuple[str, str]]) -> None:
-    width = max((len(name) for name, _ in rows), default=0)
-    for name, title in rows:
-        click.echo(f"{name:<{width}}  {title}")
+def _print_names(kind: str, named: list[tuple[str, str]], words: tuple[str, ...], as_json: bool) -> None:
+    """Those with all the words, below what their file is about."""
+    from simulator.commands.output import to_json
+    from simulator.errors import InputError
+    from simulator.paths import nearest
+    from simulator.study.library import about
+
+    all_ = [{"name": name, "title": title, "system": about(kind, name)} for name, title in named]
+    rows = [row for row in all_ if all(word.lower() in " ".join(row.values()).lower() for word in words)]
+    if not rows:
+        near = ", ".join(nearest(" ".join(words), [name for name, _ in named]))
+        raise InputError(f"none of the {kind} has {' and '.join(words)} in its line; the nearest names are {near}")
+    if as_json:
+        click.echo(to_json(rows))
+        return
+    width = max(len(row["name"]) for row in rows)
+    for system, its in groupby(rows, key=itemgetter("system")):
+        click.echo(system)
+        for row in its:
+            click.echo(f"  {row['name']:<{width}}  {row['title']}")
 
 
 @click.command()
@@ -130,13 +158,15 @@ def machines(as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("scenario")
+@click.argument("scenario", metavar="NAME")
 @options.settings
 @click.option("--program", is_flag=True, help="Print what rank 0 does, in launch order, instead.")
-def show(scenario: str, settings: dict[str, str], program: bool) -> None:
-    """Show SCENARIO: machine, layout, memory ledger, settings, metrics, every number with its source.
+@options.as_json
+def show(scenario: str, settings: dict[str, str], program: bool, as_json: bool) -> None:
+    """Show a scenario or a service, every number with its source; nothing is simulated.
 
-    The settings listed are the keys that --set takes. Nothing is simulated.
+    Of a scenario: machine, layout, memory ledger, settings, metrics. Of a service: engines, scheduling, cache, front,
+    load. The settings listed are the keys that --set takes.
 
     \b
     Examples:
@@ -144,12 +174,39 @@ def show(scenario: str, settings: dict[str, str], program: bool) -> None:
       braid show a3_prefill:dp --set batch.requests=128
       # what one rank launches, in order
       braid show a3_prefill:microbatch --program
+      # a service
+      braid show one_server:llama_3_1_70b
     """
-    from simulator.commands.description import description
+    if program and as_json:
+        raise click.UsageError("--program is text: leave out --json")
+    with redirect_stdout(sys.stderr):  # what a program prints
+        text = _of_service(scenario, settings, program, as_json) or _of_scenario(scenario, settings, program, as_json)
+    click.echo(text)
+
+
+def _of_service(reference: str, settings: dict[str, str], program: bool, as_json: bool) -> str:
+    """What a service consists of; "" where this names none."""
+    from simulator.commands import service_description
+    from simulator.commands.output import to_json
+    from simulator.serving.library import is_service, load_service
+    from simulator.serving.settings import changed
+
+    if not is_service(reference):
+        return ""
+    if program:
+        raise click.UsageError(f"{reference} is a service: --program is of scenarios")
+    service = changed(load_service(reference), settings)
+    return to_json(service_description.described(service)) if as_json else service_description.description(service)
+
+
+def _of_scenario(reference: str, settings: dict[str, str], program: bool, as_json: bool) -> str:
+    """What a scenario consists of, or what its rank 0 does."""
+    from simulator.commands.description import described, description
+    from simulator.commands.output import to_json
     from simulator.commands.request import scenario_of
     from simulator.study.simulate import program_text
 
-    chosen = scenario_of(scenario, settings)
-    with redirect_stdout(sys.stderr):  # what a program prints
-        text = program_text(chosen) if program else description(chosen)
-    click.echo(text)
+    chosen = scenario_of(reference, settings)
+    if program:
+        return program_text(chosen)
+    return to_json(described(chosen)) if as_json else description(chosen)

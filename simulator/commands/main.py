@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import io
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -47,6 +48,16 @@ class _Group(click.RichGroup):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             raise Interrupted("interrupted") from None
+
+
+class _Help(click.RichHelpFormatter):
+    """Help without blanks at the ends of its lines."""
+
+    def getvalue(self) -> str:
+        return re.sub(r"(?m)(?: |\x1b\[[\d;]*m)+$", lambda end: end[0].replace(" ", ""), super().getvalue())
+
+
+click.RichContext.formatter_class = _Help
 
 
 def _version(ctx: plain_click.Context, _: plain_click.Parameter, wanted: bool) -> None:

@@ -42,7 +42,7 @@ seed = click.option(
 
 record = click.option(
     "--no-record", "record", is_flag=True, default=True, flag_value=False,
-    help="Keep no timeline: print only what follows from the makespan and from the programs.")
+    help="Keep no timeline: print the workload's own metrics, and not where the time went.")
 
 kernels = click.option(
     "--kernels", is_flag=True,
@@ -55,3 +55,5 @@ out = click.option(
     help="Write timeline.parquet, trace.json.gz (open it in ui.perfetto.dev) and result.json there. "
          "The folder above DIR must exist.")
 """`--out DIR` -> out: pathlib.Path | None."""
+
+force = click.option("--force", is_flag=True, help="With --out, write into a folder that holds other files, too.")

@@ -17,10 +17,12 @@ from typing import Any
 import rich_click as click
 
 from simulator.errors import InputError
-from simulator.observe.tables import Titled, console, plain_number, show
+from simulator.observe.tables import Cell, Titled, console, show
 from simulator.observe.trace import rates, whole_file, write_trace
 from simulator.study.expected import as_object, compared, plain
 from simulator.study.simulate import Result
+
+TRACE = "trace.json.gz"  # that every run leaves in its folder
 
 
 def result_object(result: Result) -> dict[str, Any]:
@@ -46,9 +48,9 @@ def to_json(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
 
 
-def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table on stdout; numbers with four digits."""
-    show(console(), Titled("", headings, [tuple(map(plain_number, row)) for row in rows]))
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
+    """A table on stdout."""
+    show(console(), Titled("", headings, [*rows]))
 
 
 def warn_unread(scenario: str, keys: Iterable[str]) -> None:
@@ -97,6 +99,17 @@ class OutputFolder:
             shutil.rmtree(staging, ignore_errors=True)
             if is_new and not any(self.path.iterdir()):
                 self.path.rmdir()
+
+
+def results_folder(path: Path | None, force: bool) -> OutputFolder | None:
+    """The folder of --out; InputError too where it holds other things than what Braid wrote, without `force`."""
+    if path is None:
+        return None
+    folder = OutputFolder(path)
+    there = folder.path.is_dir() and any(not one.name.startswith(".") for one in folder.path.iterdir())
+    if there and not force and not any(any(folder.path.glob(where)) for where in (TRACE, f"*/{TRACE}")):
+        raise InputError(f"'{folder.path}' holds files that are not of a run: --out into a new folder, or --force")
+    return folder
 
 
 def write_text(path: Path, text: str) -> None:

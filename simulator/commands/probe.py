@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -123,9 +123,11 @@ def _progress(title: str) -> Iterator[Tell]:
             click.echo(f"{share:4.0%} {what or 'measured'}", err=True)
 
     click.echo(f"measuring {title}; Ctrl-C keeps what was measured", err=True)
-    with progress_bar(title) as bar:
-        shown: Callable[[float], None] | None = bar
-        yield line if shown is None or not sys.stderr.isatty() else lambda share, what: shown(share)
+    if not sys.stderr.isatty():
+        yield line
+        return
+    with progress_bar(title) as shown:
+        yield lambda share, _: shown(share)
 
 
 def _show(found: Findings, folder: Path) -> None:

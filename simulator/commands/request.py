@@ -1,12 +1,14 @@
-"""From the words of a command line to a scenario, and from that to a result; a progress bar for who watches."""
+"""From the words of a command line to a scenario, and from that to a result; how far it is, for who waits."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stdout
-from threading import Timer
+from threading import Event, Thread, Timer
 
+import click
 from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import Progress
@@ -21,6 +23,7 @@ from simulator.study.scenario import Scenario
 from simulator.study.simulate import Result
 
 PATIENCE_S = 2.0  # a progress bar is shown once a run has taken so long
+EVERY_S = 10.0  # from one line to the next where nobody watches
 
 
 def scenario_of(reference: str, settings: Mapping[str, str]) -> Scenario:
@@ -44,12 +47,16 @@ def scenario_of(reference: str, settings: Mapping[str, str]) -> Scenario:
 
 
 def simulate(scenario: Scenario, ranks: str, seed: int, record: bool = True) -> Result:
-    """Runs it, with a progress bar where a person watches; RunError if it does not fit or does not end.
+    """Runs it, and says now and then how far it is; RunError if it does not fit or does not end. record: whether to
+    keep the timeline; where the workload's own metrics are read from one, it is forgotten afterwards.
 
     What its program prints goes to stderr: stdout has the command's own output alone.
     """
-    with progress_bar(scenario.name) as tell, redirect_stdout(sys.stderr):
-        result = simulation.simulate(scenario, ranks=ranks, seed=seed, progress=tell, record=record)
+    needed = record or scenario.workload.readings is not None
+    with progress_bar(scenario.name, "building its programs") as tell, redirect_stdout(sys.stderr):
+        result = simulation.simulate(scenario, ranks=ranks, seed=seed, progress=tell, record=needed)
+        if needed and not record:
+            result = result.without_timeline()
         compared(result)  # may run other scenarios, which print too
         return result
 
@@ -63,24 +70,30 @@ def _text_of(error: Exception) -> str:
 
 
 @contextmanager
-def progress_bar(title: str) -> Iterator[Callable[[float], None] | None]:
-    """Gives what to call with the share done, 0 to 1, as often as you like; None where no person watches."""
-    if not sys.stderr.isatty():
-        yield None
-        return
+def progress_bar(title: str, first: str = "") -> Iterator[Callable[[float], None]]:
+    """Gives what to call with the share done, 0 to 1, as often as you like: a bar where a person watches, elsewhere a
+    line on stderr every EVERY_S. first: what is done before the first share is told."""
+    told: list[float] = []  # the last one
+    shown = _bar if sys.stderr.isatty() else _lines
+    with shown(title, first, told) as tell:
+        yield tell
+
+
+@contextmanager
+def _bar(title: str, first: str, told: list[float]) -> Iterator[Callable[[float], None]]:
     bars: list[Progress] = []  # one, once it is shown
-    told = [0.0]
     with ExitStack() as shown:
 
         def show() -> None:
             bar = shown.enter_context(Progress(console=Console(stderr=True), transient=True))
-            bar.update(bar.add_task(title, total=1.0 if told[0] else None), completed=told[0])
+            text = title if told or not first else f"{title}: {first}"
+            bar.update(bar.add_task(text, total=1.0 if told else None), completed=sum(told))
             bars.append(bar)
 
         def tell(share: float) -> None:
-            told[0] = share
+            told[:] = [share]
             for bar in bars:
-                bar.update(bar.task_ids[0], total=1.0, completed=share)
+                bar.update(bar.task_ids[0], total=1.0, completed=share, description=title)
 
         later = Timer(PATIENCE_S, show)
         later.daemon = True
@@ -90,3 +103,24 @@ def progress_bar(title: str) -> Iterator[Callable[[float], None] | None]:
         finally:
             later.cancel()
             later.join()
+
+
+@contextmanager
+def _lines(title: str, first: str, told: list[float]) -> Iterator[Callable[[float], None]]:
+    ended, since_s = Event(), time.monotonic()
+
+    def say() -> None:
+        while not ended.wait(EVERY_S):
+            done = f"{told[0]:.0%}" if told else first
+            click.echo(": ".join(filter(None, (title, done))) + f", {time.monotonic() - since_s:.0f} s", err=True)
+
+    def tell(share: float) -> None:
+        told[:] = [share]
+
+    thread = Thread(target=say, daemon=True)
+    thread.start()
+    try:
+        yield tell
+    finally:
+        ended.set()
+        thread.join()

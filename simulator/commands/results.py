@@ -11,6 +11,7 @@ import rich_click as click
 from simulator.commands import options
 
 if TYPE_CHECKING:
+    from simulator.observe.tables import Cell
     from simulator.serving.point_errors import PointRow
 
 SHOWN_POINTS = 30  # rows of measured points that a person reads one by one
@@ -127,6 +128,7 @@ def _compare_points(path: Path, where: str, jobs: int, beside: Path | None, as_j
 def _show_points(rows: Sequence[PointRow], others: Any, as_json: bool, part: str) -> None:
     """As JSON or tables. part: of the points, in words, where the rest was not simulated."""
     from simulator.commands.output import print_table, to_json
+    from simulator.observe.tables import plain_number
     from simulator.serving import point_errors
 
     if as_json:
@@ -137,13 +139,14 @@ def _show_points(rows: Sequence[PointRow], others: Any, as_json: bool, part: str
         return
     if part:
         click.echo(f"INTERRUPTED: what follows is of {part}")
-    known = [(row.id, row.metric, row.value, row.simulated, f"{row.error:+.1%}") for row in rows
-             if row.error is not None and row.simulated is not None]  # fmt: skip
+    known = [(row.id, row.metric, plain_number(row.value), plain_number(row.simulated), f"{row.error:+.1%}")
+             for row in rows if row.error is not None and row.simulated is not None]
     if len(known) <= SHOWN_POINTS:
         print_table(("<id", "<metric", ">measured", ">simulated", ">error"), known)
-    shares = [(one.metric, one.group, one.points, f"{one.signed:+.1%}",
-               *(f"{share:.1%}" for share in (one.median, one.mean, one.decile, one.within)))
-              for one in point_errors.summary(rows)]
+    shares: list[Sequence[Cell]] = [
+        (one.metric, one.group, one.points, f"{one.signed:+.1%}",
+         *(f"{share:.1%}" for share in (one.median, one.mean, one.decile, one.within)))
+        for one in point_errors.summary(rows)]
     print_table(("<metric", "<points of", ">points", ">median error", ">median size", ">mean size", ">90% within",
                  ">within 25%"), shares)
     table = point_errors.beside(rows, others)

@@ -17,15 +17,17 @@ from simulator.commands import options
 @options.record
 @options.kernels
 @options.out
+@options.force
 @options.as_json
 def run(scenario: str, settings: dict[str, str], ranks: str, seed: int, record: bool, kernels: bool,
-        out: Path | None, as_json: bool) -> None:
+        out: Path | None, force: bool, as_json: bool) -> None:
     """Simulate SCENARIO and print expected and simulated values, time by kind, one layer's streams.
 
     The report's header names the settings that were changed, and what each metric means; `braid show SCENARIO` defines
     those in the tables too. With --json the object has the keys scenario, changes (settings changed by --set, or by
-    `replace` in a file of your own), seed, metrics, expected (each with id, metric, value, simulated, error, role) and
-    parameters (what bounded the critical path); with --kernels also kernels (times in us).
+    `replace` in a file of your own), seed, metrics, expected (each with id, metric, value, simulated, error, role;
+    error is null where settings were changed) and parameters (what bounded the critical path); with --kernels also
+    kernels (times in us).
 
     \b
     Examples:
@@ -39,9 +41,9 @@ def run(scenario: str, settings: dict[str, str], ranks: str, seed: int, record: 
       braid run my_study.py:mine --json
     """
     from simulator.commands.output import (
-        OutputFolder,
         kernels_object,
         result_object,
+        results_folder,
         to_json,
         warn_unread,
         write_result,
@@ -52,7 +54,7 @@ def run(scenario: str, settings: dict[str, str], ranks: str, seed: int, record: 
     for option, given in (("--out writes", out is not None), ("--kernels shows", kernels)):
         if given and not record:
             raise click.UsageError(f"{option} what was recorded: leave out --no-record")
-    folder = OutputFolder(out) if out is not None else None
+    folder = results_folder(out, force)
     result = simulate(scenario_of(scenario, settings), ranks, seed, record)
     written = write_result(result, folder) if folder is not None else []
     if as_json:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
 from simulator.commands import options
+
+if TYPE_CHECKING:
+    from simulator.commands.output import OutputFolder
 
 WORDS = {"requests": "load.requests", "isl": "load.input_tokens", "osl": "load.output_tokens",
          "range_ratio": "load.range_ratio", "rate": "load.rate", "concurrency": "load.concurrency",
@@ -57,10 +60,11 @@ ROWS = (("requests/s", "request_throughput"), ("tok/s", "output_token_throughput
 @options.seed
 @click.option("--out", type=click.Path(path_type=Path), default=None, metavar="DIR",
               help="Write profile_export_aiperf.json, requests.parquet, steps.parquet and trace.json.gz there.")
+@options.force
 @options.as_json
 def serve(service: str | None, values: tuple[str, ...], trace: Path | None, limit: int | None, speedup: float,
           skip_bad: bool, goodput: str, steps: str, sweep: str | None, until: str | None,
-          settings: dict[str, str], seed: int, out: Path | None, as_json: bool, **words: Any) -> None:
+          settings: dict[str, str], seed: int, out: Path | None, force: bool, as_json: bool, **words: Any) -> None:
     """Simulate requests over time through SERVICE: percentiles of latency, throughput, goodput, what was waited for.
 
     SERVICE is a name of the library (`braid services`) or FILE.py:FUNCTION; without one --model and --machine
@@ -83,6 +87,7 @@ def serve(service: str | None, values: tuple[str, ...], trace: Path | None, limi
       # the latency-throughput curve
       braid serve one_server:llama_3_1_70b --sweep concurrency 1 4 16 64
     """
+    from simulator.commands.output import results_folder
     from simulator.serving.goodput import promises
 
     if sweep and service is not None and words["model"] is not None:
@@ -103,7 +108,7 @@ def serve(service: str | None, values: tuple[str, ...], trace: Path | None, limi
     asked = {"trace": trace, "limit": limit, "speedup": speedup, "skip_bad": skip_bad, "paced": paced,
              "until": until, "endless": until and trace is None and "load.requests" not in changes}  # fmt: skip
     if sweep is None:
-        _once(_service(service, words, changes), asked, steps, seed, promised, out, as_json)
+        _once(_service(service, words, changes), asked, steps, seed, promised, results_folder(out, force), as_json)
     else:
         _curve(service, words, changes, sweep, values, asked, steps, seed, promised, as_json)
 
@@ -154,7 +159,7 @@ def _offered(service: Any, asked: dict[str, Any], seed: int) -> Any:
 
 
 def _outcome(service: Any, asked: dict[str, Any], steps: Any, seed: int, promised: dict[str, float]) -> Any:
-    """One run, with a progress bar where a person watches."""
+    """One run, which says now and then how far it is."""
     from simulator.commands.request import progress_bar
     from simulator.serving.kept import cache_folder
     from simulator.serving.loop import Loop
@@ -174,14 +179,13 @@ def _warn(text: str) -> None:
     click.echo(f"warning: {text}", err=True)
 
 
-def _once(service: Any, asked: dict[str, Any], steps: str, seed: int, promised: dict[str, float], out: Path | None,
-          as_json: bool) -> None:
-    from simulator.commands.output import OutputFolder, to_json
+def _once(service: Any, asked: dict[str, Any], steps: str, seed: int, promised: dict[str, float],
+          folder: OutputFolder | None, as_json: bool) -> None:
+    from simulator.commands.output import to_json
     from simulator.errors import Interrupted
     from simulator.serving.files import profile_export, write_files
     from simulator.serving.show import print_outcome
 
-    folder = OutputFolder(out) if out is not None else None
     found = _outcome(service, asked, steps, seed, promised)
     config = {"service": service.name, "title": service.title, "seed": seed, "steps": steps}
     if folder is not None:
@@ -215,7 +219,6 @@ def _curve(reference: str | None, words: dict[str, Any], changes: dict[str, str]
         click.echo(to_json(rows))
     else:
         head = (f">{key}", "<state", *(f">{name}" for name, _ in ROWS))
-        print_table(head, [[row[key], row["state"], *(f"{row[name]:.4g}" if name in row else "-" for name, _ in ROWS)]
-                           for row in rows])
+        print_table(head, [[row[key], row["state"], *(row.get(name) for name, _ in ROWS)] for row in rows])
     if stopped:
         raise Interrupted(f"stopped by Ctrl-C at {key} {value}: what is shown is of the values before it")

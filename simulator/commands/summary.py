@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 
 from rich.padding import Padding
@@ -14,7 +14,7 @@ from simulator.observe.tables import Titled, console, number, show
 from simulator.study.expected import compared
 from simulator.study.glossary import meaning
 from simulator.study.simulate import Result
-from simulator.units import format_si
+from simulator.units import alike, format_si
 
 # what the report's tables show in full, so that the headline need not
 _IN_TABLES = {
@@ -40,7 +40,7 @@ def facts(result: Result, in_both: Container[str] = ()) -> list[str]:
         f"memory: {format_si(ledger.used_bytes, 'B')} of {format_si(ledger.usable_bytes, 'B')} on the fullest rank",
     ]
     if not result.recorded:
-        lines.append("not recorded: only what follows from the makespan and from the programs")
+        lines.append("not recorded: the metrics of the workload, and not where the time went")
     for key, text in header["changed"].items():
         how = " (assumed)" if key.startswith(("machine.", "model.")) else ""
         if key == "launch_jitter" and all(program.captured for program in result.world.programs):
@@ -51,7 +51,7 @@ def facts(result: Result, in_both: Container[str] = ()) -> list[str]:
         lines.append(f"changed{where}: {key} = {text}{how}")
     lines += missing(result)
     if header["changed"] and result.scenario.expected:
-        lines.append("expected values are those of the scenario without these changes")
+        lines.append("expected values are those of the scenario without these changes, so no error is shown")
     return lines
 
 
@@ -74,7 +74,8 @@ def headline(result: Result) -> dict[str, float]:
 def report_of(result: Result) -> ReportInput:
     """The report of one run."""
     numbers = [(name, number(value)) for name, value in headline(result).items() if not _in_tables(name)]
-    title, meanings = f"{result.scenario.name}: {result.scenario.title}", {name: meaning(name) for name, _ in numbers}
+    title = f"{result.scenario.name}: {result.scenario.full_title}"
+    meanings = {name: meaning(name) for name, _ in numbers}
     shown = ReportInput(title, facts(result), numbers, compared(result), meanings=meanings)
     if not result.recorded:
         return shown
@@ -90,44 +91,39 @@ def print_comparison(a: Result, b: Result) -> None:
                 for row in compared(result)]
     both = dict(a.header["changed"].items() & b.header["changed"].items())
     for letter, result in (("A", a), ("B", b)):
-        show(terminal, Text(f"{letter}  {result.scenario.name}: {result.scenario.title}", "bold"))
+        show(terminal, Text(f"{letter}  {result.scenario.name}: {result.scenario.full_title}", "bold"))
         show(terminal, *(Padding(fact, (0, 0, 0, 3))
                          for fact in (*facts(result, both), stretch_sentence(result.measured))))
     terminal.print()
     show(terminal, *([expected_table(expected)] if expected else ()), *_tables(a, b))
     for letter, result in (("A", a), ("B", b)):
         show(terminal, Text(f"{letter}  {result.scenario.name}, one layer's streams", "bold"))
-        terminal.print(layer_picture(result.columns, rank=0, width=terminal.width))
+        show(terminal, layer_picture(result.columns, rank=0, width=terminal.width))
 
 
 def _tables(a: Result, b: Result) -> list[Titled]:
     one, other = a.measured, b.measured
     hidden = [{name: times.hidden_ps / 1e9 for name, times in side.communication.items()} for side in (one, other)]
     exposed = [{name: times.exposed_ps / 1e9 for name, times in side.communication.items()} for side in (one, other)]
-    return [_table("metric", headline(a), headline(b)),
-            _table("where the time went, ms", _ms(one.account_ps), _ms(other.account_ps)),
-            _table("time by kind, ms", _ms(one.kind_ps), _ms(other.kind_ps)),
-            _table("hidden communication, ms", *hidden),
-            _table("exposed communication, ms", *exposed)]
+    return [_table("metric", headline(a), headline(b), lambda values: [*map(number, values)]),
+            _table("where the time went, ms", _ms(one.account_ps), _ms(other.account_ps), alike),
+            _table("time by kind, ms", _ms(one.kind_ps), _ms(other.kind_ps), alike),
+            _table("hidden communication, ms", hidden[0], hidden[1], alike),
+            _table("exposed communication, ms", exposed[0], exposed[1], alike)]
 
 
 def _ms(times_ps: Mapping[str, float]) -> dict[str, float]:
     return {name: value / 1e9 for name, value in times_ps.items()}
 
 
-def _table(title: str, a: Mapping[str, float], b: Mapping[str, float]) -> Titled:
-    headings = (f"<{title:<36}", *(f">{head:>9}" for head in ("A", "B", "B - A", "B / A")))
-    return Titled("", headings, [(name, *cells) for name, cells in _rows(a, b)])
-
-
-def _rows(a: Mapping[str, float], b: Mapping[str, float]) -> Iterable[tuple[str, tuple[str, str, str, str]]]:
-    """(name, (A, B, difference, ratio)) of every name in A or B that is not zero in both; "-" where there is none."""
-    for name in dict.fromkeys((*a, *b)):
-        one, other = a.get(name), b.get(name)
-        if not one and not other:
-            continue
-        if one is None or other is None:
-            yield name, (*("-" if side is None else number(side) for side in (one, other)), "-", "-")  # type: ignore[misc]
-        else:
-            ratio = f"{other / one:.3f}" if one else "-"
-            yield name, (number(one), number(other), f"{'+' if other > one else ''}{number(other - one)}", ratio)
+def _table(title: str, a: Mapping[str, float], b: Mapping[str, float],
+           texts_of: Callable[[Sequence[float]], list[str]]) -> Titled:
+    """Every name in A or B that is not zero in both, with the difference and the ratio; "-" where there is none."""
+    names = [name for name in dict.fromkeys((*a, *b)) if a.get(name) or b.get(name)]
+    gained = {name: b[name] - a[name] for name in names if name in a and name in b}
+    texts = iter(texts_of([side[name] for side in (a, b, gained) for name in names if name in side]))
+    said = [{key: next(texts) for key in names if key in side} for side in (a, b, gained)]
+    rows = [(name, said[0].get(name, "-"), said[1].get(name, "-"),
+             f"{'+' if gained.get(name, 0) > 0 else ''}{said[2].get(name, '-')}",
+             f"{b[name] / a[name]:.3f}" if name in gained and a[name] else "-") for name in names]
+    return Titled("", (f"<{title:<36}", *(f">{head:>9}" for head in ("A", "B", "B - A", "B / A"))), rows)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import rich_click as click
@@ -12,6 +15,8 @@ import rich_click as click
 from simulator.commands import options
 
 if TYPE_CHECKING:
+    from simulator.observe.tables import Cell
+    from simulator.study.simulate import Result
     from simulator.study.sweep import LadderRow
 
 DEFAULT_METRICS = ("latency_ms", "iteration_ms", "tpot_ms", "throughput_tok_s", "throughput_tok_s_per_card",
@@ -28,39 +33,53 @@ LADDER_METRICS = "throughput_tok_s,iteration_ms"
                    "and `braid show SCENARIO` those that its tables show.  "
                    "[default: times, throughput, exposed communication and stretch]")
 @options.settings
+@options.ranks
+@options.seed
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
+              help="Simulate N values at a time, each in a process of its own.")
+@options.out
+@options.force
 @options.as_json
 @click.pass_context
 def sweep(ctx: click.Context, scenario: str, key: str, values: tuple[str, ...], metrics: str | None,
-          settings: dict[str, str], as_json: bool) -> None:
+          settings: dict[str, str], ranks: str, seed: int, jobs: int, out: Path | None, force: bool,
+          as_json: bool) -> None:
     """Simulate SCENARIO with each of VALUES for the setting KEY.
 
     KEY is one that --set takes: a setting of the scenario, or machine.KEY or model.KEY. A value of the
-    wrong kind is refused before anything runs; one that cannot run is reported, the others run (exit code 1).
+    wrong kind is refused before anything runs, and so is a metric that no run can have; a value that cannot run is
+    reported, the others run (exit code 1). With --out, each value gets a folder of its own in DIR.
 
     \b
     Examples:
       braid sweep a3_prefill:dp batch.requests 32 64 128
       braid sweep a3_prefill:dp machine.chip.hbm.peak "1.2 TB/s" "3.2 TB/s"
       braid sweep a3_prefill:dp knobs.engine sdma aiv --metrics exposed_comm_ms
+      # two at a time, and keep every trace
+      braid sweep a3_prefill:dp cards 16 32 --jobs 2 --out results/sweep
     """
-    from simulator.commands.output import print_table, to_json, warn_unread
+    from simulator.commands.output import print_table, results_folder, to_json, warn_unread
     from simulator.commands.request import progress_bar, scenario_of
     from simulator.errors import InputError
+    from simulator.study.glossary import unknown
     from simulator.study.scenario import Study
-    from simulator.study.sweep import run_study
+    from simulator.study.sweep import How, run_study
 
     chosen = scenario_of(scenario, settings)
     asked = None if metrics is None else options.names_of(metrics)
     if asked == ():
         raise InputError("--metrics names none; `braid run SCENARIO --json` lists them")
     study = Study(title="", key=key, values=values, metrics=DEFAULT_METRICS if asked is None else asked)
+    folder = results_folder(out, force)
     with progress_bar(f"{chosen.name}: {key}") as tell, redirect_stdout(sys.stderr):
-        table = run_study(chosen, study, tell)
+        if wrong := unknown(asked or (), (chosen.replace({key: value}) for value in values)):
+            raise InputError(_no_metric(chosen.name, wrong))
+        keep = partial(_written, folder.path) if folder is not None else None
+        table = run_study(chosen, study, tell, How(seed, ranks, jobs, keep))
     there = [place for place in range(len(study.metrics)) if any(row[place] is not None for _, row in table.rows)]
     missing = [one for place, one in enumerate(study.metrics) if place not in there]
     if len(table.reasons) < len(values) and missing and (asked is not None or not there):
-        which = ", ".join(missing)
-        raise InputError(f"{chosen.name} has no metric {which}; `braid run {chosen.name} --json` lists them")
+        raise InputError(_no_metric(chosen.name, missing))
     wanted = [study.metrics[place] for place in there]
     rows = [(value, [row[place] for place in there]) for value, row in table.rows]
     warn_unread(chosen.name, table.unread)
@@ -73,8 +92,22 @@ def sweep(ctx: click.Context, scenario: str, key: str, values: tuple[str, ...], 
         print_table((f"<{key}", *(f">{metric}" for metric in wanted)), [(value, *row) for value, row in rows])
     for value, reason in reasons.items():
         click.echo(f"Error: {key} = {value}: {reason}", err=True)
+    if folder is not None and not as_json and len(reasons) < len(values):
+        click.echo(f"wrote a folder for each value into {folder.path}")
     if reasons:
         ctx.exit(1)
+
+
+def _no_metric(scenario: str, metrics: Sequence[str]) -> str:
+    return f"{scenario} has no metric {', '.join(metrics)}; `braid run {scenario} --json` lists them"
+
+
+def _written(folder: Path, value: str, result: Result) -> None:
+    """Writes the result of one value into a folder below that has its name."""
+    from simulator.commands.output import OutputFolder, write_result
+
+    folder.mkdir(exist_ok=True)
+    write_result(result, OutputFolder(folder / re.sub(r"[^\w.+-]+", "-", value)))
 
 
 @click.command()
@@ -106,8 +139,7 @@ def ladder(scenario: str, metrics: str, settings: dict[str, str], seed: int, as_
         rows = run_ladder(chosen, seed, tell)
     unknown = [metric for metric in wanted if metric not in rows[0].metrics]
     if unknown or not wanted:
-        which = ", ".join(unknown)
-        raise InputError(f"{chosen.name} has no metric {which}; `braid run {chosen.name} --json` lists them")
+        raise InputError(_no_metric(chosen.name, unknown))
     warn_unread(chosen.name, [key for key in in_all([one.unread for one in rows]) if key in settings])
     if as_json:
         click.echo(to_json([{"step": one.title, **{name: one.metrics[name] for name in wanted}} for one in rows]))
@@ -118,7 +150,7 @@ def ladder(scenario: str, metrics: str, settings: dict[str, str], seed: int, as_
 def _print(rows: Sequence[LadderRow], metrics: tuple[str, ...]) -> None:
     from simulator.commands.output import print_table
 
-    shown = []
+    shown: list[Sequence[Cell]] = []
     first = rows[0].metrics[metrics[0]]
     for before, one in zip((rows[0], *rows), rows, strict=False):
         value = one.metrics[metrics[0]]

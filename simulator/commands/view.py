@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from http.server import ThreadingHTTPServer
 
 TRACE = "trace.json.gz"
+HEAD_BYTES = 65_536  # in which a trace says that it is one
 
 
 @click.command()
@@ -49,10 +50,27 @@ def _trace(path: Path) -> Path:
     path = path.expanduser()
     found = path / TRACE if path.is_dir() else path
     if found.is_file():
+        if not _begins_as_a_trace(found):
+            raise InputError(f"'{found}' is no trace: `braid run SCENARIO --out FOLDER` writes one, {TRACE}")
         return found
     below = sorted(str(one.parent) for one in path.glob(f"*/{TRACE}")) if path.is_dir() else []
     there = f"; there is one in {', '.join(below)}" if below else "; `braid run SCENARIO --out FOLDER` writes one"
     raise InputError(f"there is no trace at '{found}'{there}")
+
+
+def _begins_as_a_trace(path: Path) -> bool:
+    """Whether it is JSON with the events of a trace, compressed or not."""
+    import gzip
+    import zlib
+
+    with path.open("rb") as file:
+        compressed = file.read(2) == b"\x1f\x8b"
+    try:
+        with gzip.open(path) if compressed else path.open("rb") as file:
+            begin = file.read(HEAD_BYTES).lstrip()
+    except (EOFError, gzip.BadGzipFile, zlib.error):
+        return False
+    return begin.startswith(b"{") and b'"traceEvents"' in begin
 
 
 def server(trace: Path, port: int) -> ThreadingHTTPServer:

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, get_args
 
 from simulator.errors import RunError
 from simulator.spec.machine import HbmSpec
-from simulator.units import format_si
+from simulator.units import alike, format_si, to_si
 
 Category: TypeAlias = Literal["weights", "KV", "activations", "communication", "other"]
 CATEGORIES: tuple[Category, ...] = get_args(Category)
@@ -92,7 +92,10 @@ class Ledger:
         yield "", "free" if self.fits else "missing", abs(self.free_bytes)
 
     def __str__(self) -> str:
-        """The table of `rows`, aligned."""
-        rows = [(category, name, format_si(size, "B")) for category, name, size in self.rows()]
+        """The table of `rows`, aligned, all in the unit that fits the largest."""
+        found = list(self.rows())
+        unit = format_si(max(size for _, _, size in found), "B").split()[1]
+        sizes = alike([size / to_si(1, unit) for _, _, size in found])
+        rows = [(category, name, f"{size} {unit}") for (category, name, _), size in zip(found, sizes, strict=True)]
         widths = [max(len(row[column]) for row in rows) for column in range(3)]
         return "\n".join(f"  {a:<{widths[0]}}  {b:<{widths[1]}}  {c:>{widths[2]}}" for a, b, c in rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
@@ -11,7 +11,8 @@ from simulator.observe.critical import CriticalPath
 from simulator.observe.kernel_times import KernelTimes
 from simulator.observe.layer_budget import LayerBudget
 from simulator.observe.metrics import CommunicationTimes, Metrics
-from simulator.observe.tables import SideBySide, Titled, console, number, percent, show, time_unit
+from simulator.observe.tables import Cell, SideBySide, Titled, console, number, percent, show, time_unit
+from simulator.units import alike
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -124,24 +125,25 @@ def expected_table(rows: Sequence[ExpectedRow]) -> Titled:
 
 def share_table(title: str, what: str, times_ps: Mapping[str, float], metrics: Metrics, caption: str) -> Titled:
     """Times and their shares of the run."""
-    rows = [(name, ms(length), percent_of_run(length, metrics)) for name, length in times_ps.items()]
+    rows = [(name, length / PS_PER_MS, percent_of_run(length, metrics)) for name, length in times_ps.items()]
     return Titled(title, (f"<{what}", ">ms", ">of the run"), rows, caption)
 
 
 def communication_table(metrics: Metrics) -> Titled:
     """Communication by name: at work, hidden under compute, exposed, waiting for peers or cores."""
     headings = ("<name", ">busy", ">hidden", ">exposed", ">waiting", ">of it exposed")
-    rows: list[Sequence[str] | None] = [(name, *_communication(times, metrics))
-                                        for name, times in metrics.communication.items()
-                                        if times.busy_ps or times.waiting_ps]
+    times = {name: one for name, one in metrics.communication.items() if one.busy_ps or one.waiting_ps}
     if len(metrics.communication) > 1:
-        rows += [None, ("all (overlaps once)", *_communication(metrics.all_communication, metrics))]
+        times["all (overlaps once)"] = metrics.all_communication
+    rows: list[Sequence[Cell] | None] = [*zip(times, *_communication([*times.values()], metrics), strict=True)]
+    if len(metrics.communication) > 1:
+        rows.insert(-1, None)
     return Titled("communication", headings, rows, "ms of an average rank, share of the run")
 
 
 def critical_table(path: CriticalPath, least: float = 0.01) -> Titled:
     """What bounded more than a share `least` of the critical path."""
-    rows = [(kind, bound, ms(part * path.makespan_ps), f"{part:.1%}")
+    rows = [(kind, bound, part * path.makespan_ps / PS_PER_MS, f"{part:.1%}")
             for (kind, bound), part in path.by_kind_and_bound(least).items()]
     return Titled("critical path", ("<kind", "<bound by", ">ms", ">of the path"), rows, f"more than {least:.0%} of it")
 
@@ -156,18 +158,19 @@ def budget_table(budget: LayerBudget) -> Titled:
     step = "" if budget.step_ps is None else f"; the next one starts {time(budget.step_ps)} {name} after it started"
     caption = f"{name} of rank {budget.rank}, layer {budget.layer}, {time(budget.span_ps)} {name} long{step}"
     headings = ("<block", ">tasks", ">work", ">beside others", ">alone", ">waiting", "<bound by", "~runs beside")
-    rows = []
+    rows: list[Sequence[Cell]] = []
     for block in budget.blocks:
         beside = ", ".join(f"{name} {time(its_ps)}" for name, its_ps in list(block.beside_ps.items())[:3])
         times = (block.work_ps, block.accompanied_ps, block.alone_ps, block.waiting_ps)
-        rows.append((block.block, str(block.tasks), *map(time, times), block.bound_by, beside or "-"))
+        rows.append((block.block, block.tasks, *(one / unit_ps for one in times), block.bound_by, beside or "-"))
     return Titled("budget of one layer", headings, rows, caption)
 
 
 def kernel_table(kernels: Sequence[KernelTimes]) -> Titled:
     """Kernels and collectives by name: at work, and waiting for cores or peers before it."""
-    rows = [(one.name, one.kind, number(one.per_rank), *(number(time / 1e6) for time in (*one.work, *one.waiting)),
-             one.bound_by) for one in kernels]  # fmt: skip
+    rows: list[Sequence[Cell]] = [
+        (one.name, one.kind, one.per_rank, *(time / 1e6 for time in (*one.work, *one.waiting)), one.bound_by)
+        for one in kernels]
     headings = ("<name", "<kind", ">per rank", ">us", ">least", ">most", ">waiting us", ">least", ">most", "<bound by")
     return Titled("kernels and collectives, over all ranks and layers", headings, rows,
                   "us on average, least and most; waiting: from ready to start, for cores or the last peer")
@@ -206,10 +209,13 @@ def percent_of_run(time_ps: float, metrics: Metrics) -> str:
     return f"{time_ps / metrics.makespan_ps:.1%}"
 
 
-def _communication(times: CommunicationTimes, metrics: Metrics) -> list[str]:
-    exposed = f"{times.exposed_ps / times.busy_ps:.0%}" if times.busy_ps else "-"
-    cells = [times.busy_ps, times.hidden_ps, times.exposed_ps, times.waiting_ps]
-    return [f"{ms(one)} {percent_of_run(one, metrics):>6}" for one in cells] + [exposed]
+def _communication(times: Sequence[CommunicationTimes], metrics: Metrics) -> Iterator[list[str]]:
+    """The columns of numbers of `communication_table`."""
+    for column in ([one.busy_ps for one in times], [one.hidden_ps for one in times],
+                   [one.exposed_ps for one in times], [one.waiting_ps for one in times]):
+        texts = alike([time_ps / PS_PER_MS for time_ps in column])
+        yield [f"{text} {percent_of_run(time_ps, metrics):>6}" for text, time_ps in zip(texts, column, strict=True)]
+    yield [f"{one.exposed_ps / one.busy_ps:.0%}" if one.busy_ps else "-" for one in times]
 
 
 def _times(metrics: Metrics) -> list[RenderableType]:

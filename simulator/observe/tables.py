@@ -5,13 +5,17 @@ A terminal is as wide as it is; anything else is COLUMNS wide, or PLAIN_WIDTH, a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
+from simulator.units import alike
+
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.measure import Measurement
+    from rich.segment import Segment
     from rich.table import Table
 
 PLAIN_WIDTH = 100
@@ -36,7 +40,7 @@ def show(terminal: Console, *parts: RenderableType) -> None:
     for part in parts:
         if not terminal.is_terminal:
             terminal.width = max(usual, _least_width(terminal, part))
-        terminal.print(part)
+        terminal.print(_WithoutBlanks(part))
         terminal.width = usual
 
 
@@ -50,43 +54,115 @@ def _least_width(terminal: Console, part: RenderableType) -> int:
 
 
 @dataclass
+class _WithoutBlanks:
+    """What is printed, without blanks at the ends of its lines."""
+
+    part: RenderableType
+
+    def __rich_console__(self, terminal: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        from rich.segment import Segment
+
+        for line in terminal.render_lines(self.part, options, pad=False):
+            while line and not line[-1].text.strip():
+                line.pop()
+            if line:
+                line[-1] = line[-1]._replace(text=line[-1].text.rstrip())
+            yield from line
+            yield Segment.line()
+
+
+def broken(name: str, width: int) -> str:
+    """A name on lines of at most this width: broken behind dots, underscores, colons and blanks, and nowhere else."""
+    lines = [""]
+    for piece in _pieces(name):
+        if lines[-1] and len(lines[-1]) + len(piece.rstrip()) > width:
+            lines.append("")
+        lines[-1] += piece
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _fitting(cell: str, how: str, width: int | None) -> str:
+    """A cell in a column that reads so, broken where it is too wide for it (None: it is not)."""
+    if width is None or how == ">":
+        return cell
+    return broken(cell, width) if how == "<" else re.sub(r"\S+", lambda word: broken(word[0], width), cell)
+
+
+def _pieces(name: str) -> list[str]:
+    return re.split(r"(?<=[._: ])", name)
+
+
+Cell = str | float | None  # numbers, and None for one that is not there, are written as `alike` writes a column
+
+
+@dataclass
 class Titled:
     """A table below its title, an empty line after it. Column headings begin with how a column reads:
 
-    "<" names, never broken; ">" numbers, likewise and to the right; "~" text, which is broken between words.
+    "<" names, broken in themselves only on a terminal without room; ">" numbers, never broken, to the right; "~" text,
+    which is broken between words. Numbers that are no text yet are of one quantity and get as many decimals each.
     """
 
     title: str
     headings: Sequence[str]
-    rows: Sequence[Sequence[str] | None]  # None: a line
+    rows: Sequence[Sequence[Cell] | None]  # None: a line
     caption: str = ""
+
+    def __post_init__(self) -> None:
+        cells = [row for row in self.rows if row is not None]
+        columns = [_texts(column) for column in zip(*cells, strict=True)]
+        texts = iter(zip(*columns, strict=True))
+        self._rows = [None if row is None else next(texts) for row in self.rows]
 
     @property
     def least_width(self) -> int:
         """Columns that it needs so that no name is broken, and texts not into single words."""
         return self._width(lambda text: min(text, TEXT_WIDTH))
 
+    def _columns(self) -> list[tuple[str, ...]]:
+        """The texts of each column below its heading, line by line."""
+        columns = zip(*[self.headings, *(row for row in self._rows if row is not None)], strict=True)
+        return [(head, *(line for cell in cells for line in cell.split("\n"))) for head, *cells in columns]
+
     def _width(self, of_text: Callable[[int], int]) -> int:
-        columns = zip(*[self.headings, *(row for row in self.rows if row is not None)], strict=True)
-        widths = [(head[0], max(len(line) for cell in (head[1:], *cells) for line in cell.split("\n")))
-                  for head, *cells in columns]
+        columns = self._columns()
+        widths = [(head[0], max(map(len, (head[1:], *cells)))) for head, *cells in columns]
         return sum(of_text(width) if how == "~" else width for how, width in widths) + BETWEEN * (len(widths) - 1)
 
-    def _table(self, whole: bool) -> Table:
-        """Without its title; where there is no room for whole names and numbers, they are broken."""
+    def _widths(self, room: int) -> list[int]:
+        """Of the columns where there is no room for whole names: the widest gives way, down to its longest piece."""
+        columns = self._columns()
+        least = [max(len(piece) for cell in (head[1:], *cells)
+                     for piece in ([cell] if head[0] == ">" and cell != head[1:] else _pieces(cell)))
+                 for head, *cells in columns]
+        widths = [max(map(len, (head[1:], *cells))) for head, *cells in columns]
+        for floor in (least, [1] * len(widths)):  # in so little room that even pieces are broken
+            while sum(widths) + BETWEEN * (len(widths) - 1) > room:
+                wider = [place for place, width in enumerate(widths) if width > floor[place]]
+                if not wider:
+                    break
+                widths[max(wider, key=widths.__getitem__)] -= 1
+        return widths
+
+    def _table(self, room: int) -> Table:
+        """Without its title."""
         from rich import box
         from rich.table import Table
         from rich.text import Text
 
+        whole = room >= self.least_width
         made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="")
-        for heading in self.headings:
-            made.add_column(Text(heading[1:]), justify="right" if heading[0] == ">" else "left",
+        widths = [None] * len(self.headings) if whole else self._widths(room)
+        for heading, width in zip(self.headings, widths, strict=True):
+            text = heading[1:] if width is None else broken(heading[1:], width)
+            made.add_column(Text(text), justify="right" if heading[0] == ">" else "left", width=width,
                             no_wrap=whole and heading[0] != "~", overflow="fold")
-        for row in self.rows:
+        for row in self._rows:
             if row is None:
                 made.add_section()
             else:
-                made.add_row(*map(Text, row))
+                made.add_row(*(Text(_fitting(cell, heading[0], width))
+                               for heading, cell, width in zip(self.headings, row, widths, strict=True)))
         return made
 
     def __rich_measure__(self, _: Console, options: ConsoleOptions) -> Measurement:
@@ -100,7 +176,7 @@ class Titled:
 
         if self.title:
             yield Text(self.title, "bold").append(f" ({self.caption})" if self.caption else "", "not bold")
-        yield self._table(options.max_width >= self.least_width)
+        yield self._table(options.max_width)
         yield ""
 
 
@@ -131,6 +207,12 @@ class SideBySide:
 def number(value: float) -> str:
     """Four digits, or all of those before the point: 0.01234, 12.35, 3128, 48,210."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _texts(column: Sequence[Cell]) -> list[str]:
+    """The cells of a column as text."""
+    numbers = iter(alike([cell for cell in column if not isinstance(cell, str)]))
+    return [cell if isinstance(cell, str) else next(numbers) for cell in column]
 
 
 def time_unit(time_ps: float) -> tuple[str, int]:

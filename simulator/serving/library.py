@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from simulator.paths import names
 from simulator.serving.settings import Instances, Service
+from simulator.study.batch import Part
 from simulator.study.library import names_of, returned
 
 
@@ -18,6 +22,16 @@ def load_service(reference: str) -> Service:
     named = {role: _named(instances, reference) for role in ("engines", "prefill")
              if (instances := getattr(service, role)) is not None}  # fmt: skip
     return service.model_copy(update={"name": reference, **named})
+
+
+def is_service(reference: str) -> bool:
+    """Whether FILE:FUNCTION is a service: of the library's files of services, or a function that returns one."""
+    file = reference.rpartition(":")[0]
+    if not file.endswith(".py"):
+        return file in names("services") and file not in names("scenarios")
+    with suppress(Exception):  # what is wrong with a file is said where it is used
+        return isinstance(returned("services", reference, Part), Service)
+    return False
 
 
 def _named(instances: Instances, reference: str) -> Instances:

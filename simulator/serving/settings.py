@@ -175,7 +175,9 @@ class Front(Part):
     """What stands before the engines."""
 
     api_servers: PositiveInt = 1
-    request_ms: float = Field(API_SERVER_S * 1e3, ge=0, description="of an API server, for a request")
+    request_ms: float = Field(
+        API_SERVER_S * 1e3, ge=0, description="of an API server, for a request: fitted on a row of vLLM, 76.5 a second"
+    )
     input_token_us: float = Field(0.0, ge=0, description="of it, for a token of a prompt")
     router: Literal["round_robin", "random", "power_of_two", "cache_aware", "kv", "length_aware"] = "round_robin"
     admitted: int = Field(0, ge=0, description="requests inside at most; others wait in order (0: no limit)")
@@ -282,5 +284,6 @@ def changed(service: Service, changes: Mapping[str, str]) -> Service:
             raise InputError(f"--set {begin}...: {service.name} has no engines that prefill apart")
         if of_step:
             instances = instances.model_copy(update={"step": instances.step.replace(of_step)})
-            service = service.model_copy(update={role: instances})
+            title = f"{service.title}, {instances.step.transformer().name}" if "model" in of_step else service.title
+            service = service.model_copy(update={role: instances, "title": title})
     return replaced(service, own)

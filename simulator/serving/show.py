@@ -153,7 +153,7 @@ def _span(part: Part) -> str:
 
 
 def _waits(name: str, part: Part) -> Titled:
-    rows = [(wait, WAITED_FOR[wait], number(one["mean_s"] * 1e3), number(one["p99_s"] * 1e3), f"{one['share']:.1%}")
+    rows = [(wait, WAITED_FOR[wait], one["mean_s"] * 1e3, one["p99_s"] * 1e3, f"{one['share']:.1%}")
             for wait, one in part.waits.items() if one["share"] or wait != "preempted"]  # fmt: skip
     return Titled("", (f"<{name} waited", "<for", ">mean, ms", ">p99, ms", ">share of E2EL"), rows)
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
+from simulator.errors import InputError, RunError
+from simulator.program.task import Task
+from simulator.program.world import record_shared
 from simulator.study.refusals import numbers_of
 from simulator.study.scenario import Case, Scenario
+from simulator.study.simulate import Prepared, prepare
 
 # What a workload measures or reads from the timeline; * is any text.
 OF_WORKLOADS = {"latency_ms": "all that is simulated, until its last task has ended",
@@ -77,6 +81,32 @@ OF_THE_TIMELINE = {"communication_ms": "at least one collective or transfer is a
 def meaning(metric: str) -> str:
     """What a metric of a workload means; "" if it is one of a workload of one's own."""
     return next((text for pattern, text in OF_WORKLOADS.items() if fnmatchcase(metric, pattern)), "")
+
+
+def unknown(metrics: Sequence[str], scenarios: Iterable[Scenario]) -> list[str]:
+    """Those of the metrics that no run of these scenarios can have: no measure, kind or block of their programs, and
+    nothing that a workload of the library reads from the timeline. What one's own reads is not known before it ran."""
+    left, can_run = list(metrics), False
+    for scenario in scenarios:
+        readings = scenario.workload.readings
+        if readings is not None and not readings.__module__.startswith("workloads."):
+            return []
+        try:
+            known = _known(prepare(scenario, record=record_shared)) if left else set()
+        except (InputError, RunError):  # its run says so
+            continue
+        can_run = True
+        left = [one for one in left if one not in known and not (one.startswith("sent_") and one.endswith("_mb"))
+                and not (readings is not None and meaning(one))]  # fmt: skip
+    return left if can_run else []
+
+
+def _known(ready: Prepared) -> set[str]:
+    """The metrics of a run whose hosts do nothing beside it, and whose timeline nothing else is read from."""
+    tasks = [item for program in ready.world.programs for item in program.items if isinstance(item, Task)]
+    measures = numbers_of(ready.scenario, ready.scenario.workload.measures(ready.case, 1.0))
+    return {*measures, *OF_THE_TIMELINE, *(f"{task.kind}_ms" for task in tasks),
+            *(f"block_{task.name.partition('.')[0].partition(' ')[0]}_ms" for task in tasks)}
 
 
 def metrics_of(scenario: Scenario, case: Case) -> Iterator[tuple[str, str]]:

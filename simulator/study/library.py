@@ -20,6 +20,7 @@ from simulator.study.refusals import exits_refused
 from simulator.study.scenario import Scenario
 
 ReturnedT = TypeVar("ReturnedT")
+_LISTS = {"scenarios": "braid list", "services": "braid services"}
 _PREFIX = "braid_"  # of modules that were loaded here, before their kind
 
 
@@ -40,6 +41,16 @@ def names_of(kind: str) -> list[tuple[str, str]]:
             for name, function in _functions(_module(kind, paths.find(kind, file)))]
 
 
+def doc_of(kind: str, reference: str) -> str:
+    """What the file of FILE:FUNCTION says of itself; "" where it says nothing."""
+    return inspect.getdoc(_module(kind, paths.find(kind, reference.rpartition(":")[0]))) or ""
+
+
+def about(kind: str, reference: str) -> str:
+    """The first sentence of it."""
+    return " ".join(doc_of(kind, reference).split()).partition(". ")[0].removesuffix(".")
+
+
 def returned(kind: str, reference: str, of: type[ReturnedT]) -> ReturnedT:
     """What FILE:FUNCTION of a kind ("scenarios") returns, which must be of this type; InputError as `load_scenario`."""
     what = of.__name__.lower()
@@ -49,10 +60,12 @@ def returned(kind: str, reference: str, of: type[ReturnedT]) -> ReturnedT:
         raise InputError(f"'{reference}' is a file: write FILE:FUNCTION; it has {', '.join(has) or 'none'}")
     if not colon:
         known = [one for one, _ in names_of(kind)]
-        if reference in paths.names(kind):
-            known = [one for one in known if one.startswith(f"{reference}:")]
-        hint = did_you_mean(reference, known)
-        raise InputError(f"'{reference}' is no {what}: write FILE:FUNCTION{hint}; there are {', '.join(known)}")
+        its = [one for one in known if one.startswith(f"{reference}:")]
+        there = f"the nearest are {', '.join(paths.nearest(reference, known))}; `{_LISTS[kind]}` has all"
+        if its:
+            there = f"there are {', '.join(its)}"
+        hint = did_you_mean(reference, its or known)
+        raise InputError(f"'{reference}' is no {what}: write FILE:FUNCTION{hint}; {there}")
     module = _module(kind, paths.find(kind, file))
     functions = dict(_functions(module))
     if name not in functions:

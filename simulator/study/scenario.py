@@ -203,7 +203,7 @@ class Scenario(Part):
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
     name: str = ""
-    title: str
+    title: str = Field(description="for people; {model} in it is the name of the model")
     machine: str = Field(description="name in topologies/, or path of a .toml file")
     model: str = Field(description="name in workloads/models/, or path of a .toml file or a config.json")
     kernels: str = Field(description="software generation of the kernels, one of the machine's")
@@ -234,6 +234,14 @@ class Scenario(Part):
     def variant(self, **fields: Any) -> Scenario:
         """The same scenario with some fields replaced."""
         return Scenario.model_validate({**{name: getattr(self, name) for name in type(self).model_fields}, **fields})
+
+    @property
+    def full_title(self) -> str:
+        """The title with the model that runs: in the place of "{model}", or behind it where the model was changed."""
+        if "{model}" not in self.title and "model" not in self.changes:
+            return self.title
+        model = self.transformer().name
+        return self.title.replace("{model}", model) if "{model}" in self.title else f"{self.title}, {model}"
 
     def settings(self) -> dict[str, Any]:
         """Every key that `replace` takes, with its value."""

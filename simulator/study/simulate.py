@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -93,6 +93,13 @@ class Result:
         return parameters_of(self.critical, self.machine, self.scenario.kernels, self.world)
 
 
+    def without_timeline(self) -> Result:
+        """The same with the metrics of its workload alone, as if nothing had been recorded."""
+        every = _of_timeline(self)
+        own = {name: value for name, value in self.metrics.items() if name not in every}
+        return replace(self, metrics=own, timeline=Timeline(self.scenario.name), flights=(), recorded=False)
+
+
 @naming_settings
 @seldom_collected()
 def prepare(scenario: Scenario, seed: int = 0, record: Callable[..., World] = record_world) -> Prepared:
@@ -133,12 +140,15 @@ def simulate(scenario: Scenario, *, ranks: str = "roles", seed: int = 0, exchang
     """Run a scenario once.
 
     ranks: "roles" simulates ranks that do the same thing once, "all" every rank. seed: of all draws. exchange: how
-    collectives are lowered ("auto", "classes" or "pairwise"). progress: told the share done, now and then. record:
-    whether to keep a timeline; without one there are only the makespan and what follows from it.
+    collectives are lowered ("auto", "classes" or "pairwise"). progress: told the share done, now and then, and 0 once
+    programs are recorded. record: whether to keep a timeline; without one there are only the makespan and what follows
+    from it.
     """
     if ranks not in RANK_MODES or exchange not in EXCHANGE_MODES:
         raise InputError(f"ranks is one of {', '.join(RANK_MODES)}; exchange is one of {', '.join(EXCHANGE_MODES)}")
     ready = prepare(scenario, seed)
+    if progress is not None:
+        progress(0.0)
     lowering = Lowering(ready.fabric, ready.machine.collectives, exchange, ready.world.groups, ready.world.eager)
     changing = schedules(scenario.rate_changes, ready.fabric)
     roles = unfolded(ready.world)
@@ -191,10 +201,15 @@ def _metrics(result: Result, case: Case) -> Mapping[str, float]:
     measures = numbers_of(result.scenario, result.scenario.workload.measures(case, seconds))
     if not result.recorded:
         return measures
-    measured, times = result.measured, result.measured.all_communication
     readings = result.scenario.workload.readings
+    read = numbers_of(result.scenario, readings(case, result.columns)) if readings else {}
+    return {**measures, **read, **_of_timeline(result)}
+
+
+def _of_timeline(result: Result) -> dict[str, float]:
+    """The metrics that every recorded run has, whatever its workload."""
+    measured, times = result.measured, result.measured.all_communication
     metrics = {
-        **measures, **(numbers_of(result.scenario, readings(case, result.columns)) if readings else {}),
         "communication_ms": times.busy_ps / 1e9, "hidden_comm_ms": times.hidden_ps / 1e9,
         "exposed_comm_ms": times.exposed_ps / 1e9, "waiting_comm_ms": times.waiting_ps / 1e9,
         "communication_share": times.busy_ps / max(result.makespan_ps, 1), "compute_ms": measured.compute_ps / 1e9,

@@ -223,7 +223,7 @@ from simulator.study.scenario import Scenario
 
 
 def {phase}() -> Scenario:
-    """{scenario.title}."""
+    """{scenario.full_title}."""
     return transformer.{phase}().replace({{
 {changes}
     }})

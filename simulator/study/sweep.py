@@ -5,14 +5,18 @@ A ladder is published optimisations one after the other, each on top of those be
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from simulator.errors import InputError, RunError
 from simulator.study.library import load_scenario
+from simulator.study.processes import in_processes
 from simulator.study.scenario import Scenario, Study
-from simulator.study.simulate import simulate
+from simulator.study.simulate import Result, simulate
 
 
 @dataclass(frozen=True)
@@ -30,27 +34,60 @@ class StudyTable:
     reasons: tuple[tuple[str, str], ...] = ()
 
 
-def run_study(scenario: Scenario, study: Study, tell: Callable[[float], None] | None = None) -> StudyTable:
+@dataclass(frozen=True)
+class How:
+    """How the runs of a study are done: their seed, "roles" or "all" ranks, how many at a time, each in a process of
+    its own; keep: called there with every value and its result."""
+
+    seed: int = 0
+    ranks: str = "roles"
+    jobs: int = 1
+    keep: Callable[[str, Result], None] | None = None
+
+
+ONCE = How()
+
+
+class _Runs(NamedTuple):
+    """The runs of one value: metrics and what was not read of every scenario, or why one of them could not run."""
+
+    metrics: list[dict[str, float]]
+    unread: list[list[str]]
+    reason: str = ""
+
+
+def run_study(scenario: Scenario, study: Study, tell: Callable[[float], None] | None = None,
+              how: How = ONCE) -> StudyTable:
     """Simulate the scenario, and those that the study names beside it, with every value of the study's key.
 
     A value that is no setting's, or a key that is none, is refused before anything runs.
     """
     scenarios = [load_scenario(name) for name in study.beside] + [scenario]
+    for one in scenarios:
+        for value in study.values:
+            one.replace({study.key: value})
+    named = [(one.name, one.changes) for one in scenarios]
+    done = in_processes(partial(_runs, named, study.key, how), study.values, how.jobs, tell)
+    rows = [(value, tuple([one.get(metric) for one in its.metrics for metric in study.metrics]))
+            for value, its in zip(study.values, done, strict=True)]
+    reasons = [(value, its.reason) for value, its in zip(study.values, done, strict=True) if its.reason]
     columns = tuple((one.name, metric) for one in scenarios for metric in study.metrics)
-    changed = [(value, [one.replace({study.key: value}) for one in scenarios]) for value in study.values]
-    rows, unread, reasons = [], [], []
-    for number, (value, its) in enumerate(changed):
-        metrics: list[dict[str, float]] = [{}] * len(its)
-        try:
-            results = [simulate(one) for one in its]
-            metrics = [one.metrics for one in results]
-            unread += [one.header["unread"] for one in results]
-        except (InputError, RunError) as error:
-            reasons.append((value, str(error)))
-        rows.append((value, tuple([one.get(metric) for one in metrics for metric in study.metrics])))
-        if tell is not None:
-            tell((number + 1) / len(study.values))
-    return StudyTable(study.title, study.key, columns, tuple(rows), tuple(in_all(unread)), tuple(reasons))
+    unread = in_all([keys for its in done for keys in its.unread])
+    return StudyTable(study.title, study.key, columns, tuple(rows), tuple(unread), tuple(reasons))
+
+
+def _runs(named: Sequence[tuple[str, dict[str, str]]], key: str, how: How, value: str) -> _Runs:
+    """Of one value, in whatever process; what programs print goes to stderr."""
+    try:
+        with redirect_stdout(sys.stderr):
+            results = [simulate(load_scenario(name).replace(changes | {key: value}), ranks=how.ranks, seed=how.seed)
+                       for name, changes in named]
+            if how.keep is not None:
+                for one in results:
+                    how.keep(value, one)
+    except (InputError, RunError) as error:
+        return _Runs([{}] * len(named), [], str(error))
+    return _Runs([one.metrics for one in results], [one.header["unread"] for one in results])
 
 
 def in_all(unread: Sequence[Sequence[str]]) -> list[str]:

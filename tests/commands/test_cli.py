@@ -69,7 +69,7 @@ def test_models_are_listed_with_their_sizes(braid: Braid) -> None:
 
 def test_list_names_scenarios_with_a_line_each(braid: Braid) -> None:
     lines = braid("list").out.splitlines()
-    named = dict(line.split(None, 1) for line in lines)
+    named = dict(line.split(None, 1) for line in lines if line.startswith("  "))
     assert {DP, MICROBATCH} <= set(named)
     assert all(len(title) > 10 for title in named.values())
 

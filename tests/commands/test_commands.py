@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import threading
 from pathlib import Path
 
@@ -107,10 +108,25 @@ def test_a_benchmark_row_has_the_promised_keys() -> None:
     assert Benchmark("rate", "what", lambda: Measurement(3.0, 0.1), "tasks/s", 2.0, more_is_better=True).met(3.0)
 
 
-def test_the_progress_bar_is_silent_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_over_soon_says_nothing_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
     with progress_bar("run") as tell:
-        assert tell is None
+        tell(0.5)
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_line_now_and_then_where_nobody_watches(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request, "EVERY_S", 0.01)
+    err = ""
+    with progress_bar("run", "building its programs") as tell:
+        while not re.search(r"^run: building its programs, \d+ s$", err, re.MULTILINE):
+            err += capsys.readouterr().err
+        tell(0.25)
+        while not re.search(r"^run: 25%, \d+ s$", err, re.MULTILINE):
+            printed = capsys.readouterr()
+            assert not printed.out
+            err += printed.err
 
 
 def test_a_run_that_tells_nothing_shows_that_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,6 +51,16 @@ def test_a_place_without_a_trace_says_how_to_write_one(braid: Braid, tmp_path: P
     assert "--out" in done.err
 
 
+@pytest.mark.parametrize("what", [b"", b"hello", b'{"metrics": {}}', gzip.compress(b"[1, 2]"),
+                                  gzip.compress(b'{"traceEvents": []}')[:-15]])
+def test_what_is_no_trace_is_refused(braid: Braid, tmp_path: Path, what: bytes) -> None:
+    (tmp_path / "trace.json.gz").write_bytes(what)
+    for path in (tmp_path, tmp_path / "trace.json.gz"):
+        done = braid("view", path)
+        assert done.is_one_clear_message(2), done
+        assert "is no trace" in done.err
+
+
 @installed
 def test_a_port_that_is_taken_is_refused(braid: Braid, folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:

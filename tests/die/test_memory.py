@@ -35,6 +35,14 @@ def test_rows_are_by_category_with_the_largest_first() -> None:
     assert [row[1] for row in made.rows()] == ["b", "a", "x", "used", "usable, 90.0% of 10 GiB", "free"]
 
 
+def test_all_rows_are_in_one_unit() -> None:
+    made = Ledger("a rank", 80 * GIB)
+    made.add("weights", "weights", 52.866 * GIB)
+    made.add("buffers", "activations", 12.45 * 2**20)
+    sizes = [line.split()[-2:] for line in str(made).splitlines()]
+    assert sizes == [["52.866", "GiB"], ["0.012", "GiB"], ["52.878", "GiB"], ["80.000", "GiB"], ["27.122", "GiB"]]
+
+
 def test_a_refusal_is_the_ledger() -> None:
     made = ledger(8 * GIB)
     made.add("communication buffers", "communication", 3 * GIB)

@@ -55,7 +55,7 @@ def test_what_to_beware_of() -> None:
 def test_numbers_of_the_tables() -> None:
     text = text_of(outcome(together()))
     assert line(text, "time_to_first_token, ms")[2:] == ["TTFT", "40", "40", "48", "49.8"]
-    assert line(text, "queue")[-3:] == ["10", "14.9", "13.3%"]
+    assert line(text, "queue")[-3:] == ["10", "14.90", "13.3%"]
     assert "preempted" not in text
 
 
