@@ -113,13 +113,15 @@ def format_si(value: float, dimension: str) -> str:
 def alike(values: Sequence[float | None]) -> list[str]:
     """Numbers of one quantity with as many decimals each: four digits of the largest, two of the smallest as far as
     three decimals give them; none where all are whole. "-" for None."""
+    largest = max((abs(value) for value in values if value and math.isfinite(value)), default=0.0)
+    values = [0.0 if value is not None and abs(value) < 1e-9 * largest else value for value in values]
     sizes = [abs(value) for value in values if value and math.isfinite(value)]
     if all(math.isclose(size, round(size), rel_tol=1e-9) for size in sizes):
         decimals = 0
     else:
-        largest, smallest = (math.floor(math.log10(size)) for size in (max(sizes), min(sizes)))
-        decimals = max(3 - largest, min(1 - smallest, 3), 0)
-    return ["-" if value is None else f"{value:,.{decimals}f}" for value in values]
+        high, low = (math.floor(math.log10(size)) for size in (max(sizes), min(sizes)))
+        decimals = max(3 - high, min(1 - low, 3), 0)
+    return ["-" if value is None else f"{round(value, decimals) + 0.0:,.{decimals}f}" for value in values]
 
 
 class Quantity(BaseModel):

@@ -38,6 +38,7 @@ def compare(a: str, b: str, settings: dict[str, str], ranks: str, seed: int, out
       braid compare a3_prefill:dp a3_prefill:microbatch --out results/a3_prefill
     """
     from simulator.commands.output import (
+        TRACE,
         OutputFolder,
         result_object,
         results_folder,
@@ -48,7 +49,7 @@ def compare(a: str, b: str, settings: dict[str, str], ranks: str, seed: int, out
     from simulator.commands.request import scenario_of, simulate
     from simulator.commands.summary import print_comparison
 
-    folder = results_folder(out, force)
+    folder = results_folder(out, force, f"*/{TRACE}")
     scenarios, results = [], []
     for side, reference in (("A", a), ("B", b)):
         with _naming(side, reference):

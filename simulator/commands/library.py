@@ -63,7 +63,7 @@ def _print_names(kind: str, named: list[tuple[str, str]], words: tuple[str, ...]
 
     all_ = [{"name": name, "title": title, "system": about(kind, name)} for name, title in named]
     rows = [row for row in all_ if all(word.lower() in " ".join(row.values()).lower() for word in words)]
-    if not rows:
+    if not rows and not as_json:
         near = ", ".join(nearest(" ".join(words), [name for name, _ in named]))
         raise InputError(f"none of the {kind} has {' and '.join(words)} in its line; the nearest names are {near}")
     if as_json:

@@ -63,9 +63,9 @@ def write_result(result: Result, folder: OutputFolder) -> list[Path]:
     """Writes the timeline, the trace and the JSON of a result; returns their paths."""
     with folder.staged() as staging:
         result.timeline.write_parquet(staging / "timeline.parquet")
-        write_trace(result.columns, staging / "trace.json.gz", flights=result.flights, counters=rates(result.columns))
+        write_trace(result.columns, staging / TRACE, flights=result.flights, counters=rates(result.columns))
         (staging / "result.json").write_text(to_json(result_object(result)) + "\n", encoding="utf-8")
-    return [folder.path / name for name in ("timeline.parquet", "trace.json.gz", "result.json")]
+    return [folder.path / name for name in ("timeline.parquet", TRACE, "result.json")]
 
 
 class OutputFolder:
@@ -101,13 +101,16 @@ class OutputFolder:
                 self.path.rmdir()
 
 
-def results_folder(path: Path | None, force: bool) -> OutputFolder | None:
-    """The folder of --out; InputError too where it holds other things than what Braid wrote, without `force`."""
+def results_folder(path: Path | None, force: bool, holds: str = TRACE) -> OutputFolder | None:
+    """The folder of --out; InputError too where it holds other things than what Braid wrote, without `force`. holds: a
+    file that it has if Braid wrote it."""
     if path is None:
+        if force:
+            raise InputError("--force is of --out, which is not given")
         return None
     folder = OutputFolder(path)
     there = folder.path.is_dir() and any(not one.name.startswith(".") for one in folder.path.iterdir())
-    if there and not force and not any(any(folder.path.glob(where)) for where in (TRACE, f"*/{TRACE}")):
+    if there and not force and not any(folder.path.glob(holds)):
         raise InputError(f"'{folder.path}' holds files that are not of a run: --out into a new folder, or --force")
     return folder
 

@@ -50,7 +50,7 @@ def facts(result: Result, in_both: Container[str] = ()) -> list[str]:
         where = " in A and B" if key in in_both else ""
         lines.append(f"changed{where}: {key} = {text}{how}")
     lines += missing(result)
-    if header["changed"] and result.scenario.expected:
+    if result.scenario.given and result.scenario.expected:
         lines.append("expected values are those of the scenario without these changes, so no error is shown")
     return lines
 

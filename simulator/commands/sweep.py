@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
@@ -58,7 +58,7 @@ def sweep(ctx: click.Context, scenario: str, key: str, values: tuple[str, ...], 
       # two at a time, and keep every trace
       braid sweep a3_prefill:dp cards 16 32 --jobs 2 --out results/sweep
     """
-    from simulator.commands.output import print_table, results_folder, to_json, warn_unread
+    from simulator.commands.output import TRACE, print_table, results_folder, to_json, warn_unread
     from simulator.commands.request import progress_bar, scenario_of
     from simulator.errors import InputError
     from simulator.study.glossary import unknown
@@ -70,11 +70,11 @@ def sweep(ctx: click.Context, scenario: str, key: str, values: tuple[str, ...], 
     if asked == ():
         raise InputError("--metrics names none; `braid run SCENARIO --json` lists them")
     study = Study(title="", key=key, values=values, metrics=DEFAULT_METRICS if asked is None else asked)
-    folder = results_folder(out, force)
+    folder = results_folder(out, force, f"*/{TRACE}")
     with progress_bar(f"{chosen.name}: {key}") as tell, redirect_stdout(sys.stderr):
         if wrong := unknown(asked or (), (chosen.replace({key: value}) for value in values)):
             raise InputError(_no_metric(chosen.name, wrong))
-        keep = partial(_written, folder.path) if folder is not None else None
+        keep = partial(_written, folder.path, _folders(values)) if folder is not None else None
         table = run_study(chosen, study, tell, How(seed, ranks, jobs, keep))
     there = [place for place in range(len(study.metrics)) if any(row[place] is not None for _, row in table.rows)]
     missing = [one for place, one in enumerate(study.metrics) if place not in there]
@@ -102,12 +102,20 @@ def _no_metric(scenario: str, metrics: Sequence[str]) -> str:
     return f"{scenario} has no metric {', '.join(metrics)}; `braid run {scenario} --json` lists them"
 
 
-def _written(folder: Path, value: str, result: Result) -> None:
-    """Writes the result of one value into a folder below that has its name."""
+def _folders(values: Sequence[str]) -> dict[str, str]:
+    """A folder's name for each: the value as far as it makes one, with its place before it where two make the same."""
+    names = [re.sub(r"[^\w.+-]+", "-", value).strip(".-") or "value" for value in values]
+    if len(set(names)) < len(names):
+        names = [f"{place}-{name}" for place, name in enumerate(names)]
+    return dict(zip(values, names, strict=True))
+
+
+def _written(folder: Path, names: Mapping[str, str], value: str, result: Result) -> None:
+    """Writes the result of one value into its folder below."""
     from simulator.commands.output import OutputFolder, write_result
 
     folder.mkdir(exist_ok=True)
-    write_result(result, OutputFolder(folder / re.sub(r"[^\w.+-]+", "-", value)))
+    write_result(result, OutputFolder(folder / names[value]))
 
 
 @click.command()

@@ -28,6 +28,7 @@ def is_service(reference: str) -> bool:
     """Whether FILE:FUNCTION is a service: of the library's files of services, or a function that returns one."""
     file = reference.rpartition(":")[0]
     if not file.endswith(".py"):
+        file = file or reference
         return file in names("services") and file not in names("scenarios")
     with suppress(Exception):  # what is wrong with a file is said where it is used
         return isinstance(returned("services", reference, Part), Service)

@@ -17,7 +17,8 @@ from simulator.stack.gpu import GpuStack, Kernels, own_queries
 from simulator.stack.sparse import sparse_latent
 
 PROMPT_COPIES = 4
-"""Calls between products and attention of latent prompts: rotation, two copies into keys of all heads, the cache."""
+"""Calls between products and attention of latent prompts: rotation, two copies into keys of all heads, the cache. Like
+all counts of calls here it is of the operations that a layer needs, assumed to be a call each, not of a trace."""
 EXPERTS = ("experts.sort", "experts.gate_up", "experts.silu", "experts.down", "experts.sum")
 
 

@@ -49,12 +49,12 @@ def compared(result: Result) -> list[ExpectedRow]:
     """Published values beside those of a run.
 
     Scenarios that a value is a ratio to are simulated by roles with this one's seed and changes; where one cannot run
-    so, that is the reason. Where settings were changed there is no error: another run was published.
+    so, that is the reason. Where settings were changed from outside there is no error: another run was published.
     """
     seed, changes = result.header["seed"], tuple(result.scenario.changes.items())
     rows = [beside(one, result.scenario.name, result.metrics, lambda name: _metrics_of(name, seed, changes),
                    result.recorded) for one in result.scenario.expected]  # fmt: skip
-    return [replace(row, error=None) for row in rows] if changes else rows
+    return [replace(row, error=None) for row in rows] if result.scenario.given else rows
 
 
 def beside(one: Expected, name: str, metrics: Mapping[str, float], metrics_of: MetricsOf,

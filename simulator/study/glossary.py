@@ -85,14 +85,18 @@ def meaning(metric: str) -> str:
 
 def unknown(metrics: Sequence[str], scenarios: Iterable[Scenario]) -> list[str]:
     """Those of the metrics that no run of these scenarios can have: no measure, kind or block of their programs, and
-    nothing that a workload of the library reads from the timeline. What one's own reads is not known before it ran."""
+    nothing that a workload of the library reads from the timeline. What one's own reads is not known before it ran, nor
+    what hosts do."""
     left, can_run = list(metrics), False
     for scenario in scenarios:
         readings = scenario.workload.readings
         if readings is not None and not readings.__module__.startswith("workloads."):
             return []
         try:
-            known = _known(prepare(scenario, record=record_shared)) if left else set()
+            ready = prepare(scenario, record=record_shared)
+            if scenario.workload.live is not None and scenario.workload.has_hosts(ready.case):
+                return []
+            known = _known(ready) if left else set()
         except (InputError, RunError):  # its run says so
             continue
         can_run = True

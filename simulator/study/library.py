@@ -32,7 +32,8 @@ def scenario_names() -> list[tuple[str, str]]:
 def load_scenario(reference: str) -> Scenario:
     """The scenario FILE:FUNCTION, FILE being a name of the library or a path to a .py file; InputError where there
     is no such file or function, with those that there are, or it does not return a scenario."""
-    return returned("scenarios", reference, Scenario).variant(name=reference)
+    found = returned("scenarios", reference, Scenario)
+    return found.variant(name=reference, file_changes=found.changes)
 
 
 def names_of(kind: str) -> list[tuple[str, str]]:

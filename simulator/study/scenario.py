@@ -224,6 +224,7 @@ class Scenario(Part):
     machine_changes: dict[str, str] = Field({}, exclude=True)
     model_changes: dict[str, str] = Field({}, exclude=True)
     changes: dict[str, str] = Field({}, exclude=True, description="what `replace` changed, for the header")
+    file_changes: dict[str, str] = Field({}, exclude=True, description="of these, what its own file changed")
 
     @model_validator(mode="after")
     def _names_its_values(self) -> Scenario:
@@ -242,6 +243,11 @@ class Scenario(Part):
             return self.title
         model = self.transformer().name
         return self.title.replace("{model}", model) if "{model}" in self.title else f"{self.title}, {model}"
+
+    @property
+    def given(self) -> dict[str, str]:
+        """Settings that were changed since it was loaded from its file."""
+        return {key: text for key, text in self.changes.items() if self.file_changes.get(key) != text}
 
     def settings(self) -> dict[str, Any]:
         """Every key that `replace` takes, with its value."""

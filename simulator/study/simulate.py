@@ -92,7 +92,6 @@ class Result:
         saves: what of the run's length twice as good a number would save."""
         return parameters_of(self.critical, self.machine, self.scenario.kernels, self.world)
 
-
     def without_timeline(self) -> Result:
         """The same with the metrics of its workload alone, as if nothing had been recorded."""
         every = _of_timeline(self)

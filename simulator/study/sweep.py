@@ -66,8 +66,7 @@ def run_study(scenario: Scenario, study: Study, tell: Callable[[float], None] | 
     for one in scenarios:
         for value in study.values:
             one.replace({study.key: value})
-    named = [(one.name, one.changes) for one in scenarios]
-    done = in_processes(partial(_runs, named, study.key, how), study.values, how.jobs, tell)
+    done = in_processes(partial(_runs, _where(scenarios, how), study.key, how), study.values, how.jobs, tell)
     rows = [(value, tuple([one.get(metric) for one in its.metrics for metric in study.metrics]))
             for value, its in zip(study.values, done, strict=True)]
     reasons = [(value, its.reason) for value, its in zip(study.values, done, strict=True) if its.reason]
@@ -76,17 +75,27 @@ def run_study(scenario: Scenario, study: Study, tell: Callable[[float], None] | 
     return StudyTable(study.title, study.key, columns, tuple(rows), tuple(unread), tuple(reasons))
 
 
-def _runs(named: Sequence[tuple[str, dict[str, str]]], key: str, how: How, value: str) -> _Runs:
+def _where(scenarios: Sequence[Scenario], how: How) -> Sequence[Callable[[], Scenario]]:
+    """What gives each of them: as they are, or where processes of their own run them, from their files."""
+    if how.jobs == 1:
+        return [partial(Scenario.variant, one) for one in scenarios]
+    return [partial(_loaded, one.name, one.given) for one in scenarios]
+
+
+def _loaded(name: str, given: dict[str, str]) -> Scenario:
+    return load_scenario(name).replace(given)
+
+
+def _runs(scenarios: Sequence[Callable[[], Scenario]], key: str, how: How, value: str) -> _Runs:
     """Of one value, in whatever process; what programs print goes to stderr."""
     try:
         with redirect_stdout(sys.stderr):
-            results = [simulate(load_scenario(name).replace(changes | {key: value}), ranks=how.ranks, seed=how.seed)
-                       for name, changes in named]
+            results = [simulate(one().replace({key: value}), ranks=how.ranks, seed=how.seed) for one in scenarios]
             if how.keep is not None:
                 for one in results:
                     how.keep(value, one)
     except (InputError, RunError) as error:
-        return _Runs([{}] * len(named), [], str(error))
+        return _Runs([{}] * len(scenarios), [], str(error))
     return _Runs([one.metrics for one in results], [one.header["unread"] for one in results])
 
 

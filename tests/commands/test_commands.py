@@ -7,6 +7,7 @@ import json
 import os
 import re
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -118,15 +119,20 @@ def test_a_line_now_and_then_where_nobody_watches(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(request, "EVERY_S", 0.01)
-    err = ""
-    with progress_bar("run", "building its programs") as tell:
-        while not re.search(r"^run: building its programs, \d+ s$", err, re.MULTILINE):
-            err += capsys.readouterr().err
-        tell(0.25)
-        while not re.search(r"^run: 25%, \d+ s$", err, re.MULTILINE):
+    err, until_s = "", time.monotonic() + 60.0
+
+    def wait_for(line: str) -> None:
+        nonlocal err
+        while not re.search(line, err, re.MULTILINE):
+            assert time.monotonic() < until_s, err
             printed = capsys.readouterr()
             assert not printed.out
             err += printed.err
+
+    with progress_bar("run", "building its programs") as tell:
+        wait_for(r"^run: building its programs, \d+ s$")
+        tell(0.25)
+        wait_for(r"^run: 25%, \d+ s$")
 
 
 def test_a_run_that_tells_nothing_shows_that_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

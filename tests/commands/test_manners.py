@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from simulator import paths
 from tests.commands.processes import MAIN, environment
 from tests.conftest import Outcome
 
@@ -152,14 +153,14 @@ def test_a_metric_that_no_run_has_is_refused_before_a_sweep(braid: Braid, monkey
     from simulator.study import sweep
 
     monkeypatch.setattr(sweep, "simulate", lambda *_, **__: pytest.fail("it ran"))
-    for name in (DP, "transformer:decode", "deepep:ep8"):
+    for name in (DP, "transformer:decode", "trt_min_latency:base"):
         done = braid("sweep", name, "cards", "8", "16", "--metrics", "latncy_ms")
         assert done.is_one_clear_message(2), done
         assert "has no metric latncy_ms;" in done.err
 
 
 @pytest.mark.parametrize("name", [DP, "trt_min_latency:base", "transformer:prefill", "cm384_decode:decode_ten_layers",
-                                  "deepep:ep8", "transformer:decode"])
+                                  "deepep:ep8", "transformer:decode", "pplx_decode:one_node", "point_to_point:efa"])
 def test_no_metric_of_a_run_is_unknown_before_it(name: str) -> None:
     from simulator.study.glossary import unknown
     from simulator.study.library import load_scenario
@@ -202,3 +203,34 @@ def test_without_a_timeline_all_metrics_of_the_workload_are_kept(braid: Braid, n
     assert not {"communication_ms", "gemm_ms"} & set(forgotten["metrics"])
     assert not [metric for metric in set(kept["metrics"]) - set(forgotten["metrics"])
                 if metric.startswith(("dispatch_us", "throughput", "iteration"))]
+
+
+OWN = """
+from simulator.study.library import load_scenario
+from simulator.study.scenario import Expected
+
+def mine():
+    short = load_scenario("a3_prefill:dp").replace({"model.shapes.layers": "4", "batch.requests": "32"})
+    return short.variant(batch=short.batch.model_copy(update={"requests": 64}),
+                         expected=(Expected(id="mine", metric="latency_ms", value=100.0, role="predict"),))
+"""
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_sweep_runs_what_a_run_does_whatever_its_file_changed(braid: Braid, tmp_path: Path, jobs: str) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(OWN, "utf-8")
+    ran = json.loads(braid("run", f"{own}:mine", "--json").out)
+    swept = json.loads(braid("sweep", f"{own}:mine", "launch_jitter", "0", "--metrics", "latency_ms", "--jobs", jobs,
+                             "--json").out)  # fmt: skip
+    assert swept[0]["latency_ms"] == ran["metrics"]["latency_ms"]
+    assert ran["expected"][0]["error"] is not None, "nothing was changed since it was loaded"
+
+
+def test_every_value_of_a_sweep_has_a_folder_of_its_own(braid: Braid, tmp_path: Path) -> None:
+    models = [tmp_path / name for name in ("x y.toml", "x-y.toml")]
+    for one in models:
+        one.write_text(paths.find("workloads/models", "deepseek_r1").read_text("utf-8"), "utf-8")
+    assert not braid("sweep", "contention:staging", "model", *map(str, models), "--metrics", "latency_ms", "--out",
+                     str(tmp_path / "swept")).code  # fmt: skip
+    assert [one.name[0] for one in sorted((tmp_path / "swept").iterdir())] == ["0", "1"]
