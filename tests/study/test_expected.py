@@ -31,7 +31,7 @@ def test_a_value_is_a_ratio_to_another_scenario_s_or_a_difference_from_it(
         monkeypatch: pytest.MonkeyPatch, words: dict[str, str], simulated: float, full: str) -> None:
     monkeypatch.setattr("simulator.study.expected._metrics_of", lambda *_: {"latency_ms": 10.0})
     expected = Expected(id="A1", metric="latency_ms", value=16.0, role="predict", **words)
-    run: Any = SimpleNamespace(scenario=SimpleNamespace(name="mine", expected=(expected,), changes={}),
+    run: Any = SimpleNamespace(scenario=SimpleNamespace(name="mine", expected=(expected,), changes={}, given={}),
                                metrics={"latency_ms": 30.0}, recorded=True, header={"seed": 0})
     (row,) = compared(run)
     assert (row.simulated, row.metric) == (simulated, full)
