@@ -10,7 +10,6 @@ import rich_click as click
 if TYPE_CHECKING:
     from http.server import ThreadingHTTPServer
 
-TRACE = "trace.json.gz"
 HEAD_BYTES = 65_536  # in which a trace says that it is one
 
 
@@ -45,6 +44,7 @@ def view(path: Path, port: int, browser: bool) -> None:
 
 def _trace(path: Path) -> Path:
     """The trace that is meant; InputError if there is none."""
+    from simulator.commands.output import TRACE
     from simulator.errors import InputError
 
     path = path.expanduser()
