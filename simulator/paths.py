@@ -149,3 +149,13 @@ def _not_own() -> tuple[Path, ...]:
     library = [root / kind for root in _roots() for kind in ("workloads", "scenarios", "services")]
     python = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")]
     return tuple(folder.resolve() for folder in (_PACKAGE, *library, *python))
+
+
+def installed_version() -> str:
+    """Of Braid, where it is installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("braid")
+    except PackageNotFoundError:
+        return "(a checkout that is not installed)"

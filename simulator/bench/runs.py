@@ -60,7 +60,8 @@ def _timeline(ranks: int) -> Timeline:
     count = PER_RANK
     static = StaticTasks(
         name=["kernel"] * count, stream=["compute"] * count, kind=["gemm"] * count, engine=["cube"] * count,
-        layer=[0] * count, micro_batch=[0] * count, flops=[1.0] * count, hbm_bytes=[1.0] * count,
+        layer=[0] * count, micro_batch=[0] * count, flops=[1.0] * count, l2_bytes=[1.0] * count,
+        unit_cores=[(1,)] * count, hbm_bytes=[1.0] * count,
         wire_bytes=[0.0] * count, after=[()] * count, host_after=[-1] * count, communication=[False] * count)
     timeline = Timeline("rows")
     for rank in range(ranks):
@@ -94,7 +95,7 @@ def _record(timeline: Timeline) -> None:
     record = timeline.record
     for task in range(PER_RANK):
         for rank in range(ROWS // PER_RANK):
-            record(rank, task, task, task, task, task + 10**12, 10**12, "HBM")
+            record(rank, task, task, task, task, task + 10**12, 10**12, "HBM", 1)
 
 
 def recording() -> Measurement:

@@ -63,12 +63,9 @@ click.RichContext.formatter_class = _Help
 def _version(ctx: plain_click.Context, _: plain_click.Parameter, wanted: bool) -> None:
     if not wanted or ctx.resilient_parsing:
         return
-    from importlib.metadata import PackageNotFoundError, version
+    from simulator.paths import installed_version
 
-    try:
-        click.echo(f"braid {version('braid')}")
-    except PackageNotFoundError:
-        click.echo("braid (a checkout that is not installed)")
+    click.echo(f"braid {installed_version()}")
     ctx.exit()
 
 

@@ -20,6 +20,7 @@ from simulator.errors import InputError
 from simulator.observe.tables import Cell, Titled, console, show
 from simulator.observe.trace import rates, whole_file, write_trace
 from simulator.study.expected import as_object, compared, plain
+from simulator.study.recorded import ABOUT, TIMELINE, about_object, recorded_of
 from simulator.study.simulate import Result
 
 TRACE = "trace.json.gz"  # that every run leaves in its folder
@@ -61,11 +62,12 @@ def warn_unread(scenario: str, keys: Iterable[str]) -> None:
 
 def write_result(result: Result, folder: OutputFolder) -> list[Path]:
     """Writes the timeline, the trace and the JSON of a result; returns their paths."""
+    run = recorded_of(result)
     with folder.staged() as staging:
-        result.timeline.write_parquet(staging / "timeline.parquet")
+        result.timeline.write_parquet(staging / TIMELINE)
         write_trace(result.columns, staging / TRACE, flights=result.flights, counters=rates(result.columns))
-        (staging / "result.json").write_text(to_json(result_object(result)) + "\n", encoding="utf-8")
-    return [folder.path / name for name in ("timeline.parquet", TRACE, "result.json")]
+        (staging / ABOUT).write_text(to_json(about_object(run)) + "\n", encoding="utf-8")
+    return [folder.path / name for name in (TIMELINE, TRACE, ABOUT)]
 
 
 class OutputFolder:

@@ -86,7 +86,7 @@ class Npu:
             self._read_ps[index] = now_ps
         issued_ps = self.opened_ps[step.window] + step.offset_ps
         stream = self.streams[step.stream]
-        self._record(self.rank, index, issued_ps, stream.ready_ps, start_ps, now_ps, solo_ps, bound_by)
+        self._record(self.rank, index, issued_ps, stream.ready_ps, start_ps, now_ps, solo_ps, bound_by, units)
         stream.position += 1
         stream.running = False
         followers = step.followers

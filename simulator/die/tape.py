@@ -61,7 +61,7 @@ class TaskObserver(Protocol):
     """Who is told of every finished task (the kernel does not know who watches)."""
 
     def record(self, rank: int, task: int, issued_ps: int, ready_ps: int, start_ps: int, end_ps: int, solo_ps: int,
-               bound_by: str) -> None: ...
+               bound_by: str, units: int) -> None: ...
 
     def found(self, rank: int, task: int, in_l2_bytes: float) -> None:
         """A kernel that starts finds so many bytes of its weights in L2."""

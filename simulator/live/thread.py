@@ -49,7 +49,7 @@ class Journal:
         engine = "nic" if kind in CARD_KINDS else "host thread"
         task = self._timeline.add_task(rank, label.name, stream, kind, engine, label.layer, label.micro_batch,
                                        size_bytes)
-        self._timeline.record(rank, task, start_ps, start_ps, start_ps, end_ps, end_ps - start_ps, bound_by)
+        self._timeline.record(rank, task, start_ps, start_ps, start_ps, end_ps, end_ps - start_ps, bound_by, 1)
         if because is not None:
             self._timeline.follow(rank, task, *because)
         return JournalRow(rank, task)

@@ -11,6 +11,7 @@ from simulator import np
 from simulator.observe.columns import COLUMNS, Columns, codes
 from simulator.observe.trace import whole_file
 
+LISTS = {"tasks": "int32", "counts": "int32", "amounts": "float64"}
 Described: TypeAlias = Mapping[str, tuple[str, str]]
 """Columns of a table: name -> (element type, what it says), as COLUMNS has those of a timeline."""
 
@@ -20,6 +21,7 @@ def schema(described: Described = COLUMNS) -> Any:
     import pyarrow as pa
 
     types = {"text": pa.dictionary(pa.int32(), pa.string()), "tasks": pa.list_(pa.int32()), "bool": pa.bool_(),
+             "counts": pa.list_(pa.int32()), "amounts": pa.list_(pa.float64()),
              "int32": pa.int32(), "int64": pa.int64(), "float64": pa.float64()}
     return pa.schema([pa.field(name, types[kind], nullable=False, metadata={"description": text})
                       for name, (kind, text) in described.items()])
@@ -34,14 +36,52 @@ def to_arrow(columns: Columns, described: Described = COLUMNS) -> Any:
         if kind == "text":
             number, values = codes(columns[name])
             arrays.append(pa.DictionaryArray.from_arrays(pa.array(number), pa.array(values, pa.string())))
-        elif kind == "tasks":
-            tasks = columns[name].tolist()
-            offsets = np.concatenate([[0], np.cumsum([len(one) for one in tasks], dtype=np.int32)])
-            flat = np.fromiter(chain.from_iterable(tasks), dtype=np.int32, count=int(offsets[-1]))
+        elif kind in LISTS:
+            lists = columns[name].tolist()
+            offsets = np.concatenate([[0], np.cumsum([len(one) for one in lists], dtype=np.int32)])
+            flat = np.fromiter(chain.from_iterable(lists), dtype=LISTS[kind], count=int(offsets[-1]))
             arrays.append(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(flat)))
         else:
             arrays.append(pa.array(columns[name]))
     return pa.Table.from_arrays(arrays, schema=schema(described))
+
+
+def from_arrow(table: Any, described: Described = COLUMNS) -> Columns:
+    """The columns of a pyarrow.Table that `to_arrow` made; KeyError for one that it lacks."""
+    made = {}
+    for name, (kind, _) in described.items():
+        column = table.column(name).combine_chunks()
+        if kind == "text":
+            values = np.array(column.dictionary.to_pylist(), dtype=object)
+            made[name] = values[column.indices.to_numpy()] if len(values) else np.zeros(0, dtype=object)
+        elif kind in LISTS:
+            made[name] = _tuples(column)
+        else:
+            made[name] = column.to_numpy(zero_copy_only=False)
+    return made
+
+
+def _tuples(column: Any) -> Any:
+    """An object array of tuples; equal ones are one object."""
+    flat, offsets = column.values.to_pylist(), column.offsets.to_pylist()
+    known: dict[tuple[float, ...], tuple[float, ...]] = {}
+    made = np.empty(len(column), dtype=object)
+    for row in range(len(column)):
+        one = tuple(flat[offsets[row] : offsets[row + 1]])
+        made[row] = known.setdefault(one, one)
+    return made
+
+
+def read_parquet(path: str | PathLike[str]) -> Columns:
+    """A timeline that `write_parquet` wrote, as columns. ValueError: it is no such file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return from_arrow(pq.read_table(path, columns=[*COLUMNS]))
+    except (pa.ArrowException, KeyError, ValueError) as error:
+        what = str(error).partition("\n")[0]
+        raise ValueError(f"'{path}' is not a timeline that this version of Braid writes: {what}") from None
 
 
 def write_parquet(groups: Iterable[Columns], path: str | PathLike[str], described: Described = COLUMNS) -> None:

@@ -16,7 +16,8 @@ from simulator.np import Array
 
 Columns: TypeAlias = Mapping[str, Array]
 
-# name -> (element type, what it says); text and `after` are object arrays of str and tuple[int, ...]
+# name -> (element type, what it says); text, `cores`,
+# `link_bytes` and `after` are object arrays of str and tuples
 COLUMNS: dict[str, tuple[str, str]] = {
     "run": ("text", "name of the run"),
     "rank": ("int32", "rank; of ranks that do the same thing one is recorded, with a multiplicity"),
@@ -35,9 +36,13 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "end_ps": ("int64", "done (ps); start..end is work"),
     "solo_ps": ("int64", "how long start..end lasts alone on the machine, on the cores that it got (ps)"),
     "bound_by": ("text", "what limited it longest: HBM, L2, compute, latency, cores, a link, ..."),
+    "cores": ("counts", "cores that it held of each pool in `engine`, in that order; none where it holds none"),
     "flops": ("float64", "floating-point or integer operations (1)"),
+    "l2_bytes": ("float64", "bytes that it moves on chip, through L2 (B)"),
     "hbm_bytes": ("float64", "bytes that it moves in HBM (B)"),
     "wire_bytes": ("float64", "bytes that it sends to other ranks (B)"),
+    "link_bytes": ("amounts", "bytes that it sends over links of each level of the fabric, from the inside out, where "
+                              "they leave a die (B); none where it sends none"),
     "after": ("tasks", "numbers of the tasks of the same rank that it waits for, its stream predecessor included"),
     "cause_rank": ("int32", "rank of the task that this one followed from beside `after`, as a flag, a write or a "
                             "count that came from there; -1: none"),
@@ -50,7 +55,8 @@ COLUMNS: dict[str, tuple[str, str]] = {
 class StaticTasks:
     """What is known of a rank's tasks before the run: one entry per task, in issue order, in every list.
 
-    `COLUMNS` documents those of the same name. Ranks with the same program share one object.
+    `COLUMNS` documents those of the same name; unit_cores: cores of each pool of the engine, for each unit that a task
+    runs on. Ranks with the same program share one object.
     Raises ValueError if the lists differ in length.
     """
 
@@ -61,11 +67,13 @@ class StaticTasks:
     layer: list[int]
     micro_batch: list[int]
     flops: list[float]
+    l2_bytes: list[float]
     hbm_bytes: list[float]
     wire_bytes: list[float]
     after: list[tuple[int, ...]]
     host_after: list[int]
     communication: list[bool]
+    unit_cores: list[tuple[int, ...]]
 
     def __post_init__(self) -> None:
         lengths = {field.name: len(getattr(self, field.name)) for field in fields(self)}
@@ -78,7 +86,7 @@ class StaticTasks:
     def append(self, name: str, stream: str, kind: str, engine: str, layer: int, micro_batch: int,
                wire_bytes: float) -> int:
         """Adds a task that was not known before the run (a live process did it); returns its number."""
-        row = name, stream, kind, engine, layer, micro_batch, 0.0, 0.0, wire_bytes, (), -1, True
+        row = name, stream, kind, engine, layer, micro_batch, 0.0, 0.0, 0.0, wire_bytes, (), -1, True, ()
         for column, value in zip(vars(self).values(), row, strict=True):
             column.append(value)
         return len(self.name) - 1

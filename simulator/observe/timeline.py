@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, groupby
+from operator import itemgetter
 from os import PathLike
 from typing import Any
 
@@ -17,9 +18,9 @@ __all__ = ["StaticTasks", "Timeline", "Unrecorded"]
 
 _ROW = [
     ("rank", "<i4"), ("task", "<i4"), ("issued_ps", "<i8"), ("ready_ps", "<i8"), ("start_ps", "<i8"), ("end_ps", "<i8"),
-    ("solo_ps", "<i8"), ("bound_by", "<u2"),
+    ("solo_ps", "<i8"), ("bound_by", "<u2"), ("units", "<u2"),
 ]  # fmt: skip
-_PACKER = struct.Struct("<iiqqqqqH")
+_PACKER = struct.Struct("<iiqqqqqHH")
 _PACK, _PACK_BYTES = _PACKER.pack, _PACKER.size
 _FOUND = [("key", "<i8"), ("in_l2_bytes", "<f8")]  # key: rank, then task
 _PACK_FOUND = struct.Struct("<iid").pack
@@ -27,9 +28,9 @@ ROWS_PER_GROUP = 131_072
 
 
 class Timeline:
-    """The rows of one run. `record` is the hot path: 50 bytes and a quarter of a microsecond per row."""
+    """The rows of one run. `record` is the hot path: 52 bytes and a quarter of a microsecond per row."""
 
-    __slots__ = ("_bounds", "_causes", "_found", "_ranks", "_rows", "run")
+    __slots__ = ("_bounds", "_causes", "_found", "_ranks", "_rows", "run", "sent_by")
 
     def __init__(self, run: str = "") -> None:
         self.run = run
@@ -38,6 +39,7 @@ class Timeline:
         self._rows = bytearray()
         self._causes: dict[tuple[int, int], tuple[int, int]] = {}
         self._found = bytearray()
+        self.sent_by: Callable[[int], Mapping[int, tuple[float, ...]]] = lambda rank: {}  # link_bytes by task
 
     def __len__(self) -> int:
         return len(self._rows) // _PACK_BYTES
@@ -56,8 +58,9 @@ class Timeline:
         return self._ranks[rank][0].append(name, stream, kind, engine, layer, micro_batch, wire_bytes)
 
     def record(self, rank: int, task: int, issued_ps: int, ready_ps: int, start_ps: int, end_ps: int,
-               solo_ps: int, bound_by: str) -> None:
-        """Adds a finished task: times in integer picoseconds, `bound_by` what limited it longest.
+               solo_ps: int, bound_by: str, units: int) -> None:
+        """Adds a finished task: times in integer picoseconds, `bound_by` what limited it longest, `units` (below
+        65,536) on how many units of cores it ran (a collective: on 1).
 
         Order does not matter. Nothing is checked here; `columns` refuses unknown ranks and tasks.
         """
@@ -65,7 +68,7 @@ class Timeline:
             bound = self._bounds[bound_by]
         except KeyError:
             bound = self._bounds.setdefault(bound_by, len(self._bounds))
-        self._rows += _PACK(rank, task, issued_ps, ready_ps, start_ps, end_ps, solo_ps, bound)
+        self._rows += _PACK(rank, task, issued_ps, ready_ps, start_ps, end_ps, solo_ps, bound, units)
 
     def found(self, rank: int, task: int, in_l2_bytes: float) -> None:
         """Notes that a task found so many of its bytes in L2, and does not move them in HBM."""
@@ -149,8 +152,18 @@ class Timeline:
         row = task + tables["offset"][rank]
         taken["multiplicity"] = tables["multiplicity"][rank]
         taken |= {field.name: tables[field.name][row] for field in fields(StaticTasks)}
+        taken["cores"] = _times(taken.pop("unit_cores"), rows["units"])
         taken["hbm_bytes"] -= _in_l2(tables["found"], rank, task)
+        taken["link_bytes"] = self._sent(rank, task)
         return {name: taken[name] for name in COLUMNS}
+
+    def _sent(self, rank: Array, task: Array) -> Array:
+        """link_bytes of each row; rows are sorted by rank."""
+        sent: list[tuple[float, ...]] = []
+        for one, rows in groupby(zip(rank.tolist(), task.tolist(), strict=True), itemgetter(0)):
+            by_task = self.sent_by(one)
+            sent += [by_task.get(number, ()) for _, number in rows]
+        return _objects(sent)
 
     def _caused(self, rank: Array, task: Array) -> tuple[Array, Array]:
         causes = np.full((2, len(rank)), -1, dtype=np.int32)
@@ -170,8 +183,9 @@ class Timeline:
                   "multiplicity": self._per_rank(lambda _, multiplicity: multiplicity).astype(np.int32),
                   "found": np.sort(np.frombuffer(self._found, dtype=np.dtype(_FOUND)), order="key")}
         for field in fields(StaticTasks):
-            lists, kind = [getattr(program, field.name) for program in programs], COLUMNS[field.name][0]
-            array_of = _objects if kind in ("text", "tasks") else partial(np.array, dtype=kind)
+            lists = [getattr(program, field.name) for program in programs]
+            kind = COLUMNS[field.name][0] if field.name in COLUMNS else "counts"
+            array_of = _objects if kind in ("text", "tasks", "counts") else partial(np.array, dtype=kind)
             made = {key: array_of(values) for key, values in {id(values): values for values in lists}.items()}
             # programs that differ in their numbers alone share all other lists
             tables[field.name] = np.concatenate([made[id(values)] for values in lists] or [array_of([])])
@@ -211,6 +225,13 @@ def _in_l2(found: Array, rank: Array, task: Array) -> Array:
         hit = found["key"][place] == keys
         in_l2[hit] = found["in_l2_bytes"][place[hit]]
     return in_l2
+
+
+def _times(of_unit: Array, units: Array) -> Array:
+    """Cores of each task, from those of a unit and the number of units."""
+    pairs = list(zip(of_unit.tolist(), units.tolist(), strict=True))
+    cores = {(each, count): tuple(one * count for one in each) for each, count in set(pairs)}
+    return _objects([cores[pair] for pair in pairs])
 
 
 def _objects(values: list[Any]) -> Array:

@@ -7,6 +7,7 @@ from pathlib import Path
 from time import monotonic
 
 from simulator.errors import InputError, Interrupted
+from simulator.paths import installed_version
 from simulator.probe import record as records
 from simulator.probe.device import Device, Unmeasurable
 from simulator.probe.plan import Measurement
@@ -20,7 +21,7 @@ def record_of(path: Path, device: Device, date: str) -> Record:
     """The record to go on with, or a new one; InputError where the file is of another device or software."""
     about = device.about()
     if not path.exists():
-        return Record(braid=records.version(), date=date, about=about)
+        return Record(braid=installed_version(), date=date, about=about)
     record = records.read(path)
     if record.about != about:
         here, there = about.model_dump(), record.about.model_dump()

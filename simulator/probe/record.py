@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -130,11 +129,3 @@ def _are_times(value: Any) -> bool:
         _are_times(one) if isinstance(one, list) else type(one) in (int, float) and one >= 0 for one in value)
 
 
-def version() -> str:
-    """Of Braid, where it is installed."""
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed
-
-    with suppress(PackageNotFoundError):
-        return installed("braid")
-    return "a checkout"

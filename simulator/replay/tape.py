@@ -15,14 +15,15 @@ from simulator.collective.one_sided import ONE_SIDED
 from simulator.die.kernels import Cost, Work
 from simulator.die.tape import LaunchWindow, Tape, TapeStep
 from simulator.errors import InputError
-from simulator.program.task import Collective, Flag, HostWait, Prefetch, Program
+from simulator.program.task import Collective, Flag, HostWait, Prefetch, Program, Task
 from simulator.replay.costs import Costs
 from simulator.spec.machine import MachineSpec
 from simulator.units import to_ps
 
 Launched = Work | Collective | Prefetch | Flag
-_AMOUNTS = "flops", "hbm_bytes", "wire_bytes"
-_STATIC = "name", "stream", "kind", "layer", "micro_batch", "after", "host_after", "engine", "communication", *_AMOUNTS
+_AMOUNTS = "flops", "l2_bytes", "hbm_bytes", "wire_bytes"
+_STATIC = ("name", "stream", "kind", "layer", "micro_batch", "after", "host_after", "engine", "communication",
+           "unit_cores", *_AMOUNTS)
 
 
 class Compiler:
@@ -81,29 +82,35 @@ class Compiler:
             after = (last[item.stream], *item.after) if item.stream in last else item.after
             last[item.stream] = item.index
             row = (item.name, item.stream, item.kind, item.layer, item.micro_batch, after, host_after,
-                   *self._driver(item.work), *self._amounts_of(item.work))
+                   *self._driver(item, program), *self._amounts_of(item.work))
             for name, value in zip(_STATIC, row, strict=True):
                 columns[name].append(value)
         return columns
 
-    def _driver(self, work: Launched) -> tuple[str, bool]:
-        """Engine, and whether it is communication."""
+    def _driver(self, task: Task, program: Program) -> tuple[str, bool, tuple[int, ...]]:
+        """Engine, whether it is communication, and the cores of each pool of the engine on a unit."""
+        work = task.work
+        if isinstance(work, Flag):
+            spinning = "+".join(pool for pool, _ in work.cores)
+            return spinning or "flag", True, tuple(count for _, count in work.cores)
+        talks = isinstance(work, Collective)
         if isinstance(work, Collective):
-            held = [pool for pool, _ in work.cores] or engine_of(work, self.costs.machine.collectives).cores
-            return "+".join(held), True
-        if isinstance(work, Flag):
-            return "flag", True
-        return "+".join(pool for pool, _ in self.costs.of(work).need), False
+            own = program.partitions.get(task.partition, {})
+            need = _engine_cores(work, self.costs.machine, own)
+        else:
+            need = self.costs.of(work).need
+        return "+".join(pool for pool, _ in need), talks, tuple(count for _, count in need)
 
-    def _amounts_of(self, work: Launched) -> tuple[float, float, float]:
-        """FLOPs, HBM bytes and wire bytes of one rank."""
+    def _amounts_of(self, work: Launched) -> tuple[float, float, float, float]:
+        """FLOPs, on-chip bytes, HBM bytes and wire bytes of one rank."""
         if isinstance(work, Flag):
-            return 0.0, 0.0, 0.0
+            return 0.0, 0.0, 0.0, 0.0
         if not isinstance(work, Collective):
-            return self.costs.flops(work), self.costs.of(work).hbm_bytes, 0.0
+            cost = self.costs.of(work)
+            return self.costs.flops(work), cost.onchip_bytes, cost.hbm_bytes, 0.0
         engine = engine_of(work, self.costs.machine.collectives)
         wire_bytes, memory_bytes = amounts(work, self.groups[work.group], engine)
-        return 0.0, memory_bytes, wire_bytes
+        return 0.0, memory_bytes, memory_bytes, wire_bytes
 
 
 def _tape_of(program: Program, costs: Costs) -> Tape:

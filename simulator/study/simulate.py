@@ -29,7 +29,7 @@ from simulator.study.provenance import parameters_of
 from simulator.study.reads import Reads
 from simulator.study.refusals import naming_settings, numbers_of
 from simulator.study.scenario import Case, Scenario
-from simulator.study.traffic import traffic
+from simulator.study.traffic import Traffic
 from simulator.symmetry.roles import Roles, find_roles, unfolded
 from simulator.units import PS_PER_S
 
@@ -172,14 +172,15 @@ def simulate(scenario: Scenario, *, ranks: str = "roles", seed: int = 0, exchang
     makespan_ps = replay.run()
     if progress is not None:
         progress(1.0)
+    traffic = Traffic(ready.world, roles, lowering, ready.fabric)
+    timeline.sent_by = traffic.of_rank
     header = {"machine": ready.machine.title, "model": scenario.transformer().name, "cards": scenario.cards,
               "ranks": ready.case.ranks, "mode": ranks, "classes": len(roles.leaders), "seed": seed,
               "changed": dict(scenario.changes)}
     result = Result(scenario, ready.machine, header, {}, timeline, ready.ledger, makespan_ps, ready.world,
                     [Flight(*one) for one in journal.flights], record)
     result.metrics.update(_metrics(result, ready.case))
-    sent = traffic(ready.world, roles, lowering, ready.fabric)
-    result.metrics.update({f"sent_{level}_mb": size / 1e6 for level, size in sent.items()})
+    result.metrics.update({f"sent_{level}_mb": size / 1e6 for level, size in traffic.per_rank().items()})
     drawn = "launch_jitter" not in scenario.changes or not scenario.launch_jitter or replay.launches_take_time
     header["unread"] = [*ready.reads.unread(), *([] if drawn else ["launch_jitter"])]
     return result

@@ -9,6 +9,7 @@ from simulator.observe.timeline import StaticTasks, Timeline
 
 _NONE: dict[str, Any] = {
     "stream": "main", "kind": "gemm", "engine": "cube", "layer": -1, "micro_batch": -1, "flops": 0.0,
+    "l2_bytes": 0.0, "unit_cores": (), "units": 1,
     "hbm_bytes": 0.0, "wire_bytes": 0.0, "host_after": -1, "communication": False,
 }
 
@@ -38,5 +39,5 @@ def timeline(*ranks: list[dict[str, Any]], multiplicity: tuple[int, ...] = (), r
         made.add_rank(rank, static_of(tasks), multiplicity[rank] if multiplicity else 1)
         for number, one in enumerate(tasks):
             made.record(rank, number, one["issued"], one["ready"], one["start"], one["end"], one["solo"],
-                        one["bound_by"])
+                        one["bound_by"], one["units"])
     return made

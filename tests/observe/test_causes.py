@@ -21,7 +21,7 @@ def _static() -> StaticTasks:
     return StaticTasks(
         name=["pack", "wait"], stream=["compute"] * 2, kind=["vector", "wait_flag"], engine=["sm", "flag"],
         layer=[0, 0], micro_batch=[-1, -1], flops=[0.0, 0.0], hbm_bytes=[0.0, 0.0], wire_bytes=[0.0, 0.0],
-        after=[(), (0,)], host_after=[-1, -1], communication=[False, True],
+        after=[(), (0,)], l2_bytes=[0.0] * 2, unit_cores=[()] * 2, host_after=[-1, -1], communication=[False, True],
     )  # fmt: skip
 
 
@@ -30,16 +30,16 @@ def _timeline() -> Timeline:
     timeline = Timeline("run")
     for rank in (0, 1):
         timeline.add_rank(rank, _static())
-        timeline.record(rank, 0, 0, 0, 0, 5 * US, 5 * US, "compute")
+        timeline.record(rank, 0, 0, 0, 0, 5 * US, 5 * US, "compute", 1)
     post = timeline.add_task(0, "tokens", "engine", "post", "host thread", 0, -1, 0.0)
-    timeline.record(0, post, 6 * US, 6 * US, 6 * US, 7 * US, US, "nic.post")
+    timeline.record(0, post, 6 * US, 6 * US, 6 * US, 7 * US, US, "nic.post", 1)
     timeline.follow(0, post, 0, 0)
     arrival = timeline.add_task(1, "tokens", "nic 0 in", "receive", "nic", 0, -1, 100.0)
-    timeline.record(1, arrival, 17 * US, 17 * US, 17 * US, 27 * US, 10 * US, "nic.goodput")
+    timeline.record(1, arrival, 17 * US, 17 * US, 17 * US, 27 * US, 10 * US, "nic.goodput", 1)
     timeline.follow(1, arrival, 0, post)
-    timeline.record(1, 1, 0, 5 * US, 28 * US, 28 * US, 0, "proxy.flag_to_gpu")
+    timeline.record(1, 1, 0, 5 * US, 28 * US, 28 * US, 0, "proxy.flag_to_gpu", 1)
     timeline.follow(1, 1, 1, arrival)
-    timeline.record(0, 1, 0, 5 * US, 5 * US, 5 * US, 0, "proxy.flag_to_gpu")
+    timeline.record(0, 1, 0, 5 * US, 5 * US, 5 * US, 0, "proxy.flag_to_gpu", 1)
     return timeline
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from simulator.observe.arrow import to_arrow
+from simulator.observe.arrow import LISTS, to_arrow
 from simulator.observe.columns import COLUMNS, codes, find_rows, last_wait_end, waits
 from simulator.observe.timeline import StaticTasks, Timeline
 from tests.observe.hand import comm, static_of, task, timeline
@@ -31,7 +31,7 @@ def _recorded_in(order: list[tuple[int, int]]) -> Timeline:
     for rank, number in order:
         one = PROGRAM[number]
         made.record(rank, number, one["issued"], one["ready"], one["start"], one["end"], one["solo"],
-                    one["bound_by"])
+                    one["bound_by"], one["units"])
     return made
 
 
@@ -47,7 +47,7 @@ def test_rows_are_sorted_by_rank_and_task_with_every_column() -> None:
     assert columns["solo_ps"].tolist()[:3] == [10, 20, 15]
     assert columns["run"].tolist()[0] == "hand"
     assert {name: str(column.dtype) for name, column in columns.items() if column.dtype != object} == {
-        name: kind for name, (kind, _) in COLUMNS.items() if kind not in ("text", "tasks")}
+        name: kind for name, (kind, _) in COLUMNS.items() if kind not in ("text", *LISTS)}
 
 
 def test_the_order_of_recording_changes_nothing_not_even_the_bytes_of_the_file(tmp_path) -> None:
@@ -64,7 +64,8 @@ def test_a_file_reads_back_as_the_same_columns(tmp_path) -> None:
     made.write_parquet(tmp_path / "new" / "run.parquet")
     back = pq.read_table(tmp_path / "new" / "run.parquet")
     for name, column in made.columns().items():
-        written = [tuple(one) for one in back[name].to_pylist()] if name == "after" else back[name].to_pylist()
+        lists = COLUMNS[name][0] in LISTS
+        written = [tuple(one) for one in back[name].to_pylist()] if lists else back[name].to_pylist()
         assert written == column.tolist(), name
 
 
@@ -104,15 +105,15 @@ def test_an_empty_timeline_is_a_table_too(tmp_path) -> None:
 
 def test_wrong_rows_are_refused_by_name() -> None:
     lost = Timeline("lost")
-    lost.record(4, 0, 0, 0, 0, 1, 1, "HBM")
+    lost.record(4, 0, 0, 0, 0, 1, 1, "HBM", 1)
     with pytest.raises(ValueError, match="rank 4 has rows but was never added"):
         lost.columns()
     beyond = timeline(PROGRAM)
-    beyond.record(0, 3, 0, 0, 0, 1, 1, "HBM")
+    beyond.record(0, 3, 0, 0, 0, 1, 1, "HBM", 1)
     with pytest.raises(ValueError, match="rank 0 has no task 3: its program has 3 tasks"):
         beyond.columns()
     twice = timeline(PROGRAM)
-    twice.record(0, 1, 0, 0, 0, 1, 1, "HBM")
+    twice.record(0, 1, 0, 0, 0, 1, 1, "HBM", 1)
     with pytest.raises(ValueError, match="rank 0 recorded task 1 twice"):
         twice.columns()
     with pytest.raises(ValueError, match="rank 0 is in the timeline already"):
@@ -130,7 +131,7 @@ def test_a_row_costs_at_most_60_bytes() -> None:
     made.add_rank(0, static_of(PROGRAM))
     tracemalloc.start()
     for number in range(50_000):
-        made.record(0, number, 0, 1, 2, 3, 4, "HBM")
+        made.record(0, number, 0, 1, 2, 3, 4, "HBM", 1)
     used, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert used / len(made) <= 60
@@ -146,7 +147,7 @@ def test_writing_needs_little_beside_what_was_recorded(tmp_path, monkeypatch) ->
             made.add_rank(rank, static)
         for number in range(3000):
             for rank in range(ranks):
-                made.record(rank, number, 0, 1, 2, 3, 4, "HBM")
+                made.record(rank, number, 0, 1, 2, 3, 4, "HBM", 1)
         tracemalloc.start()
         made.write_parquet(tmp_path / f"{ranks}.parquet")
         peaks.append(tracemalloc.get_traced_memory()[1])
