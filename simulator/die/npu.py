@@ -31,7 +31,7 @@ class Npu:
         self.rank, self.tape, self.steps = rank, tape, tape.steps
         self.costs, self.weights, self.units = tape.costs, tape.weights, tape.units
         self.cache, self.cores, self.meet, self.timings = cache, cores, meet, timings
-        self._record, self.found = watch.record, watch.found
+        self._record, self.found, self.late = watch.record, watch.found, watch.late
         self.pending = [step.waits for step in tape.steps]
         self._read_ps: dict[int, int] = {}  # when those have ended that the host reads
         self.opened_ps: list[int] = []  # start of every open host window
@@ -76,6 +76,10 @@ class Npu:
         if step.window >= len(self.opened_ps):
             return -1
         return self.opened_ps[step.window] + step.offset_ps
+
+    def since_ps(self, index: int) -> int:
+        """When the step at the head of its stream was ready, in ps."""
+        return self.streams[self.steps[index].stream].ready_ps
 
     def finish(self, index: int, start_ps: int, solo_ps: int, bound_by: str, need: Need, units: int) -> None:
         """A step has ended: record it, free its cores, wake what waited for it."""

@@ -65,3 +65,6 @@ class TaskObserver(Protocol):
 
     def found(self, rank: int, task: int, in_l2_bytes: float) -> None:
         """A kernel that starts finds so many bytes of its weights in L2."""
+
+    def late(self, rank: int, task: int, late_rank: int, late_task: int) -> None:
+        """An exchange of a rank waited for that of another one, or for what that one puts."""

@@ -47,6 +47,9 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "cause_rank": ("int32", "rank of the task that this one followed from beside `after`, as a flag, a write or a "
                             "count that came from there; -1: none"),
     "cause_task": ("int32", "number of that task; -1: none"),
+    "late_rank": ("int32", "rank whose exchange came last, or whose bytes, so that this exchange started later than it "
+                           "was ready; -1: none"),
+    "late_task": ("int32", "number of that task: the same exchange of that rank, or what it put; -1: none"),
     "host_after": ("int32", "task that the host was blocked on before it could issue this one; -1: none"),
 }
 

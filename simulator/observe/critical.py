@@ -20,8 +20,8 @@ class Segment:
     """A stretch of the critical path (ps), due to one task.
 
     what: work; latency (work that was mostly fixed delay); host (the host had not issued the task yet); wait (for cores
-    or peers, where no task can be named that held them up). bound_by: of the task; "host", "cores", "peers" or
-    "unknown" where it did not work.
+    or peers, where no task can be named that held them up, or for bytes of a put that have left and are under way).
+    bound_by: of the task; "host", "cores", "peers", "arrivals" or "unknown" where it did not work.
     """
 
     rank: int
@@ -79,9 +79,6 @@ class _Walk:
         self.keys = row_keys(columns["rank"], columns["task"])
         self.by_end = np.argsort(columns["end_ps"], kind="stable")
         self.ends = columns["end_ps"][self.by_end]
-        talking = np.flatnonzero(columns["communication"])
-        self.by_start = talking[np.argsort(columns["start_ps"][talking], kind="stable")]
-        self.starts = columns["start_ps"][self.by_start]
         self.host_free = host_free_ps(columns)
         self.passed: set[int] = set()
 
@@ -106,9 +103,10 @@ class _Walk:
 
     def _before_start(self, row: int) -> int | None:
         """Who held up a task that was ready."""
-        start, late = self._at(row, "start_ps"), row
-        if self.columns["communication"][row]:
-            late = self._last_peer(row)
+        start, late = self._at(row, "start_ps"), self._late(row)
+        if self._at(late, "end_ps") <= start and late != row:  # it put what this one collects
+            self._add(row, self._at(late, "end_ps"), start, "wait", "arrivals")
+            return late
         ready = self._at(late, "ready_ps")
         if ready < start:
             freed = self._ended(start, int(self.columns["rank"][late]))
@@ -142,14 +140,11 @@ class _Walk:
             self._add(row, 0, free, "wait", "unknown")
         return blocked_on
 
-    def _last_peer(self, row: int) -> int:
-        """The row of the same collective that was ready last; the row itself where it has no later peer."""
-        start = self.columns["start_ps"][row]
-        peers = self.by_start[_equal(self.starts, start)]
-        for name in ("name", "layer", "micro_batch"):
-            peers = peers[self.columns[name][peers] == self.columns[name][row]]
-        latest = int(peers[self.columns["ready_ps"][peers].argmax()])
-        return latest if self.columns["ready_ps"][latest] > self.columns["ready_ps"][row] else row
+    def _late(self, row: int) -> int:
+        """The row of the same exchange that came last, or of what was put last; the row itself where none did."""
+        rank = self._at(row, "late_rank")
+        found = self._rows_of(rank, (self._at(row, "late_task"),)) if rank >= 0 else []
+        return found[0] if found else row
 
     def _ended(self, time_ps: int, rank: int) -> int | None:
         """The task of a rank that ended at an instant, the one issued last if several did; None if there is none."""

@@ -24,13 +24,15 @@ _PACKER = struct.Struct("<iiqqqqqHH")
 _PACK, _PACK_BYTES = _PACKER.pack, _PACKER.size
 _FOUND = [("key", "<i8"), ("in_l2_bytes", "<f8")]  # key: rank, then task
 _PACK_FOUND = struct.Struct("<iid").pack
+_LATE = [("key", "<i8"), ("late_rank", "<i4"), ("late_task", "<i4")]
+_PACK_LATE = struct.Struct("<iiii").pack
 ROWS_PER_GROUP = 131_072
 
 
 class Timeline:
     """The rows of one run. `record` is the hot path: 52 bytes and a quarter of a microsecond per row."""
 
-    __slots__ = ("_bounds", "_causes", "_found", "_ranks", "_rows", "run", "sent_by")
+    __slots__ = ("_bounds", "_causes", "_found", "_late", "_ranks", "_rows", "run", "sent_by")
 
     def __init__(self, run: str = "") -> None:
         self.run = run
@@ -39,6 +41,7 @@ class Timeline:
         self._rows = bytearray()
         self._causes: dict[tuple[int, int], tuple[int, int]] = {}
         self._found = bytearray()
+        self._late = bytearray()
         self.sent_by: Callable[[int], Mapping[int, tuple[float, ...]]] = lambda rank: {}  # link_bytes by task
 
     def __len__(self) -> int:
@@ -73,6 +76,10 @@ class Timeline:
     def found(self, rank: int, task: int, in_l2_bytes: float) -> None:
         """Notes that a task found so many of its bytes in L2, and does not move them in HBM."""
         self._found += _PACK_FOUND(task, rank, in_l2_bytes)
+
+    def late(self, rank: int, task: int, late_rank: int, late_task: int) -> None:
+        """Notes that an exchange had to wait for that of another rank, or for what that one puts."""
+        self._late += _PACK_LATE(task, rank, late_rank, late_task)
 
     def follow(self, rank: int, task: int, cause_rank: int, cause_task: int) -> None:
         """Notes that a task followed from another one, which its program does not say (columns cause_*)."""
@@ -149,11 +156,13 @@ class Timeline:
             taken[name] = rows[name].copy()
         taken["bound_by"] = _objects(list(self._bounds))[rows["bound_by"]]
         taken["cause_rank"], taken["cause_task"] = self._caused(rank, task)
+        for name in ("late_rank", "late_task"):
+            taken[name] = _of_keys(tables["late"], name, rank, task, np.full(len(rank), -1, dtype=np.int32))
         row = task + tables["offset"][rank]
         taken["multiplicity"] = tables["multiplicity"][rank]
         taken |= {field.name: tables[field.name][row] for field in fields(StaticTasks)}
         taken["cores"] = _times(taken.pop("unit_cores"), rows["units"])
-        taken["hbm_bytes"] -= _in_l2(tables["found"], rank, task)
+        taken["hbm_bytes"] -= _of_keys(tables["found"], "in_l2_bytes", rank, task, np.zeros(len(rank)))
         taken["link_bytes"] = self._sent(rank, task)
         return {name: taken[name] for name in COLUMNS}
 
@@ -173,7 +182,8 @@ class Timeline:
         return causes[0], causes[1]
 
     def _tables(self) -> dict[str, Array]:
-        """offset, multiplicity: by rank; found: what lay in L2, by (rank, task). The rest was known before the run: of
+        """offset, multiplicity: by rank; found, late: what lay in L2 and who was late, by (rank, task). The
+        rest was known before the run: of
         every task, program by program.
         """
         programs = list({id(static): static for static, _ in self._ranks.values()}.values())
@@ -181,7 +191,8 @@ class Timeline:
         offsets = {id(program): ends[number] - len(program) for number, program in enumerate(programs)}
         tables = {"offset": self._per_rank(lambda static, _: offsets[id(static)]),
                   "multiplicity": self._per_rank(lambda _, multiplicity: multiplicity).astype(np.int32),
-                  "found": np.sort(np.frombuffer(self._found, dtype=np.dtype(_FOUND)), order="key")}
+                  "found": np.sort(np.frombuffer(self._found, dtype=np.dtype(_FOUND)), order="key"),
+                  "late": np.sort(np.frombuffer(self._late, dtype=np.dtype(_LATE)), order="key")}
         for field in fields(StaticTasks):
             lists = [getattr(program, field.name) for program in programs]
             kind = COLUMNS[field.name][0] if field.name in COLUMNS else "counts"
@@ -208,6 +219,9 @@ class Unrecorded:
     def found(self, *_: Any) -> None:
         """Forgets what lay in L2."""
 
+    def late(self, *_: Any) -> None:
+        """Forgets who was waited for."""
+
     def add_task(self, *_: Any) -> int:
         """Forgets a task that was not known before the run."""
         return -1
@@ -216,15 +230,14 @@ class Unrecorded:
         """Forgets what a task followed from."""
 
 
-def _in_l2(found: Array, rank: Array, task: Array) -> Array:
-    """How many bytes of each task lay in L2."""
-    in_l2 = np.zeros(len(rank))
-    if len(found):
+def _of_keys(noted: Array, name: str, rank: Array, task: Array, values: Array) -> Array:
+    """The values, with what was noted for some of the tasks in their place."""
+    if len(noted):
         keys = (rank.astype(np.int64) << 32) + task
-        place = np.minimum(np.searchsorted(found["key"], keys), len(found) - 1)
-        hit = found["key"][place] == keys
-        in_l2[hit] = found["in_l2_bytes"][place[hit]]
-    return in_l2
+        place = np.minimum(np.searchsorted(noted["key"], keys), len(noted) - 1)
+        hit = noted["key"][place] == keys
+        values[hit] = noted[name][place[hit]]
+    return values
 
 
 def _times(of_unit: Array, units: Array) -> Array:

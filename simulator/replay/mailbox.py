@@ -34,7 +34,8 @@ _WHOLE = 1 << 40  # bytes of the put that stands for those of all sizes: what th
 class Mailbox:
     """One exchange: whose puts are expected, whose have left, who still drains, who is there to collect.
 
-    key: what it is known by. mean_s: the latency between two members on average. collected: how many ranks have
+    key: what it is known by. mean_s: the latency between two members on average. draining: ranks to which bytes still
+    come, with their puts. last: rank and step of the put that came or drained last. collected: how many ranks have
     everything that is meant for them.
     """
 
@@ -43,7 +44,8 @@ class Mailbox:
     latency_ps: int
     mean_s: float
     landed: set[int] = field(default_factory=set)
-    draining: set[int] = field(default_factory=set)
+    draining: dict[int, int] = field(default_factory=dict)
+    last: tuple[int, int] = (-1, -1)
     waiting: dict[int, tuple[Npu, int, int]] = field(default_factory=dict)
     collected: int = 0
 
@@ -102,10 +104,10 @@ class Mailboxes:
         def left(flow: Flow) -> None:
             solo_ps = startup_ps + to_ps(flow.solo_s())
             npu.finish(index, start_ps, solo_ps, _bound_by(flow, startup_ps, by), need, 1)
-            self._landed(box, npu.rank)
+            self._landed(box, npu.rank, index)
 
         if collective.received_bytes and others:
-            box.draining.add(npu.rank)
+            box.draining[npu.rank] = index
             arriving = self._flow(npu, (alike, collective.via, IN), own, inf, collective.received_bytes)
             self.network.start(arriving, lambda _: self._drained(box, npu.rank), startup_ps)
         if collective.sent_bytes and others:
@@ -134,14 +136,15 @@ class Mailboxes:
         cores = sum(count.count for count in engine.cores.values())
         return rate * (held / cores if cores else 1.0), "engine"
 
-    def _landed(self, box: Mailbox, rank: int) -> None:
+    def _landed(self, box: Mailbox, rank: int, index: int) -> None:
         box.landed.add(rank)
+        box.last = rank, index
         if len(box.landed) == len(box.expected):
             for waiting in list(box.waiting):
                 self._open(box, waiting)
 
     def _drained(self, box: Mailbox, rank: int) -> None:
-        box.draining.discard(rank)
+        box.last = rank, box.draining.pop(rank)
         self._open(box, rank)
 
     def _open(self, box: Mailbox, rank: int) -> None:
@@ -153,6 +156,8 @@ class Mailboxes:
         if box.collected == len(box.expected):
             del self._boxes[box.key]
         start_ps, need = self.env.now_ps, npu.tape.steps[index].need
+        if npu.since_ps(index) < start_ps:
+            npu.late(rank, index, *box.last)
         call_later(self.env, latency_ps, lambda _: npu.finish(index, start_ps, latency_ps, "latency", need, 1))
 
 

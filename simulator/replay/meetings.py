@@ -51,9 +51,10 @@ class Meeting:
     expected: frozenset[int]
     steps: int
     phases: tuple[Phase, ...]
-    solo_ps: dict[int, int]  # rank -> how long it takes without other load
+    solo_ps: dict[int, int]  # rank -> how long it takes without other load; late: rank and step that came last
     arrived: dict[int, list[tuple[Npu, int]]] = field(default_factory=dict)
     started_ps: int = -1
+    late: tuple[int, int] = (-1, -1)
 
     @property
     def complete(self) -> bool:
@@ -108,7 +109,7 @@ class Meetings:
         meeting = self.of(npu, index)
         meeting.arrived.setdefault(npu.rank, []).append((npu, index))
         if meeting.complete:
-            meeting.started_ps = self.env.now_ps
+            meeting.started_ps, meeting.late = self.env.now_ps, (npu.rank, index)
             self._run(meeting, 0)
 
     def of(self, npu: Npu, index: int) -> Meeting:
@@ -257,6 +258,8 @@ class Meetings:
             del self._open[meeting.who, meeting.number]
         for npu, index in steps:
             solo_ps = meeting.solo_ps[npu.rank]
+            if npu.since_ps(index) < meeting.started_ps and meeting.late != (npu.rank, index):
+                npu.late(npu.rank, index, *meeting.late)
             npu.finish(index, meeting.started_ps, solo_ps, bound_by, npu.tape.steps[index].need, 1)
 
 

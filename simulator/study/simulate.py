@@ -229,7 +229,7 @@ class _Reporting:
 
     def __init__(self, timeline: Timeline | Unrecorded, total: int, progress: Progress) -> None:
         self._record, self._total, self._progress = timeline.record, max(total, 1), progress
-        self.found = timeline.found
+        self.found, self.late = timeline.found, timeline.late
         self._count = 0
 
     def record(self, *row: Any) -> None:

@@ -15,7 +15,8 @@ _NONE: dict[str, Any] = {
 
 
 def task(name: str, start: int, end: int, **given: Any) -> dict[str, Any]:
-    """One task; `ready` = start, `issued` = 0, `solo` = end - start unless given. `after` is written out."""
+    """One task; `ready` = start, `issued` = 0, `solo` = end - start unless given. `after` is written out; so is
+    `late`, the rank and the task that came last to an exchange."""
     base = {"name": name, "issued": 0, "ready": start, "start": start, "end": end, "solo": end - start,
             "bound_by": "compute", "after": ()}
     return {**_NONE, **base, **given}
@@ -40,4 +41,6 @@ def timeline(*ranks: list[dict[str, Any]], multiplicity: tuple[int, ...] = (), r
         for number, one in enumerate(tasks):
             made.record(rank, number, one["issued"], one["ready"], one["start"], one["end"], one["solo"],
                         one["bound_by"], one["units"])
+            if "late" in one:
+                made.late(rank, number, *one["late"])
     return made

@@ -43,11 +43,19 @@ def test_the_longer_of_two_branches() -> None:
 
 
 def test_a_late_peer_is_followed_to_its_rank() -> None:
-    early = [task("attention", 0, 10), comm("dispatch", 25, 40, ready=10, after=(0,), layer=1, micro_batch=0)]
-    late = [task("attention", 0, 25), comm("dispatch", 25, 35, after=(0,), layer=1, micro_batch=0)]
-    other = [comm("dispatch", 25, 30, layer=1, micro_batch=1, ready=24)]
+    early = [task("attention", 0, 10), comm("dispatch", 25, 40, ready=10, after=(0,), late=(1, 1))]
+    late = [task("attention", 0, 25), comm("dispatch", 25, 35, after=(0,))]
+    other = [comm("dispatch", 25, 30, ready=24)]
     path = _path(timeline(early, late, other).columns())
     assert _steps(path) == [(1, "attention", 0, 25, "work", "compute"), (0, "dispatch", 25, 40, "work", "link")]
+
+
+def test_what_was_put_late_is_followed_to_its_rank_and_what_is_under_way_is_a_wait() -> None:
+    collects = [task("attention", 0, 10), comm("collect", 33, 40, ready=10, after=(0,), late=(1, 1))]
+    puts = [task("attention", 0, 25), comm("put", 25, 30, after=(0,))]
+    path = _path(timeline(collects, puts).columns())
+    assert _steps(path) == [(1, "attention", 0, 25, "work", "compute"), (1, "put", 25, 30, "work", "link"),
+                            (0, "collect", 30, 33, "wait", "arrivals"), (0, "collect", 33, 40, "work", "link")]
 
 
 def test_a_task_that_waited_for_cores_follows_who_freed_them() -> None:
