@@ -57,7 +57,7 @@ def compare(a: str, b: str, settings: dict[str, str], ranks: str, seed: int, out
     for side, scenario in zip("AB", scenarios, strict=True):
         with _naming(side, scenario.name):
             results.append(simulate(scenario, ranks, seed))
-    written: list[Path] = []
+    written: list[str] = []
     if folder is not None:
         folder.path.mkdir(exist_ok=True)
         for number, result in enumerate(results):
@@ -70,8 +70,8 @@ def compare(a: str, b: str, settings: dict[str, str], ranks: str, seed: int, out
         click.echo(to_json(dict(zip("AB", map(result_object, results), strict=True))))
         return
     print_comparison(*results)
-    for path in written:
-        click.echo(f"wrote {path}")
+    for line in written:
+        click.echo(f"wrote {line}")
 
 
 def _settings_of(side: str, settings: Mapping[str, str]) -> dict[str, str]:

@@ -20,6 +20,35 @@ def _pairs(ctx: plain_click.Context, parameter: plain_click.Parameter, given: tu
     return pairs
 
 
+def _ranks(ctx: plain_click.Context, parameter: plain_click.Parameter, given: str | None) -> tuple[str, ...] | None:
+    """"0,7,slowest" -> ("0", "7", "slowest")."""
+    words = ("slowest", "median", "fastest", "first", "all")
+    wanted = None if given is None else names_of(given)
+    for one in wanted or ():
+        if not one.isdecimal() and one not in words:
+            raise plain_click.BadParameter(f"'{one}' is no rank: ranks are numbers, or {', '.join(words)}",
+                                           ctx=ctx, param=parameter)
+    if wanted == ():
+        raise plain_click.BadParameter("names no rank", ctx=ctx, param=parameter)
+    return wanted
+
+
+def _window(ctx: plain_click.Context, parameter: plain_click.Parameter, given: str | None) -> tuple[int, int] | None:
+    """"20 ms..30 ms" -> (20 * 10**9, 30 * 10**9)."""
+    from simulator.units import parse, to_ps, to_si, units_of
+
+    if given is None:
+        return None
+    try:
+        low, high = (to_ps(to_si(*parse(one.strip()))) for one in given.split(".."))
+        if not 0 <= low < high or any(parse(one.strip())[1] not in units_of("s") for one in given.split("..")):
+            raise ValueError
+    except ValueError:
+        raise plain_click.BadParameter(f"'{given}' is not FROM..TO in time, as in \"20 ms..30 ms\"",
+                                       ctx=ctx, param=parameter) from None
+    return low, high
+
+
 def names_of(text: str) -> tuple[str, ...]:
     """The names in "A,B,..."."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
@@ -57,3 +86,18 @@ out = click.option(
 """`--out DIR` -> out: pathlib.Path | None."""
 
 force = click.option("--force", is_flag=True, help="With --out, write into a folder that holds other files, too.")
+
+trace_ranks = click.option(
+    "--trace-ranks", callback=_ranks, default=None, metavar="A,B,...",
+    help="With --out, whose streams the trace shows: numbers, slowest, median, fastest, first, all.  "
+         "[default: slowest, median and first]")
+"""`--trace-ranks A,B` -> trace_ranks: tuple[str, ...] | None, as `observe.shown` takes them."""
+
+trace_window = click.option(
+    "--trace-window", callback=_window, default=None, metavar="FROM..TO",
+    help='With --out, the part of the run that the trace shows, as "20 ms..30 ms".  [default: all]')
+"""`--trace-window FROM..TO` -> trace_window: (from, to) in ps | None."""
+
+trace_format = click.option(
+    "--trace-format", type=click.Choice(["chrome", "kineto"]), default="chrome", show_default=True,
+    help="kineto: with --out, a folder kineto/ too, with a file per rank as PyTorch's profiler writes it.")

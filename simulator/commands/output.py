@@ -11,19 +11,25 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import rich_click as click
 
 from simulator.errors import InputError
+from simulator.observe.counters import counters
+from simulator.observe.files import whole_file
+from simulator.observe.kineto import write_kineto
+from simulator.observe.shown import USUAL, shown
 from simulator.observe.tables import Cell, Titled, console, show
-from simulator.observe.trace import rates, whole_file, write_trace
+from simulator.observe.trace import write_trace
 from simulator.study.expected import as_object, compared, plain
 from simulator.study.recorded import ABOUT, TIMELINE, about_object, recorded_of
 from simulator.study.simulate import Result
 
 TRACE = "trace.json.gz"  # that every run leaves in its folder
+KINETO = "kineto"  # a folder in it, with a file for each rank
 
 
 def result_object(result: Result) -> dict[str, Any]:
@@ -60,14 +66,36 @@ def warn_unread(scenario: str, keys: Iterable[str]) -> None:
         click.echo(f"warning: {key} has no effect on {scenario}: nothing in this run reads it", err=True)
 
 
-def write_result(result: Result, folder: OutputFolder) -> list[Path]:
-    """Writes the timeline, the trace and the JSON of a result; returns their paths."""
-    run = recorded_of(result)
+@dataclass(frozen=True)
+class TraceChoice:
+    """What a trace shows: ranks, as `shown` takes them; window_ps: from when to when (None: all). kineto: whether each
+    of them gets a file for PyTorch's tools too."""
+
+    ranks: tuple[str, ...] = USUAL
+    window_ps: tuple[int, int] | None = None
+    kineto: bool = False
+
+
+def write_result(result: Result, folder: OutputFolder, choice: TraceChoice | None = None) -> list[str]:
+    """Writes the timeline, the trace and the JSON of a result; returns a line on each. InputError for ranks to show
+    that there are not."""
+    run, choice = recorded_of(result), choice or TraceChoice()
+    try:
+        ranks = shown(run.columns, [str(run.leader(int(one))) if one.isdecimal() else one for one in choice.ranks])
+    except ValueError as error:
+        raise InputError(f"--trace-ranks: {error}") from None
     with folder.staged() as staging:
-        result.timeline.write_parquet(staging / TIMELINE)
-        write_trace(result.columns, staging / TRACE, flights=result.flights, counters=rates(result.columns))
+        result.timeline.write_parquet(staging / TIMELINE, run.about)
+        write_trace(run.columns, staging / TRACE, [*ranks], result.flights,
+                    counters(run.columns, [*ranks], run.peaks, run.memory), choice.window_ps, run.about)
         (staging / ABOUT).write_text(to_json(about_object(run)) + "\n", encoding="utf-8")
-    return [folder.path / name for name in (TIMELINE, TRACE, ABOUT)]
+        if choice.kineto:
+            write_kineto(run.columns, staging / KINETO, [*ranks], run.about)
+    who = "; ".join(f"rank {rank}" + (f" ({why})" if why else "") for rank, why in ranks.items())
+    written = [f"{folder.path / TIMELINE}", f"{folder.path / TRACE}: {who}", f"{folder.path / ABOUT}"]
+    if choice.kineto:
+        written.append(f"{folder.path / KINETO}: a file for each of these ranks (HTA_DISABLE_NS_ROUNDING=1 helps)")
+    return written
 
 
 class OutputFolder:
@@ -95,8 +123,10 @@ class OutputFolder:
         staging = Path(tempfile.mkdtemp(prefix=".braid-", dir=self.path))
         try:
             yield staging
-            for file in sorted(staging.iterdir()):
-                os.replace(file, self.path / file.name)
+            for file in sorted(one for one in staging.rglob("*") if one.is_file()):
+                there = self.path / file.relative_to(staging)
+                there.parent.mkdir(exist_ok=True)
+                os.replace(file, there)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
             if is_new and not any(self.path.iterdir()):

@@ -18,9 +18,13 @@ from simulator.commands import options
 @options.kernels
 @options.out
 @options.force
+@options.trace_ranks
+@options.trace_window
+@options.trace_format
 @options.as_json
 def run(scenario: str, settings: dict[str, str], ranks: str, seed: int, record: bool, kernels: bool,
-        out: Path | None, force: bool, as_json: bool) -> None:
+        out: Path | None, force: bool, trace_ranks: tuple[str, ...] | None, trace_window: tuple[int, int] | None,
+        trace_format: str, as_json: bool) -> None:
     """Simulate SCENARIO and print expected and simulated values, time by kind, one layer's streams.
 
     The report's header names the settings that were changed, and what each metric means; `braid show SCENARIO` defines
@@ -34,6 +38,9 @@ def run(scenario: str, settings: dict[str, str], ranks: str, seed: int, record: 
       braid run a3_prefill:microbatch
       # keep timeline and trace; open trace.json.gz in ui.perfetto.dev
       braid run a3_prefill:microbatch --out results/microbatch
+      # of which ranks, and when; each rank for PyTorch's tools too
+      braid run a3_prefill:dp_uneven --out results/uneven --trace-ranks slowest,fastest --trace-window "20 ms..30 ms"
+      braid run a3_prefill:dp_uneven --out results/uneven --trace-format kineto
       # change a setting (braid show lists them), or a number of the machine
       braid run a3_prefill:dp --set batch.requests=128
       braid run a3_prefill:dp --set machine.chip.hbm.peak="3.2 TB/s"
@@ -41,6 +48,7 @@ def run(scenario: str, settings: dict[str, str], ranks: str, seed: int, record: 
       braid run my_study.py:mine --json
     """
     from simulator.commands.output import (
+        TraceChoice,
         kernels_object,
         result_object,
         results_folder,
@@ -54,9 +62,12 @@ def run(scenario: str, settings: dict[str, str], ranks: str, seed: int, record: 
     for option, given in (("--out writes", out is not None), ("--kernels shows", kernels)):
         if given and not record:
             raise click.UsageError(f"{option} what was recorded: leave out --no-record")
+    if out is None and (trace_ranks or trace_window or trace_format == "kineto"):
+        raise click.UsageError("--trace-ranks, --trace-window and --trace-format are of the trace that --out writes")
     folder = results_folder(out, force)
     result = simulate(scenario_of(scenario, settings), ranks, seed, record)
-    written = write_result(result, folder) if folder is not None else []
+    choice = TraceChoice(trace_ranks or TraceChoice.ranks, trace_window, trace_format == "kineto")
+    written = write_result(result, folder, choice) if folder is not None else []
     if as_json:
         warn_unread(scenario, result.header["unread"])
         for text in missing(result):
@@ -68,5 +79,5 @@ def run(scenario: str, settings: dict[str, str], ranks: str, seed: int, record: 
     print_report(report_of(result))
     if kernels:
         print_kernels(result.columns)
-    for path in written:
-        click.echo(f"wrote {path}")
+    for line in written:
+        click.echo(f"wrote {line}")

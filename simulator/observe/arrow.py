@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import chain
+from json import dumps
 from os import PathLike
 from typing import Any, TypeAlias
 
 from simulator import np
 from simulator.observe.columns import COLUMNS, Columns, codes
-from simulator.observe.trace import whole_file
+from simulator.observe.files import whole_file
 
 LISTS = {"tasks": "int32", "counts": "int32", "amounts": "float64"}
 Described: TypeAlias = Mapping[str, tuple[str, str]]
@@ -84,10 +85,13 @@ def read_parquet(path: str | PathLike[str]) -> Columns:
         raise ValueError(f"'{path}' is not a timeline that this version of Braid writes: {what}") from None
 
 
-def write_parquet(groups: Iterable[Columns], path: str | PathLike[str], described: Described = COLUMNS) -> None:
-    """Writes a table that comes in row groups, zstd; the same groups give the same bytes. OSError where it cannot."""
+def write_parquet(groups: Iterable[Columns], path: str | PathLike[str], described: Described = COLUMNS,
+                  about: Mapping[str, Any] | None = None) -> None:
+    """Writes a table that comes in row groups, zstd; the same groups give the same bytes. about: what the metadata says
+    under `braid`, as JSON. OSError where it cannot."""
     import pyarrow.parquet as pq
 
-    with whole_file(path) as part, pq.ParquetWriter(part, schema(described), compression="zstd") as writer:
+    whole = schema(described).with_metadata({"braid": dumps(about)} if about else None)
+    with whole_file(path) as part, pq.ParquetWriter(part, whole, compression="zstd") as writer:
         for group in groups:
-            writer.write_table(to_arrow(group, described))
+            writer.write_table(to_arrow(group, described).cast(whole))

@@ -42,7 +42,8 @@ class Memory:
 @dataclass(frozen=True)
 class Recorded:
     """A run. about: how it was run: scenario, title, version, seed, machine, model, cards, ranks, classes (how many
-    ranks were simulated), mode, changes (settings by key) and settings (all of them). metrics: by name, in the unit
+    ranks were simulated), leaders (for each rank the one that stands for it), mode, changes (settings by key) and
+    settings (all of them). metrics: by name, in the unit
     that ends the name. expected: published values beside simulated ones. parameters: that bounded the critical path:
     name, value, unit, kind, source, share of the path, saves (what twice as good a number would save, as a share).
     """
@@ -59,6 +60,13 @@ class Recorded:
     def name(self) -> str:
         """Of the scenario."""
         return str(self.about["scenario"])
+
+    def leader(self, rank: int) -> int:
+        """The rank that was simulated for a rank; ValueError if there is none of that number."""
+        leaders = str(self.about["leaders"]).split()
+        if not 0 <= rank < len(leaders):
+            raise ValueError(f"no rank {rank}: {self.name} has ranks 0 to {len(leaders) - 1}")
+        return int(leaders[rank])
 
     @cached_property
     def measured(self) -> Metrics:

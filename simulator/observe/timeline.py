@@ -99,11 +99,12 @@ class Timeline:
         for first in range(0, len(order), ROWS_PER_GROUP):
             yield self._columns(order[first : first + ROWS_PER_GROUP], tables)
 
-    def write_parquet(self, path: str | PathLike[str]) -> None:
-        """Writes the table; the same run gives the same bytes. A file half-written is never left behind."""
+    def write_parquet(self, path: str | PathLike[str], about: Mapping[str, Any] | None = None) -> None:
+        """Writes the table; the same run gives the same bytes. A file half-written is never left behind. about: how the
+        run was made, as JSON under `braid` in the file's metadata."""
         from simulator.observe.arrow import write_parquet
 
-        write_parquet(self.groups(), path)
+        write_parquet(self.groups(), path, about=about)
 
     def _recorded(self) -> Array:
         return np.frombuffer(self._rows, dtype=np.dtype(_ROW))

@@ -1,33 +1,32 @@
 """A timeline as Chrome JSON that Perfetto shows whole and PyTorch-profiler tools understand.
 
-One process per rank, one thread per stream. Perfetto drops `X` slices that overlap on a thread, so only what is serial
-is written as `X`: work (start..end) and waiting for cores or peers (ready..start). What is in flight beside that is
-async (`b`/`e`), rates are counters (`C`), waits across streams are arrows (`s`/`f`). Perfetto rounds start and duration
-to whole nanoseconds one by one, which makes slices that touch overlap (it dropped one in ten of them): edges are
-therefore rounded down to nanoseconds here, and durations taken between rounded edges.
+One process per rank; in it a thread for the iteration, for the layers of each micro-batch, for the launches of the host
+and for each stream. Perfetto drops `X` slices that overlap on a thread, so only what is serial is written as `X`: work
+(start..end), and what a stream waited for before it (`waiting`), whose names say why, so that each reason has a colour.
+What is in flight beside that is async (`b`/`e`), rates are counters (`C`); arrows (`s`/`f`) lead from what ended a wait
+to what had waited, and from a launch to what it launched.
 """
 
 from __future__ import annotations
 
-import gzip
-import io
-import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, count
 from json import dumps
 from os import PathLike
-from pathlib import Path
-from typing import IO, NamedTuple
+from typing import Any, NamedTuple
 
 from simulator import np
-from simulator.observe.columns import Array, Columns, causes, rank_weights, select, waits
-from simulator.units import PS_PER_S
+from simulator.np import Array
+from simulator.observe.columns import Columns, causes, rank_weights, select
+from simulator.observe.events import FIRST_PID, PS_PER_NS, Sample, exact_us, meta, sampled, us, write_events
+from simulator.observe.lanes import HOST_LANE, LIVE_ENGINES, Stretch, host_lane, layer_lanes, letter
+from simulator.observe.waiting import WHY, Waiting, waiting
 
-PS_PER_NS = 1_000
-# Process of rank 0; threads count from 1, and Perfetto would show a thread with its process's number as main thread.
-FIRST_PID = 1_000
-COUNTERS = {"HBM GB/s": "hbm_bytes", "wire GB/s": "wire_bytes"}
+REASONS = {"event": "a task of another stream", "host": "its launch", "peers": "the last of its peers",
+           "flag": "a flag or a write", "cores": "cores that another task holds"}  # fmt: skip
+NUMBERS = ("rank", "task", "layer", "micro_batch", "multiplicity")
+TEXTS = ("name", "kind", "engine", "bound_by")
+AMOUNTS = ("flops", "l2_bytes", "hbm_bytes", "wire_bytes")
 
 
 class Flight(NamedTuple):
@@ -39,224 +38,206 @@ class Flight(NamedTuple):
     end_ps: int
 
 
-class Sample(NamedTuple):
-    """A counter's value from an instant on, such as ("HBM GB/s", 0, 1_000_000, 812.5)."""
+def write_trace(columns: Columns, path: str | PathLike[str], ranks: Sequence[int], flights: Iterable[Flight] = (),
+                counters: Iterable[Sample] = (), window_ps: tuple[int, int] | None = None,
+                about: Mapping[str, Any] | None = None) -> int:
+    """Writes `path` (.json or .json.gz) and returns the number of tasks in it.
 
-    name: str
-    rank: int
-    time_ps: int
-    value: float
-
-
-def some_ranks(columns: Columns) -> list[int]:
-    """The ranks worth looking at first: one per class of identical ranks (at most 8), else the first and one that it
-    hears from, else the first two."""
-    ranks, multiplicity, _ = rank_weights(columns)
-    heard = columns["cause_rank"][(columns["rank"] == ranks[:1].sum()) & (columns["cause_rank"] > ranks[:1].sum())]
-    if len(heard):
-        return [int(ranks[0]), int(heard.min())]
-    return ranks[:8 if (multiplicity > 1).any() else 2].tolist()
-
-
-def rates(columns: Columns) -> Iterator[Sample]:
-    """Every change of how fast a rank moves bytes in HBM and on the wire, on the ranks that a trace shows.
-
-    Each task is taken to move its bytes evenly between its start and its end, so a counter is a sum of steps.
+    ranks: whose rows are written. window_ps: tasks that are at work or wait within it, from the one time to the other;
+    None: all. about: how the run was made, as the file's metadata says it. Raises OSError where the file cannot be
+    written; half a file is never left behind.
     """
-    for rank in some_ranks(columns):
-        mine = select(columns, columns["rank"] == rank)
-        for name, column in COUNTERS.items():
-            yield from _steps(name, rank, mine, column)
+    low, high = window_ps or (0, int(columns["end_ps"].max(initial=0)) + 1)
+    rows = np.isin(columns["rank"], ranks) & (columns["end_ps"] >= low) & (columns["start_ps"] < high)
+    writer = _Events(columns, np.flatnonzero(rows), waiting(columns))
+    within = (one for one in counters if one.rank in writer.ranks and low <= one.time_ps < high)
+    shown = (one for one in flights if one.rank in writer.ranks and one.end_ps >= low and one.start_ps < high)
+    lines = [writer.tracks(), writer.slices(), writer.waits(), writer.lanes(low, high), writer.arrows(),
+             in_flight(shown), sampled(within)]
+    window_s = [each / 1e12 for each in (low, high)] if window_ps else None
+    write_events(chain.from_iterable(lines), path,
+                 otherData={**(about or {}), "shown_ranks": sorted(writer.ranks), "window_s": window_s})
+    return int(rows.sum())
 
 
-def _steps(name: str, rank: int, columns: Columns, column: str) -> Iterator[Sample]:
-    start, end, moved = columns["start_ps"], columns["end_ps"], columns[column]
-    busy = (moved > 0) & (end > start)
-    rate = moved[busy] / (end[busy] - start[busy]) * (PS_PER_S / 1e9)
-    times, place = np.unique(np.concatenate([start[busy], end[busy]]), return_inverse=True)
-    change = np.zeros(len(times))
-    np.add.at(change, place, np.concatenate([rate, -rate]))
-    value = np.cumsum(change)
-    value[np.abs(value) < 1e-6 * max(1.0, float(np.max(value, initial=0.0)))] = 0.0  # what rounding leaves of nothing
-    for time_ps, level in zip(times.tolist(), value.tolist(), strict=True):
-        yield Sample(name, rank, time_ps, round(level, 3))
+def named(name: str, micro_batch: int, several: bool) -> str:
+    """What a slice is called: two micro-batches have a letter each, and so a colour each."""
+    return f"{name} ({letter(micro_batch)})" if several and micro_batch >= 0 else name
 
 
-def write_trace(columns: Columns, path: str | PathLike[str], ranks: Sequence[int] | None = None,
-                flights: Iterable[Flight] = (), counters: Iterable[Sample] = ()) -> int:
-    """Writes `path` (.json or .json.gz) and returns the number of `X` slices in it.
-
-    `ranks`: whose rows are written; default `some_ranks`. Raises ValueError for a rank that is not in the table,
-    OSError where the file cannot be written; half a file is never left behind.
-    """
-    chosen = some_ranks(columns) if ranks is None else sorted(set(ranks))
-    absent = sorted(set(chosen) - set(columns["rank"].tolist()))
-    if absent:
-        raise ValueError(f"no rows of rank {', '.join(map(str, absent))}; ranks are {_few(columns)}")
-    some = select(columns, np.isin(columns["rank"], chosen))
-    writer = _Events(some)
-    lines = [writer.tracks(), writer.slices(), writer.arrows(), writer.flights(flights, set(chosen)),
-             sampled(one for one in counters if one.rank in chosen)]
-    write_events(chain.from_iterable(lines), path, run=str(some["run"][0]) if len(some["run"]) else "")
-    return writer.written
-
-
-def write_events(events: Iterable[str], path: str | PathLike[str], **about: object) -> None:
-    """Writes events, each one line of JSON, as a trace (.json or .json.gz); about: what its metadata says.
-
-    Raises OSError where the file cannot be written; half a file is never left behind.
-    """
-    with whole_file(path) as part, _text_file(part, str(path).endswith(".gz")) as file:
-        file.write('{"traceEvents":[\n')
-        file.writelines(_joined(events))
-        file.write('\n],"schemaVersion":1' + "".join(f",{dumps(key)}:{dumps(it)}" for key, it in about.items()) + "}\n")
+def thread_name(stream: str, engines: Sequence[str]) -> str:
+    """A stream with what executes it, or a thread of a host, or a network card."""
+    if set(engines) <= {"nic"}:
+        return f"NIC {stream.removeprefix('nic ')}"
+    if set(engines) <= {"host thread"}:
+        return f"host thread {stream}"
+    return f"stream {stream} ({', '.join(dict.fromkeys('+'.join(engines).split('+')))})"
 
 
 class _Events:
-    """The events of some ranks, each as one line of JSON."""
+    """The events of some rows, each as one line of JSON. waits: of the whole table."""
 
-    def __init__(self, columns: Columns) -> None:
-        self.columns = columns
-        self.written = 0
-        keys = list(zip(columns["rank"].tolist(), columns["stream"].tolist(), strict=True))
+    def __init__(self, columns: Columns, rows: Array, waits: Waiting) -> None:
+        self.columns, self.rows = columns, rows
+        self.all_waits, self.shown_waits = waits, waits.some(np.isin(waits.row, rows))
+        self.ranks: list[int] = np.unique(columns["rank"][rows]).tolist()
+        self.several = int(columns["micro_batch"].max(initial=-1)) > 0
+        self.stretches = {rank: self._stretches(rank) for rank in self.ranks}
+        keys = list(zip(columns["rank"][rows].tolist(), columns["stream"][rows].tolist(), strict=True))
         self.tids: dict[tuple[int, str], int] = {}
-        next_tid: dict[int, int] = {}
-        for key in keys:
-            if key not in self.tids:
-                self.tids[key] = next_tid[key[0]] = next_tid.get(key[0], 0) + 1
-        self.pid = [FIRST_PID + rank for rank, _ in keys]
-        self.tid = [self.tids[key] for key in keys]
+        for rank in self.ranks:
+            lanes = dict.fromkeys(one.lane for one in self.stretches[rank])
+            streams = dict.fromkeys(f"stream {stream}" for its_rank, stream in keys if its_rank == rank)
+            self.tids |= {(rank, lane): number for number, lane in enumerate([*lanes, *streams], 1)}
+        places = [(FIRST_PID + rank, self.tids[rank, f"stream {stream}"]) for rank, stream in keys]
+        self.place = dict(zip(rows.tolist(), places, strict=True))
+        self.launch: dict[int, int] = {}  # number of the launch of each row
+        self.arrow_numbers = count(1)
+
+    def _stretches(self, rank: int) -> list[Stretch]:
+        """Of a rank's lanes, rows numbered as in the whole table."""
+        own = np.flatnonzero(self.columns["rank"] == rank)
+        mine, first = select(self.columns, own), int(own[0])
+        return [*layer_lanes(mine), *(one._replace(tasks=tuple(first + row for row in one.tasks),
+                                                   on=first + one.on if one.on >= 0 else -1)
+                                      for one in host_lane(mine))]
 
     def tracks(self) -> Iterator[str]:
-        """Names and order of processes (ranks) and threads (streams)."""
-        multiplicity = dict(zip(self.columns["rank"].tolist(), self.columns["multiplicity"].tolist(), strict=True))
-        for rank, times in multiplicity.items():
-            name = f"rank {rank}" + (f" (stands for {times})" if times > 1 else "")
+        """Names and order of processes (ranks) and threads (lanes and streams)."""
+        ranks, multiplicity, _ = rank_weights(self.columns)
+        times = dict(zip(ranks.tolist(), multiplicity.tolist(), strict=True))
+        engines: dict[tuple[int, str], dict[str, None]] = {}
+        for row in self.rows.tolist():
+            key = int(self.columns["rank"][row]), f"stream {self.columns['stream'][row]}"
+            engines.setdefault(key, {})[str(self.columns["engine"][row])] = None
+        for rank in self.ranks:
+            name = f"rank {rank}" + (f" (stands for {times[rank]})" if times[rank] > 1 else "")
             yield meta("process_name", rank, 0, name)
             yield meta("process_sort_index", rank, 0, rank)
-        for (rank, stream), tid in self.tids.items():
-            yield meta("thread_name", rank, tid, f"stream {stream}")
+        for (rank, lane), tid in self.tids.items():
+            known = engines.get((rank, lane))
+            said = thread_name(lane.removeprefix("stream "), [*known]) if known else lane
+            yield meta("thread_name", rank, tid, said)
             yield meta("thread_sort_index", rank, tid, tid)
 
     def slices(self) -> Iterator[str]:
-        """One slice per task and one per wait for cores or peers, in the order of each stream."""
+        """One slice per task, in the order of each stream."""
+        some = select(self.columns, self.rows)
+        lists = {name: some[name].tolist() for name in (*NUMBERS, *TEXTS, *AMOUNTS, "cores")}
+        quoted = {text: dumps(text) for name in TEXTS for text in set(lists[name])}
+        start, end, solo = _ns(some["start_ps"]), _ns(some["end_ps"]), some["solo_ps"].tolist()
+        self._number_launches()
+        for at, row in enumerate(self.rows.tolist()):
+            pid, tid = self.place[row]
+            args = "".join(f',"{name}":{lists[name][at]}' for name in NUMBERS if lists[name][at] >= 0)
+            args += "".join(f',"{name}":{quoted[lists[name][at]]}' for name in TEXTS)
+            args += "".join(f',"{name}":{lists[name][at]:.6g}' for name in AMOUNTS if lists[name][at])
+            if lists["cores"][at]:
+                args += f',"cores":"{" + ".join(map(str, lists["cores"][at]))}"'
+            name = dumps(named(lists["name"][at], lists["micro_batch"][at], self.several))
+            yield (f'{{"ph":"X","pid":{pid},"tid":{tid},"name":{name},"cat":"kernel","ts":{us(start[at])},'
+                   f'"dur":{us(end[at] - start[at])},"args":{{"stream":{tid},"correlation":{self.launch.get(row, 0)},'
+                   f'"device":{lists["rank"][at]}{args},"solo_us":{exact_us(solo[at])}}}}}')
+
+    def _number_launches(self) -> None:
+        launches = (one for rank in self.ranks for one in self.stretches[rank] if one.tasks)
+        for number, one in enumerate(launches, 1):
+            self.launch |= dict.fromkeys(one.tasks, number)
+
+    def waits(self) -> Iterator[str]:
+        """One slice per stretch of waiting, on the stream that waited."""
+        found = self.shown_waits
+        start, end = _ns(found.from_ps), _ns(found.to_ps)
+        for at, (row, why, by) in enumerate(zip(found.row.tolist(), found.why.tolist(), found.ended_by.tolist(),
+                                                strict=True)):
+            if end[at] > start[at]:
+                pid, tid = self.place[row]
+                yield (f'{{"ph":"X","pid":{pid},"tid":{tid},"name":"wait: {WHY[why]}","cat":"wait",'
+                       f'"ts":{us(start[at])},"dur":{us(end[at] - start[at])},"args":{{"for":"{REASONS[WHY[why]]}",'
+                       f'"who":{dumps(str(self.columns["name"][row]))},"who_task":{self.columns["task"][row]},'
+                       f'"since_us":{us(start[at])}{self._ended_by(by)}}}}}')
+
+    def _ended_by(self, row: int) -> str:
+        """What ended a wait, as arguments."""
+        if row < 0:
+            return ""
         columns = self.columns
-        numbers = ("rank", "task", "layer", "micro_batch", "multiplicity")
-        texts = ("name", "kind", "engine", "bound_by")
-        amounts = ("flops", "hbm_bytes", "wire_bytes")
-        lists = {name: columns[name].tolist() for name in (*numbers, *texts, *amounts)}
-        quoted = {text: dumps(text) for name in texts for text in set(lists[name])}
-        waiting = {name: dumps(f"wait: {name}") for name in set(lists["name"])}
-        ready, start = _ns(columns["ready_ps"]), _ns(columns["start_ps"])
-        end, solo = _ns(columns["end_ps"]), columns["solo_ps"].tolist()
-        for row in range(len(solo)):
-            place = f'"ph":"X","pid":{self.pid[row]},"tid":{self.tid[row]}'
-            if start[row] > ready[row]:
-                self.written += 1
-                yield (f'{{{place},"name":{waiting[lists["name"][row]]},"cat":"wait","ts":{us(ready[row])},'
-                       f'"dur":{us(start[row] - ready[row])}}}')
-            args = "".join(f',"{name}":{lists[name][row]}' for name in numbers if lists[name][row] >= 0)
-            args += "".join(f',"{name}":{quoted[lists[name][row]]}' for name in texts[1:])
-            args += "".join(f',"{name}":{lists[name][row]:.6g}' for name in amounts if lists[name][row])
-            self.written += 1
-            yield (f'{{{place},"name":{quoted[lists["name"][row]]},"cat":"kernel","ts":{us(start[row])},'
-                   f'"dur":{us(end[row] - start[row])},"args":{{"stream":{self.tid[row]},"correlation":{row + 1},'
-                   f'"device":{lists["rank"][row]}{args},"solo_us":{_exact_us(solo[row])}}}}}')
+        return (f',"ended_by":{dumps(str(columns["name"][row]))},"ended_by_task":{columns["task"][row]},'
+                f'"ended_by_rank":{columns["rank"][row]},"ended_by_stream":{dumps(str(columns["stream"][row]))}')
+
+    def lanes(self, low_ps: int, high_ps: int) -> Iterator[str]:
+        """Iteration, layers, launches and what the host was blocked on, within a window; a launch's arrow to what it
+        launched: the first task of each stream."""
+        for rank in self.ranks:
+            for one in self.stretches[rank]:
+                start, end = (min(max(each, low_ps), high_ps) // PS_PER_NS for each in (one.start_ps, one.end_ps))
+                if end <= start:
+                    continue
+                pid, tid = FIRST_PID + rank, self.tids[rank, one.lane]
+                category = "launch" if one.lane == HOST_LANE else "lane"
+                number = self.launch.get(one.tasks[0], 0) if one.tasks else 0
+                args = f'"correlation":{number},"tasks":{len(one.tasks)}' if one.tasks else f'"rank":{rank}'
+                yield (f'{{"ph":"X","pid":{pid},"tid":{tid},"name":{dumps(one.name)},"cat":"{category}",'
+                       f'"ts":{us(start)},"dur":{us(end - start)},"args":{{{args}{self._ended_by(one.on)}}}}}')
+                for row in self._firsts(one.tasks):
+                    yield from self._arrow("launches", (pid, tid), end - 1, row)
+
+    def _firsts(self, tasks: Sequence[int]) -> list[int]:
+        """The first task of each stream, of those that are shown."""
+        streams: dict[tuple[int, int], int] = {}
+        for row in tasks:
+            if row in self.place:
+                streams.setdefault(self.place[row], row)
+        return list(streams.values())
 
     def arrows(self) -> Iterator[str]:
-        """From the end of a task to the start of one on another stream, of any rank, that waited for it.
-
-        An arrow binds to the slice that is open at its time: a task shorter than a nanosecond cannot have one, unless
-        it waited (then the arrow ends in the wait). What begins before its cause has ended is met inside the cause.
-        """
-        columns = self.columns
-        ready, start, end = _ns(columns["ready_ps"]), _ns(columns["start_ps"]), _ns(columns["end_ps"])
-        number = 0
-        pairs = [*zip(*(rows.tolist() for rows in waits(columns)), strict=True),
-                 *zip(*(rows.tolist() for rows in causes(columns)), strict=True)]
-        for row, awaited in pairs:
-            at = start[row] if end[row] > start[row] else start[row] - 1
-            left = min(end[awaited] - 1, at)
-            same = (self.pid[row], self.tid[row]) == (self.pid[awaited], self.tid[awaited])
-            if same or end[row] == ready[row] or end[awaited] == start[awaited] or left < start[awaited]:
+        """From what ended a wait to the task that had waited, of any stream of a rank that is shown, and from what a
+        task followed from on another rank."""
+        found, columns = self.shown_waits, self.columns
+        shown_from: dict[tuple[int, int], int] = {}
+        for rows, times in ((self.rows, columns["start_ps"][self.rows]), (found.row, found.from_ps)):
+            for row, begin in zip(rows.tolist(), _ns(times), strict=True):
+                shown_from[self.place[row]] = min(begin, shown_from.get(self.place[row], begin))
+        cause, caused = causes(columns)
+        at_once = columns["start_ps"][cause] == columns["ready_ps"][cause]  # the others are among the waits
+        cause, caused = cause[at_once], caused[at_once]
+        pairs = chain(zip(found.row.tolist(), found.to_ps.tolist(), found.ended_by.tolist(), strict=True),
+                      zip(cause.tolist(), (columns["start_ps"][cause] + PS_PER_NS).tolist(), caused.tolist(),
+                          strict=True))
+        for row, until, by in pairs:
+            if by not in self.place or row not in self.place or self.place[by] == self.place[row]:
                 continue
-            number += 1
-            head = f'"cat":"wait","name":"waits for","id":{number}'
-            yield (f'{{"ph":"s",{head},"pid":{self.pid[awaited]},"tid":{self.tid[awaited]},"ts":{us(left)}}}')
-            yield f'{{"ph":"f","bp":"e",{head},"pid":{self.pid[row]},"tid":{self.tid[row]},"ts":{us(at)}}}'
+            left = min(until, int(columns["end_ps"][by])) // PS_PER_NS - 1
+            if left >= shown_from[self.place[by]] and self._is_open(by, left):
+                yield from self._arrow("ends the wait of", self.place[by], left, row)
 
-    def flights(self, flights: Iterable[Flight], ranks: set[int]) -> Iterator[str]:
-        """Overlapping things in flight, as async events with an id each."""
-        for number, flight in enumerate(flights):
-            if flight.rank not in ranks:
-                continue
-            head = (f'"cat":"flow","name":{dumps(flight.name)},"id2":{{"local":"flow-{number}"}},'
-                    f'"pid":{FIRST_PID + flight.rank}')
-            yield f'{{"ph":"b",{head},"ts":{us(flight.start_ps // PS_PER_NS)}}}'
-            yield f'{{"ph":"e",{head},"ts":{us(flight.end_ps // PS_PER_NS)}}}'
+    def _is_open(self, row: int, at_ns: int) -> bool:
+        """Whether a slice of a row's stream is open: streams of hosts and cards have gaps."""
+        if str(self.columns["engine"][row]) not in LIVE_ENGINES:
+            return True
+        return bool(self.columns["start_ps"][row] // PS_PER_NS <= at_ns)
 
-
-def sampled(samples: Iterable[Sample]) -> Iterator[str]:
-    """Values over time, such as a capacity's rate."""
-    for sample in samples:
-        name, _, unit = sample.name.rpartition(" ")  # Perfetto joins the two again
-        yield (f'{{"ph":"C","name":{dumps(name or unit)},"pid":{FIRST_PID + sample.rank},'
-               f'"ts":{us(sample.time_ps // PS_PER_NS)},'
-               f'"args":{{{dumps(unit if name else "value")}:{sample.value:.9g}}}}}')
+    def _arrow(self, name: str, source: tuple[int, int], at_ns: int, row: int) -> Iterator[str]:
+        """An arrow into a task's slice, or into the wait before it where the task is shorter than a nanosecond; none
+        where there is neither."""
+        ready, start, end = (int(self.columns[each][row]) // PS_PER_NS for each in ("ready_ps", "start_ps", "end_ps"))
+        to = max(start, at_ns) if end > start else start - 1
+        if not max(ready, at_ns) <= to < max(end, start):
+            return
+        head = f'"cat":"arrow","name":"{name}","id":{next(self.arrow_numbers)}'
+        yield f'{{"ph":"s",{head},"pid":{source[0]},"tid":{source[1]},"ts":{us(at_ns)}}}'
+        pid, tid = self.place[row]
+        yield f'{{"ph":"f","bp":"e",{head},"pid":{pid},"tid":{tid},"ts":{us(to)}}}'
 
 
-def meta(what: str, rank: int, tid: int, value: str | int) -> str:
-    """What a process (of a rank) or a thread of it is called, or its place among others."""
-    key = "name" if isinstance(value, str) else "sort_index"
-    return f'{{"ph":"M","name":"{what}","pid":{FIRST_PID + rank},"tid":{tid},"args":{{"{key}":{dumps(value)}}}}}'
+def in_flight(flights: Iterable[Flight]) -> Iterator[str]:
+    """Overlapping things in flight, as async events with an id each."""
+    for number, flight in enumerate(flights):
+        head = (f'"cat":"flow","name":{dumps(flight.name)},"id2":{{"local":"flow-{number}"}},'
+                f'"pid":{FIRST_PID + flight.rank}')
+        yield f'{{"ph":"b",{head},"ts":{us(flight.start_ps // PS_PER_NS)}}}'
+        yield f'{{"ph":"e",{head},"ts":{us(flight.end_ps // PS_PER_NS)}}}'
 
 
 def _ns(times_ps: Array) -> list[int]:
     return (times_ps // PS_PER_NS).tolist()
-
-
-def us(ns: int) -> str:
-    """Nanoseconds as microseconds, exact."""
-    return f"{ns // 1000}.{ns % 1000:03d}"
-
-
-def _exact_us(ps: int) -> str:
-    return f"{ps // 10**6}.{ps % 10**6:06d}"
-
-
-def _few(columns: Columns) -> str:
-    ranks = rank_weights(columns)[0].tolist()
-    return ", ".join(map(str, ranks)) if len(ranks) < 8 else f"{ranks[0]} to {ranks[-1]}"
-
-
-def _joined(lines: Iterable[str]) -> Iterator[str]:
-    comma = ""
-    for line in lines:
-        yield comma + line
-        comma = ",\n"
-
-
-@contextmanager
-def whole_file(path: str | PathLike[str]) -> Iterator[Path]:
-    """Gives a temporary name in the folder of `path`, renamed to `path` at the end, removed if the block fails.
-
-    Makes the folder. Raises OSError where that folder cannot be written.
-    """
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        yield part
-        os.replace(part, target)
-    finally:
-        with suppress(FileNotFoundError):
-            part.unlink()
-
-
-@contextmanager
-def _text_file(path: Path, packed: bool) -> Iterator[IO[str]]:
-    """A file to write text to, gzipped (without a time stamp: the same run gives the same bytes) or plain."""
-    with (path.open("wb") as raw,
-          gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) if packed else nullcontext(raw) as binary,
-          io.TextIOWrapper(binary, encoding="utf-8") as file):
-        yield file

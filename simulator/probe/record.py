@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from simulator.errors import InputError
-from simulator.observe.trace import whole_file
+from simulator.observe.files import whole_file
 from simulator.probe.device import LAUNCHES, About
 
 FORMAT = "braid probe 1"

@@ -10,7 +10,7 @@ from typing import Any
 from simulator import np
 from simulator.np import Array
 from simulator.observe.arrow import write_parquet
-from simulator.observe.trace import whole_file
+from simulator.observe.files import whole_file
 from simulator.serving.outcome import Outcome, Part
 from simulator.serving.over_time import BALANCEDNESS
 from simulator.serving.record import NEVER, TIMES

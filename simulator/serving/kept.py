@@ -15,7 +15,7 @@ from pathlib import Path
 from time import monotonic
 
 from simulator import paths
-from simulator.observe.trace import whole_file
+from simulator.observe.files import whole_file
 from simulator.study.scenario import Scenario
 
 WRITTEN_EVERY_S = 15.0

@@ -12,7 +12,7 @@ from itertools import chain
 from os import PathLike
 
 from simulator import np
-from simulator.observe.trace import FIRST_PID, PS_PER_NS, Sample, meta, sampled, us, write_events
+from simulator.observe.events import FIRST_PID, PS_PER_NS, Sample, meta, sampled, us, write_events
 from simulator.serving.record import NEVER, Served
 from simulator.units import PS_PER_S
 

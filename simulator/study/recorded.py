@@ -26,7 +26,8 @@ def recorded_of(result: Result) -> Recorded:
     header, scenario, ledger = result.header, result.scenario, result.ledger
     about = {"scenario": scenario.name, "title": scenario.full_title, "version": installed_version(),
              **{key: header[key] for key in ("seed", "machine", "model", "cards", "ranks", "classes", "mode")},
-             "changes": dict(header["changed"]), "settings": plain(scenario.settings())}
+             "leaders": " ".join(map(str, header["leaders"])), "changes": dict(header["changed"]),
+             "settings": plain(scenario.settings())}
     items = [(item.category, item.name, item.size_bytes) for item in ledger.items]
     return Recorded(about, result.columns, plain(result.metrics), [as_object(row) for row in compared(result)],
                     plain(result.parameters), Memory(ledger.capacity_bytes, ledger.usable_bytes, items),

@@ -175,8 +175,8 @@ def simulate(scenario: Scenario, *, ranks: str = "roles", seed: int = 0, exchang
     traffic = Traffic(ready.world, roles, lowering, ready.fabric)
     timeline.sent_by = traffic.of_rank
     header = {"machine": ready.machine.title, "model": scenario.transformer().name, "cards": scenario.cards,
-              "ranks": ready.case.ranks, "mode": ranks, "classes": len(roles.leaders), "seed": seed,
-              "changed": dict(scenario.changes)}
+              "ranks": ready.case.ranks, "mode": ranks, "classes": len(roles.leaders), "leaders": roles.leader,
+              "seed": seed, "changed": dict(scenario.changes)}
     result = Result(scenario, ready.machine, header, {}, timeline, ready.ledger, makespan_ps, ready.world,
                     [Flight(*one) for one in journal.flights], record)
     result.metrics.update(_metrics(result, ready.case))

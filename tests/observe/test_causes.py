@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 
 from simulator.observe.columns import causes
 from simulator.observe.critical import critical_path
+from simulator.observe.shown import shown
 from simulator.observe.timeline import StaticTasks, Timeline
-from simulator.observe.trace import some_ranks, write_trace
+from simulator.observe.trace import write_trace
 
 US = 10**6
 
@@ -55,7 +56,7 @@ def test_causes_are_rows_of_any_rank() -> None:
     columns = _timeline().columns()
     assert [(int(row), int(cause)) for row, cause in zip(*causes(columns), strict=True)] == [(2, 0), (4, 5), (5, 2)]
     assert columns["cause_rank"].tolist() == [-1, -1, 0, -1, 1, 0]
-    assert some_ranks(columns) == [0, 1]
+    assert shown(columns) == {0: "slowest, median, first", 1: "exchanges flags or writes with rank 0"}
 
 
 def test_the_critical_path_follows_a_flag_back_to_the_other_rank_without_a_gap() -> None:
@@ -78,7 +79,7 @@ def test_causes_survive_a_file(tmp_path: Path) -> None:
 
 
 def test_a_trace_has_arrows_from_rank_to_rank_and_into_waits(tmp_path: Path) -> None:
-    write_trace(_timeline().columns(), tmp_path / "t.json.gz")
+    write_trace(_timeline().columns(), tmp_path / "t.json.gz", [0, 1])
     with gzip.open(tmp_path / "t.json.gz", "rt", encoding="utf-8") as file:
         events = json.load(file)["traceEvents"]
     starts = {event["id"]: event for event in events if event["ph"] == "s"}

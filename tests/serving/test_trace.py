@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.observe.trace import FIRST_PID
+from simulator.observe.events import FIRST_PID
 from simulator.serving.record import Lower
 from simulator.serving.trace import step_name, write_trace
 from tests.law.trace_laws import check_trace

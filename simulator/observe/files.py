@@ -1,0 +1,38 @@
+"""Files that are there whole or not at all."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from os import PathLike
+from pathlib import Path
+from typing import IO
+
+
+@contextmanager
+def whole_file(path: str | PathLike[str]) -> Iterator[Path]:
+    """Gives a temporary name in the folder of `path`, renamed to `path` at the end, removed if the block fails.
+
+    Makes the folder. Raises OSError where that folder cannot be written.
+    """
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        yield part
+        os.replace(part, target)
+    finally:
+        with suppress(FileNotFoundError):
+            part.unlink()
+
+
+@contextmanager
+def text_file(path: Path, packed: bool) -> Iterator[IO[str]]:
+    """A file to write text to, gzipped (without a time stamp: the same text gives the same bytes) or plain."""
+    with (path.open("wb") as raw,
+          gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) if packed else nullcontext(raw) as binary,
+          io.TextIOWrapper(binary, encoding="utf-8") as file):
+        yield file
