@@ -18,6 +18,7 @@ import rich_click as click
 
 from simulator.commands.calibrate import calibrate
 from simulator.commands.compare import compare
+from simulator.commands.explain import explain
 from simulator.commands.library import list_scenarios, machines, models, services, show
 from simulator.commands.probe import probe
 from simulator.commands.results import bench, influence, steps, validate
@@ -29,9 +30,10 @@ from simulator.commands.view import view
 from simulator.errors import BraidError, Interrupted
 
 _COMMANDS = {"step": step, "list": list_scenarios, "services": services, "models": models,
-             "machines": machines, "show": show, "run": run, "serve": serve, "compare": compare, "view": view,
-             "sweep": sweep, "ladder": ladder, "steps": steps, "validate": validate, "influence": influence,
-             "bench": bench, "calibrate": calibrate, "probe": probe}
+             "machines": machines, "show": show, "run": run, "serve": serve, "explain": explain,
+             "compare": compare, "view": view, "sweep": sweep, "ladder": ladder, "steps": steps,
+             "validate": validate, "influence": influence, "bench": bench, "calibrate": calibrate,
+             "probe": probe}
 
 READER_GONE = 128 + 13
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stdout
+from pathlib import Path
 from threading import Event, Thread, Timer
 
 import click
@@ -14,11 +15,13 @@ from rich.console import Console
 from rich.progress import Progress
 
 from simulator.errors import BraidError, InputError
+from simulator.observe.recorded import Recorded
 from simulator.paths import located
 from simulator.spec.typed_toml import plain
 from simulator.study import library
 from simulator.study import simulate as simulation
 from simulator.study.expected import compared
+from simulator.study.recorded import read_recorded, recorded_of
 from simulator.study.scenario import Scenario
 from simulator.study.simulate import Result
 
@@ -59,6 +62,17 @@ def simulate(scenario: Scenario, ranks: str, seed: int, record: bool = True) -> 
             result = result.without_timeline()
         compared(result)  # may run other scenarios, which print too
         return result
+
+
+def recorded(reference: str, settings: Mapping[str, str], ranks: str, seed: int) -> Recorded:
+    """The run in a folder that `run --out` wrote, or of a scenario, which is simulated; InputError: it is neither, or a
+    folder and settings are given."""
+    folder = Path(reference).expanduser()
+    if not folder.is_dir():
+        return recorded_of(simulate(scenario_of(reference, settings), ranks, seed))
+    if settings or ranks != "roles" or seed:
+        raise InputError(f"--set, --ranks and --seed are of a scenario, which is simulated; '{reference}' has been")
+    return read_recorded(folder)
 
 
 def _text_of(error: Exception) -> str:

@@ -38,9 +38,10 @@ def run(scenario: str, settings: dict[str, str], ranks: str, seed: int, record: 
       braid run a3_prefill:microbatch
       # keep timeline and trace; open trace.json.gz in ui.perfetto.dev
       braid run a3_prefill:microbatch --out results/microbatch
-      # of which ranks, and when; each rank for PyTorch's tools too
-      braid run a3_prefill:dp_uneven --out results/uneven --trace-ranks slowest,fastest --trace-window "20 ms..30 ms"
-      braid run a3_prefill:dp_uneven --out results/uneven --trace-format kineto
+      # a trace of which ranks, and when; for PyTorch's tools too
+      braid run a3_prefill:dp --out results/dp --trace-ranks 0,7
+      braid run a3_prefill:dp --out results/dp --trace-window "1 s..2 s"
+      braid run a3_prefill:dp --out results/dp --trace-format kineto
       # change a setting (braid show lists them), or a number of the machine
       braid run a3_prefill:dp --set batch.requests=128
       braid run a3_prefill:dp --set machine.chip.hbm.peak="3.2 TB/s"

@@ -109,8 +109,8 @@ def codes(column: Array) -> tuple[Array, list[Any]]:
 
 
 def block_of(name: str) -> str:
-    """The block that a task belongs to: the first word of its name ("attention" of "attention.q_a")."""
-    return name.partition(".")[0]
+    """The block that a task belongs to, the first word of its name ("attention" of "attention.q_a", "attention 3")."""
+    return name.partition(".")[0].partition(" ")[0]
 
 
 def layer_of(columns: Columns, rank: int, layer: int | None) -> tuple[dict[str, Array], int, Array, int | None]:
@@ -196,6 +196,16 @@ class Intervals:
     def covered(self, start: Array, end: Array) -> Array:
         """For each interval start..end given (they may overlap) how much of it lies in this set (ps)."""
         return self._measure(end) - self._measure(start)
+
+    def minus(self, other: Intervals) -> Intervals:
+        """What of this set is not in another one."""
+        edges = np.concatenate([self.start, self.end, other.start, other.end])
+        times = np.unique(edges)
+        if len(times) < 2:
+            return Intervals(times[:0], times[:0])
+        start, end = times[:-1], times[1:]
+        only = (self.covered(start, end) > 0) & (other.covered(start, end) == 0)
+        return union(start[only], end[only])
 
     def lengths(self) -> Array:
         """Length of each interval (ps)."""

@@ -19,8 +19,9 @@ from typing import Any
 from simulator import np
 from simulator.observe.columns import Columns, select
 from simulator.observe.events import PS_PER_NS, us, write_events
-from simulator.observe.lanes import LIVE_ENGINES, host_lane
+from simulator.observe.lanes import host_lane
 from simulator.observe.metrics import AUXILIARY_KINDS
+from simulator.observe.waiting import LIVE_ENGINES
 
 NO_KERNELS = {"delay", "event", "device_read"}  # time passes, nothing runs
 

@@ -14,9 +14,9 @@ from simulator import np
 from simulator.np import Array
 from simulator.observe.columns import Columns, find_rows, host_free_ps
 from simulator.observe.metrics import AUXILIARY_KINDS
+from simulator.observe.waiting import LIVE_ENGINES
 
 HOST_LANE = "host launches"
-LIVE_ENGINES = ("host thread", "nic")  # what they do is not launched
 
 
 class Stretch(NamedTuple):

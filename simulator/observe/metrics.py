@@ -10,7 +10,16 @@ from dataclasses import dataclass
 
 from simulator import np
 from simulator.np import Array
-from simulator.observe.columns import Columns, Intervals, codes, host_free_ps, last_wait_end, rank_weights, union
+from simulator.observe.columns import (
+    Columns,
+    Intervals,
+    block_of,
+    codes,
+    host_free_ps,
+    last_wait_end,
+    rank_weights,
+    union,
+)
 
 # Neither compute nor communication: what only moves bytes on chip or only passes time.
 AUXILIARY_KINDS = frozenset({"prefetch", "copy", "delay", "device_read", "event"})
@@ -66,23 +75,29 @@ class Metrics:
     account_ps: Mapping[str, float]
 
 
-class _Line:
-    """All ranks of a timeline on one line, each on a stretch of its own, `span` long: more than every time."""
+class RankLine:
+    """All ranks of a timeline on one line, each on a stretch of its own, `span` long: more than every time.
+
+    Intervals on it are of all ranks at once. weights: multiplicity of each rank; position: of every row's rank among
+    them; compute: mask of rows that are neither communication nor auxiliary; kinds: (code of every row, kinds).
+    """
 
     def __init__(self, columns: Columns) -> None:
         self.columns = columns
         _, self.weights, self.position = rank_weights(columns)
         self.span = int(columns["end_ps"].max(initial=0)) + 1
-        self._begin = self.position.astype("int64") * self.span  # of the stretch of every row
+        self.begin = self.position.astype("int64") * self.span  # of the stretch of every row
         self.kinds = number, kinds = codes(columns["kind"])
         auxiliary = np.array([kind in AUXILIARY_KINDS for kind in kinds] or [False])
         self.compute: Array = ~columns["communication"] & ~auxiliary[number]  # mask of rows
 
     def at(self, time: Array, rows: Array) -> Array:
-        there: Array = self._begin[rows] + time[rows]
+        """Times of some rows on the line."""
+        there: Array = self.begin[rows] + time[rows]
         return there
 
     def union(self, rows: Array, start: str = "start_ps", end: str = "end_ps") -> Intervals:
+        """When at least one of the rows of a mask is between two of its times."""
         chosen = np.flatnonzero(rows)
         return union(self.at(self.columns[start], chosen), self.at(self.columns[end], chosen))
 
@@ -95,7 +110,7 @@ class _Line:
 
 def measure(columns: Columns) -> Metrics:
     """All numbers of a timeline; fractions of a second for hundreds of thousands of rows."""
-    line = _Line(columns)
+    line = RankLine(columns)
     compute, host = line.union(line.compute), _host_gaps(line)
     return Metrics(
         makespan_ps=line.span - 1, ranks=int(line.weights.sum()), compute_ps=line.mean(compute),
@@ -105,7 +120,7 @@ def measure(columns: Columns) -> Metrics:
         account_ps=_account(line, compute, host))
 
 
-def _busy(line: _Line, number: Array, texts: list[str]) -> dict[str, float]:
+def _busy(line: RankLine, number: Array, texts: list[str]) -> dict[str, float]:
     """Busy time of an average rank of the rows with each number, the longest first."""
     busy = {text: line.mean(line.union(number == code)) for code, text in enumerate(texts)}
     return dict(sorted(busy.items(), key=lambda item: -item[1]))
@@ -114,13 +129,13 @@ def _busy(line: _Line, number: Array, texts: list[str]) -> dict[str, float]:
 def busy_by_block(columns: Columns) -> dict[str, float]:
     """The same for every block: the first word of a task's name ("attention" of "attention.q_a")."""
     number, names = codes(columns["name"])
-    block_of = [name.partition(".")[0].partition(" ")[0] for name in names]
-    blocks = sorted(set(block_of))
-    code = np.array([blocks.index(block) for block in block_of], dtype=np.int32)
-    return _busy(_Line(columns), code[number], blocks)
+    of_name = [block_of(name) for name in names]
+    blocks = sorted(set(of_name))
+    code = np.array([blocks.index(block) for block in of_name], dtype=np.int32)
+    return _busy(RankLine(columns), code[number], blocks)
 
 
-def _communications(line: _Line, compute: Intervals) -> dict[str, CommunicationTimes]:
+def _communications(line: RankLine, compute: Intervals) -> dict[str, CommunicationTimes]:
     """Times of communication by name, longest first."""
     rows = line.columns["communication"]
     number, names = codes(line.columns["name"])
@@ -129,14 +144,14 @@ def _communications(line: _Line, compute: Intervals) -> dict[str, CommunicationT
     return dict(sorted(times.items(), key=lambda item: -item[1].busy_ps))
 
 
-def _communication(line: _Line, compute: Intervals, rows: Array) -> CommunicationTimes:
+def _communication(line: RankLine, compute: Intervals, rows: Array) -> CommunicationTimes:
     work, wait = line.union(rows), line.union(rows, "ready_ps", "start_ps")
     hidden = compute.covered(work.start, work.end)
     return CommunicationTimes(line.mean(work), line.mean(work, hidden), line.mean(work, work.lengths() - hidden),
                               line.mean(wait))
 
 
-def _stretch(line: _Line) -> Stretch:
+def _stretch(line: RankLine) -> Stretch:
     rows = np.flatnonzero(line.compute)
     weight = line.columns["multiplicity"][rows].astype(float)
     start, end = line.at(line.columns["start_ps"], rows), line.at(line.columns["end_ps"], rows)
@@ -154,7 +169,7 @@ def _ratio(wall: float, solo: float) -> float:
     return float(wall / solo) if solo else 1.0
 
 
-def _host_gaps(line: _Line) -> Intervals:
+def _host_gaps(line: RankLine) -> Intervals:
     """When a compute task, with all done that it waits for, lacks only to be issued by a host that is not blocked."""
     columns = line.columns
     since = np.maximum(last_wait_end(columns), host_free_ps(columns))
@@ -162,7 +177,7 @@ def _host_gaps(line: _Line) -> Intervals:
     return union(line.at(since, rows), line.at(columns["issued_ps"], rows))
 
 
-def _account(line: _Line, compute: Intervals, host: Intervals) -> dict[str, float]:
+def _account(line: RankLine, compute: Intervals, host: Intervals) -> dict[str, float]:
     """The makespan of an average rank, every instant counted once under the first heading that applies (ps)."""
     everything = np.ones(len(line.position), dtype=bool)
     headings = {"compute": compute, "communication exposed": line.union(line.columns["communication"]),

@@ -19,8 +19,8 @@ from simulator import np
 from simulator.np import Array
 from simulator.observe.columns import Columns, causes, rank_weights, select
 from simulator.observe.events import FIRST_PID, PS_PER_NS, Sample, exact_us, meta, sampled, us, write_events
-from simulator.observe.lanes import HOST_LANE, LIVE_ENGINES, Stretch, host_lane, layer_lanes, letter
-from simulator.observe.waiting import WHY, Waiting, waiting
+from simulator.observe.lanes import HOST_LANE, Stretch, host_lane, layer_lanes, letter
+from simulator.observe.waiting import LIVE_ENGINES, WHY, Waiting, waiting
 
 REASONS = {"event": "a task of another stream", "host": "its launch", "peers": "the last of its peers",
            "flag": "a flag or a write", "cores": "cores that another task holds"}  # fmt: skip
@@ -155,6 +155,7 @@ class _Events:
                 yield (f'{{"ph":"X","pid":{pid},"tid":{tid},"name":"wait: {WHY[why]}","cat":"wait",'
                        f'"ts":{us(start[at])},"dur":{us(end[at] - start[at])},"args":{{"for":"{REASONS[WHY[why]]}",'
                        f'"who":{dumps(str(self.columns["name"][row]))},"who_task":{self.columns["task"][row]},'
+                       f'"layer":{self.columns["layer"][row]},"micro_batch":{self.columns["micro_batch"][row]},'
                        f'"since_us":{us(start[at])}{self._ended_by(by)}}}}}')
 
     def _ended_by(self, row: int) -> str:

@@ -24,6 +24,7 @@ from simulator.observe.columns import Columns, codes, find_rows, host_free_ps, w
 
 Why: TypeAlias = Literal["event", "host", "peers", "flag", "cores"]
 WHY: tuple[Why, ...] = get_args(Why)
+LIVE_ENGINES = ("host thread", "nic")  # of live hosts: nothing of theirs is launched, and they poll between
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,8 @@ class Waiting:
 def waiting(columns: Columns) -> Waiting:
     """All stretches of waiting of a timeline."""
     rows = np.arange(len(columns["rank"]))
-    before = _before(columns)
+    before_row = previous_rows(columns)
+    before = np.where(before_row >= 0, columns["end_ps"][before_row], 0) if len(rows) else rows
     awaited, awaited_row = _awaited(columns)
     awaited = np.maximum(awaited, before)
     issued, ready, start = (columns[name] for name in ("issued_ps", "ready_ps", "start_ps"))
@@ -68,20 +70,21 @@ def waiting(columns: Columns) -> Waiting:
         (every + WHY.index("event"), before, awaited, awaited_row),
         (every + WHY.index("host"), awaited, np.minimum(issued, ready), blocked),
         (reason, ready, start, np.where(named >= 0, named, _gave_back(columns, (named < 0) & (start > ready))))]
+    polls = np.isin(columns["engine"].astype(str), LIVE_ENGINES)  # between what these do, they wait for nothing known
     found = [(rows[there], begins[there], ends[there], why[there], by[there])
-             for why, begins, ends, by in parts for there in [ends > begins]]
+             for why, begins, ends, by in parts for there in [(ends > begins) & ~polls]]
     row, from_ps, to_ps, why, ended_by = (np.concatenate(each) for each in zip(*found, strict=True))
     order = np.lexsort((from_ps, row))
     return Waiting(row[order], from_ps[order], to_ps[order], why[order], ended_by[order])
 
 
-def _before(columns: Columns) -> Array:
-    """For every row when the one before it on its stream ended (ps); 0 for the first."""
+def previous_rows(columns: Columns) -> Array:
+    """For every row the one before it on its stream; -1 for the first."""
     stream, _ = codes(columns["stream"])
     order = np.lexsort((columns["task"], stream, columns["rank"]))
-    end, before = columns["end_ps"][order], np.zeros(len(order), dtype=np.int64)
+    before = np.full(len(order), -1, dtype=np.int64)
     same = (np.diff(columns["rank"][order]) == 0) & (np.diff(stream[order]) == 0)
-    before[order[1:][same]] = end[:-1][same]
+    before[order[1:][same]] = order[:-1][same]
     return before
 
 

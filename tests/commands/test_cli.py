@@ -144,7 +144,9 @@ def test_run_out_writes_timeline_trace_and_json(braid: Braid, tmp_path: Path) ->
     assert done.code == 0, done.err
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == [
         "result.json", "timeline.parquet", "trace.json.gz"]
-    assert json.loads((tmp_path / "out" / "result.json").read_text(encoding="utf-8")) == done.json
+    written = json.loads((tmp_path / "out" / "result.json").read_text(encoding="utf-8"))
+    assert {key: written[key] for key in done.json} == done.json
+    assert (written["about"]["ranks"], written["about"]["settings"]["machine"]) == (32, "atlas_a3")
     assert pq.read_table(tmp_path / "out" / "timeline.parquet").num_rows > 100
     assert json.loads(gzip.decompress((tmp_path / "out" / "trace.json.gz").read_bytes()))["traceEvents"]
 

@@ -6,8 +6,7 @@ import pytest
 
 from simulator import np
 from simulator.observe.columns import Columns
-from simulator.observe.lanes import LIVE_ENGINES
-from simulator.observe.waiting import WHY, waiting
+from simulator.observe.waiting import LIVE_ENGINES, WHY, waiting
 from simulator.study.library import load_scenario
 from simulator.study.simulate import simulate
 from tests.observe.hand import comm, task, timeline
