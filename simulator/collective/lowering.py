@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain
+from math import inf
 from typing import TypeAlias
 
 from simulator import np
 from simulator.collective.algorithms import algorithm_of
 from simulator.collective.messages import CollectiveCall, Messages
 from simulator.collective.transfer import CapacityKey, Phase, Transfer, columns_of
+from simulator.die.kernels import FREE
 from simulator.errors import InputError, NoSuchName
 from simulator.fabric.graph import Fabric
 from simulator.paths import did_you_mean
@@ -18,6 +20,16 @@ from simulator.program.task import Collective
 from simulator.program.world import Groups
 from simulator.spec.machine import CollectiveSpec
 from simulator.units import to_ps
+
+
+def _nothing(value: float, unit: str) -> dict[str, object]:
+    return {"value": value, "unit": unit, "kind": "assumed", "source": "what-if: free"}
+
+
+FREE_ENGINE = CollectiveSpec.model_validate({
+    "startup": _nothing(0.0, "us"), "cores": {}, "transfer_bytes": _nothing(0.0, "1"),
+    "ladder": {"default": [{"rate": _nothing(inf, "GB/s")}]}})
+"""What drives a collective that was made free: its members still meet, and that is all."""
 
 
 class Lowering:
@@ -47,7 +59,7 @@ class Lowering:
         curve: the kind whose rates they have, if it is another one than that of `collective`.
         """
         engine = self.engine(collective, members)
-        if len(members) == 1:
+        if len(members) == 1 or collective.via == FREE:
             return (Phase(0.0, ()),)
         _check_reach(self.fabric, collective, engine, members)
 
@@ -67,6 +79,8 @@ def _check_reach(fabric: Fabric, collective: Collective, engine: CollectiveSpec,
 
 def engine_of(collective: Collective, engines: Mapping[str, CollectiveSpec]) -> CollectiveSpec:
     """The engine that drives a collective; NoSuchName with those there are if there is none of this name."""
+    if collective.via == FREE:
+        return FREE_ENGINE
     if collective.via not in engines:
         name, there = collective.via, sorted(engines)
         hint = did_you_mean(name, there)

@@ -161,10 +161,10 @@ def _offered(service: Any, asked: dict[str, Any], seed: int) -> Any:
 def _outcome(service: Any, asked: dict[str, Any], steps: Any, seed: int, promised: dict[str, float]) -> Any:
     """One run, which says now and then how far it is."""
     from simulator.commands.request import progress_bar
-    from simulator.serving.kept import cache_folder
     from simulator.serving.loop import Loop
     from simulator.serving.outcome import outcome
     from simulator.serving.until import Until
+    from simulator.study.kept import cache_folder
 
     offered = _offered(service, asked, seed)
     until = Until(offered.concurrency or None) if asked["until"] else None

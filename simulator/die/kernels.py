@@ -40,6 +40,8 @@ from simulator.spec.machine import ChipSpec
 
 ELEMENT_BYTES = {"int8": 1.0, "fp8": 1.0, "fp16": 2.0, "bf16": 2.0, "fp32": 4.0, "int32": 4.0, "fp4": 0.5,
                  "nvfp4": 0.5625}  # nvfp4: a scale of one byte for 16 elements
+FREE = "free of cost"
+"""The family of a kernel that takes no time, no bytes and no cores, on any machine; it leaves nothing in L2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +166,9 @@ class Cost:
         if compute_s and self.onchip_bytes / compute_s <= memory:
             return self.compute_name
         return self.ports_name if memory == units * self.unit_rate_bytes_per_s else self.share_name
+
+
+FREE_COST = Cost(latency_s=0.0, need=(), want=1, tiles=1, tile_s=0.0, onchip_bytes=0.0, hbm_bytes=0.0)
 
 
 def cost_of(work: Work, chip: ChipSpec, kernels: dict[str, KernelSpec]) -> Cost:

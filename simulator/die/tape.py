@@ -46,7 +46,7 @@ class Tape:
     """What one NPU replays; NPUs with the same program share it.
 
     costs, weights, units: of every step that is a kernel what it costs, the name under which L2 knows its weights, and
-    on how many units it runs where its stream is alone (0: on what is free then).
+    on how many units it runs where its stream is alone or it needs no cores (0: on what is free then).
     """
 
     steps: list[TapeStep]

@@ -133,6 +133,11 @@ class Task:
         """The word that reports sum by."""
         return "prefetch" if isinstance(self.work, Prefetch) else self.work.kind
 
+    @property
+    def block(self) -> str:
+        """The first word of its name: "attention" of "attention.q_a"."""
+        return self.name.partition(".")[0].partition(" ")[0]
+
     def __str__(self) -> str:
         place = "" if self.layer < 0 else f" L{self.layer}"
         place += "" if self.micro_batch < 0 else f" mb{self.micro_batch}"

@@ -11,7 +11,7 @@ from dataclasses import fields
 from math import inf
 from operator import attrgetter
 
-from simulator.die.kernels import Cost, Work, cost_of
+from simulator.die.kernels import FREE, FREE_COST, Cost, Work, cost_of
 from simulator.errors import InputError
 from simulator.program.task import Prefetch
 from simulator.spec.machine import MachineSpec
@@ -48,6 +48,8 @@ class Costs:
     def _cost(self, work: Work | Prefetch) -> Cost:
         if isinstance(work, Prefetch):
             return _copy(work)
+        if work.family == FREE:
+            return FREE_COST
         if (least := _least(_sizes(work))) < 0:
             raise InputError(f"{work.family}: a size is negative: {least:g}")
         try:
@@ -76,6 +78,7 @@ def _least(sizes: Iterable[object]) -> float:
 
 def _copy(prefetch: Prefetch) -> Cost:
     size = prefetch.size_bytes
-    return Cost(latency_s=0.0, need=(("sdma", 1),), want=1, tiles=1, tile_s=0.0, onchip_bytes=size, hbm_bytes=size,
+    need = (("sdma", 1),) if size else ()
+    return Cost(latency_s=0.0, need=need, want=1, tiles=1, tile_s=0.0, onchip_bytes=size, hbm_bytes=size,
                 unit_rate_bytes_per_s=prefetch.rate_bytes_per_s or inf, kept_bytes=prefetch.kept_bytes or size,
                 ports_name="prefetch rate")

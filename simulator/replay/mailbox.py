@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from math import inf
 
-from simulator.collective.lowering import Lowering
+from simulator.collective.lowering import Lowering, engine_of
 from simulator.collective.one_sided import (
     IN,
     OUT,
@@ -20,6 +20,7 @@ from simulator.collective.one_sided import (
     rows_limit_bytes_per_s,
 )
 from simulator.collective.transfer import CapacityKey, Transfer
+from simulator.die.kernels import FREE
 from simulator.die.npu import Npu
 from simulator.physics.clock import Clock, call_later
 from simulator.physics.cores import Need
@@ -88,8 +89,9 @@ class Mailboxes:
 
     def collect(self, box: Mailbox, npu: Npu, index: int, collective: Collective) -> None:
         """A rank is there to collect, and holds its cores."""
-        own_s = received_s(self.lowering.engines[collective.via], collective, _held(npu.steps[index].need))
-        box.waiting[npu.rank] = (npu, index, box.latency_ps + to_ps(own_s))
+        engine, latency_ps = engine_of(collective, self.lowering.engines), box.latency_ps
+        own_s = received_s(engine, collective, _held(npu.steps[index].need))
+        box.waiting[npu.rank] = (npu, index, 0 if collective.via == FREE else latency_ps + to_ps(own_s))
         self._open(box, npu.rank)
 
     def put(self, box: Mailbox, npu: Npu, index: int, collective: Collective, members: int, alike: object,

@@ -52,7 +52,7 @@ class Compiler:
             if isinstance(work, Work):
                 cost, step = self.costs.of(work), steps[index]
                 costs[index], weights[index] = cost, work.weights
-                units[index] = fitting(step.partition, cost) if step.exclusive else 0
+                units[index] = fitting(step.partition, cost) if step.exclusive or not cost.need else 0
         return replace(base, costs=costs, weights=weights, units=units)
 
     def columns(self, program: Program) -> dict[str, list]:
@@ -165,7 +165,8 @@ def _tape_of(program: Program, costs: Costs) -> Tape:
     _find_exclusive(tape.steps)
     slots = slots_of(program, machine)
     for step, spent in zip(tape.steps, tape.costs, strict=True):
-        tape.units.append(_units_of(spent, slots[step.partition]) if spent is not None and step.exclusive else 0)
+        waits_for_none = spent is not None and (step.exclusive or not spent.need)
+        tape.units.append(_units_of(spent, slots[step.partition]) if spent is not None and waits_for_none else 0)
     return tape
 
 

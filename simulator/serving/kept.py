@@ -7,19 +7,15 @@ another result has another name. Nothing is removed; BRAID_CACHE names another f
 from __future__ import annotations
 
 import json
-import os
-from functools import cache
-from hashlib import sha256
 from math import inf
 from pathlib import Path
 from time import monotonic
 
-from simulator import paths
 from simulator.observe.files import whole_file
+from simulator.study.kept import name_of
 from simulator.study.scenario import Scenario
 
 WRITTEN_EVERY_S = 15.0
-FOLDERS = ("topologies", "workloads")
 
 
 class Kept:
@@ -27,7 +23,7 @@ class Kept:
     before and were asked for."""
 
     def __init__(self, scenario: Scenario, folder: Path | None) -> None:
-        self._path = folder / f"{_name(scenario)}.json" if folder else None
+        self._path = folder / f"{name_of(scenario, 'steps')}.json" if folder else None
         self._seconds = _read(self._path) if self._path else {}
         self._before, self._new = frozenset(self._seconds), 0
         self.found: set[str] = set()
@@ -62,17 +58,6 @@ class Kept:
         self._new = 0
 
 
-def cache_folder() -> Path | None:
-    """BRAID_CACHE, or braid/ in the user's cache folder; None for "off", or where there is no such folder."""
-    named = os.environ.get("BRAID_CACHE", "")
-    if named:
-        return None if named == "off" else Path(named)
-    try:
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "braid"
-    except RuntimeError:
-        return None
-
-
 def _read(path: Path) -> dict[str, float]:
     """What a file has; nothing of one that is not there or is broken: it is written again."""
     try:
@@ -81,21 +66,3 @@ def _read(path: Path) -> dict[str, float]:
     except (OSError, ValueError, AttributeError, TypeError):
         return {}
     return seconds if all(0.0 < one < inf for one in seconds.values()) else {}
-
-
-def _name(scenario: Scenario) -> str:
-    settings = {key: str(value) for key, value in scenario.settings().items()}
-    text = json.dumps([settings, scenario.machine_spec().model_dump_json(), repr(scenario.transformer()), _source()])
-    return f"{scenario.name.rpartition(':')[2] or 'steps'}-{sha256(text.encode()).hexdigest()[:16]}"
-
-
-@cache
-def _source() -> str:
-    """Of Braid's own files, and of those that it brings."""
-    found = sha256()
-    package = Path(__file__).resolve().parents[1]
-    files = [*package.rglob("*.py"), *package.rglob("*.c")]
-    files += [file for kind in FOLDERS for file in paths.folder(kind).rglob("*") if file.suffix in (".py", ".toml")]
-    for file in sorted(files):
-        found.update(file.read_bytes())
-    return found.hexdigest()

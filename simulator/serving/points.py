@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 
 from simulator.errors import BraidError, InputError
 from simulator.paths import did_you_mean
-from simulator.serving.kept import cache_folder
 from simulator.serving.launches import framework_of
 from simulator.serving.loop import Loop
 from simulator.serving.measured import gpus_of, mean_lengths, measured
 from simulator.serving.point_errors import METRICS, PointRow
 from simulator.serving.record import Served
+from simulator.study.kept import cache_folder
 from simulator.study.processes import Tell, as_done
 from simulator.units import PS_PER_S
 

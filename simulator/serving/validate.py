@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from simulator.serving.kept import cache_folder
 from simulator.serving.library import load_service, service_names
 from simulator.serving.loop import Loop
 from simulator.serving.offered import drawn
 from simulator.serving.outcome import outcome
+from simulator.study.kept import cache_folder
 from simulator.study.scenario import Expected
 from simulator.study.validate import Kind
 

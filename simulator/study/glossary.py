@@ -110,7 +110,7 @@ def _known(ready: Prepared) -> set[str]:
     tasks = [item for program in ready.world.programs for item in program.items if isinstance(item, Task)]
     measures = numbers_of(ready.scenario, ready.scenario.workload.measures(ready.case, 1.0))
     return {*measures, *OF_THE_TIMELINE, *(f"{task.kind}_ms" for task in tasks),
-            *(f"block_{task.name.partition('.')[0].partition(' ')[0]}_ms" for task in tasks)}
+            *(f"block_{task.block}_ms" for task in tasks)}
 
 
 def metrics_of(scenario: Scenario, case: Case) -> Iterator[tuple[str, str]]:

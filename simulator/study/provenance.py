@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 from simulator.collective.one_sided import ONE_SIDED
+from simulator.die.kernels import FREE
 from simulator.observe.critical import CriticalPath, Segment
 from simulator.program.task import Collective, Task
 from simulator.program.world import World
@@ -52,7 +53,7 @@ def _engine(segment: Segment, tasks: Sequence[Task], world: World, eager: frozen
     """What drives the collective of a segment ("": it is none, or what a live host does), and whether a member is among
     these ranks."""
     work = tasks[segment.task].work if segment.task < len(tasks) else None
-    if not isinstance(work, Collective):
+    if not isinstance(work, Collective) or work.via == FREE:
         return "", False
     members = (segment.rank,) if work.kind in ONE_SIDED else world.instance(work.group, segment.rank)
     return work.via, not eager.isdisjoint(members)

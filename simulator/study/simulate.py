@@ -19,6 +19,7 @@ from simulator.observe.timeline import StaticTasks, Timeline, Unrecorded
 from simulator.observe.trace import Flight
 from simulator.paths import located
 from simulator.physics.clock import seldom_collected
+from simulator.program.free import without_cost
 from simulator.program.task import ProgramError
 from simulator.program.world import World, record_shared, record_world, sizes_of
 from simulator.replay.rates import schedules
@@ -117,6 +118,7 @@ def prepare(scenario: Scenario, seed: int = 0, record: Callable[..., World] = re
         ledger = ledger_of(scenario, case, machine)
         ledger.check()
         world = record(lambda npu: workload.program(npu, case), case.ranks, groups, partial(workload.coordinates, case))
+        world = without_cost(world, scenario.free)
     except (ProgramError, ValueError) as error:
         raise InputError(f"{scenario.name}: {located(error)}") from error
     return Prepared(scenario, machine, case, world, fabric, ledger, reads)

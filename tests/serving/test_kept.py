@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from simulator.serving.kept import Kept, cache_folder
+from simulator.serving.kept import Kept
+from simulator.study.kept import cache_folder
 from tests.serving.services import step
 
 
