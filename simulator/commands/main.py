@@ -27,13 +27,14 @@ from simulator.commands.serve import serve
 from simulator.commands.step import step
 from simulator.commands.sweep import ladder, sweep
 from simulator.commands.view import view
+from simulator.commands.whatif import whatif
 from simulator.errors import BraidError, Interrupted
 
 _COMMANDS = {"step": step, "list": list_scenarios, "services": services, "models": models,
              "machines": machines, "show": show, "run": run, "serve": serve, "explain": explain,
-             "compare": compare, "view": view, "sweep": sweep, "ladder": ladder, "steps": steps,
-             "validate": validate, "influence": influence, "bench": bench, "calibrate": calibrate,
-             "probe": probe}
+             "compare": compare, "whatif": whatif, "view": view, "sweep": sweep, "ladder": ladder,
+             "steps": steps, "validate": validate, "influence": influence, "bench": bench,
+             "calibrate": calibrate, "probe": probe}
 
 READER_GONE = 128 + 13
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"

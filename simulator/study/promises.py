@@ -39,7 +39,7 @@ from simulator.spec.load import override
 from simulator.spec.machine import MachineSpec
 from simulator.spec.nic import NicSpec
 from simulator.spec.typed_toml import quantities
-from simulator.units import PS_PER_S, dimension_of
+from simulator.units import PS_PER_S, Quantity, dimension_of
 
 _BURDENS = ("standing_queue", "score_bytes", "transfer_bytes", "copy_bytes", "latencies", "step_latencies")
 _UNEVEN = 64  # members whose messages differ in size; of more it is taken that the number bounds them to the end
@@ -119,17 +119,23 @@ class Alone:
         return engine.startup_s(len(members)) + work.sent_bytes / rate
 
 
+def twice_as_good(name: str, quantity: Quantity) -> float:
+    """The value of a number twice as good, in its unit: half a time or burden, twice a rate, no more than all of what
+    it is a share of, and whole steps."""
+    what = name.rpartition(".")[2]
+    if what == "step_latencies":
+        return float(-(-quantity.value // 2))
+    if dimension_of(quantity.unit) == "s" or what in _BURDENS:
+        return quantity.value / 2
+    return min(quantity.value * 2, 1.0) if quantity.unit == "1" and quantity.value <= 1 else quantity.value * 2
+
+
 def better(machine: MachineSpec, name: str) -> MachineSpec:
-    """With one number twice as good: half a time or burden, twice a rate, no more than all of what it is a share of,
-    and whole steps."""
+    """With one number twice as good."""
     quantity = dict(quantities(machine))[name]
-    value = quantity.value * 2
-    if dimension_of(quantity.unit) == "s" or name.rpartition(".")[2] in _BURDENS:
-        value = quantity.value / 2 if name.rpartition(".")[2] != "step_latencies" else -(-quantity.value // 2)
-    elif quantity.unit == "1" and quantity.value <= 1:
-        value = min(value, 1.0)
     both = (name, name.replace("startup_eager", "startup"))  # the one that eager launches have
-    return override(machine, dict.fromkeys(both, f"{value!r} {quantity.unit}".removesuffix(" 1")))
+    return override(machine, dict.fromkeys(both, f"{twice_as_good(name, quantity)!r} {quantity.unit}"
+                                           .removesuffix(" 1")))  # fmt: skip
 
 
 def saved_ps(alone: Alone, generation: str, name: str, segments: Iterable[Segment]) -> float:

@@ -26,6 +26,22 @@ def parameters_of(critical: CriticalPath, machine: MachineSpec, generation: str,
     machine's file), value, unit, kind, source, share of the critical path, and `saves`: what of the run's length the
     path promises if this number alone were twice as good (`promises`)."""
     known = dict(quantities(machine))
+    bounded = bounded_by(critical, machine, generation, world)
+    generation = base_of(generation, machine.generations)
+    shares = {name: sum(one.to_ps - one.from_ps for one in some) / critical.makespan_ps
+              for name, some in bounded.items()}  # fmt: skip
+    rows, alone = [], Alone(machine, generation, world)
+    for name, share in shares.items():
+        if share > LEAST_SHARE:
+            quantity = known[name].model_dump(include={"value", "unit", "kind", "source"})
+            saves = saved_ps(alone, generation, name, bounded[name]) / critical.makespan_ps
+            rows.append({"name": name, **quantity, "share": share, "saves": saves})
+    return sorted(rows, key=lambda row: (-row["saves"], -row["share"], row["name"]))
+
+
+def bounded_by(critical: CriticalPath, machine: MachineSpec, generation: str, world: World) -> dict[str, list[Segment]]:
+    """By parameter (dotted key), the segments of the critical path that it bounds: each may have several."""
+    known = dict(quantities(machine))
     bounded: defaultdict[str, list[Segment]] = defaultdict(list)
     tasks = cache(lambda rank: world.programs[rank].tasks)
     recordings = {id(program.items): program for program in world.programs}.values()
@@ -38,15 +54,7 @@ def parameters_of(critical: CriticalPath, machine: MachineSpec, generation: str,
         for name in _names(segment, machine, generation, families, engine) if names is None else names:
             if name in known and known[name].value:
                 bounded[name].append(segment)
-    shares = {name: sum(one.to_ps - one.from_ps for one in some) / critical.makespan_ps
-              for name, some in bounded.items()}  # fmt: skip
-    rows, alone = [], Alone(machine, generation, world)
-    for name, share in shares.items():
-        if share > LEAST_SHARE:
-            quantity = known[name].model_dump(include={"value", "unit", "kind", "source"})
-            saves = saved_ps(alone, generation, name, bounded[name]) / critical.makespan_ps
-            rows.append({"name": name, **quantity, "share": share, "saves": saves})
-    return sorted(rows, key=lambda row: (-row["saves"], -row["share"], row["name"]))
+    return bounded
 
 
 def _engine(segment: Segment, tasks: Sequence[Task], world: World, eager: frozenset[int]) -> tuple[str, bool]:

@@ -66,7 +66,8 @@ def run_study(scenario: Scenario, study: Study, tell: Callable[[float], None] | 
     for one in scenarios:
         for value in study.values:
             one.replace({study.key: value})
-    done = in_processes(partial(_runs, _where(scenarios, how), study.key, how), study.values, how.jobs, tell)
+    makers = [maker(one, how.jobs) for one in scenarios]
+    done = in_processes(partial(_runs, makers, study.key, how), study.values, how.jobs, tell)
     rows = [(value, tuple([one.get(metric) for one in its.metrics for metric in study.metrics]))
             for value, its in zip(study.values, done, strict=True)]
     reasons = [(value, its.reason) for value, its in zip(study.values, done, strict=True) if its.reason]
@@ -75,11 +76,9 @@ def run_study(scenario: Scenario, study: Study, tell: Callable[[float], None] | 
     return StudyTable(study.title, study.key, columns, tuple(rows), tuple(unread), tuple(reasons))
 
 
-def _where(scenarios: Sequence[Scenario], how: How) -> Sequence[Callable[[], Scenario]]:
-    """What gives each of them: as they are, or where processes of their own run them, from their files."""
-    if how.jobs == 1:
-        return [partial(Scenario.variant, one) for one in scenarios]
-    return [partial(_loaded, one.name, one.given) for one in scenarios]
+def maker(scenario: Scenario, jobs: int) -> Callable[[], Scenario]:
+    """What gives it: as it is, or where processes of their own run it (`jobs` above 1), from its file."""
+    return partial(Scenario.variant, scenario) if jobs == 1 else partial(_loaded, scenario.name, scenario.given)
 
 
 def _loaded(name: str, given: dict[str, str]) -> Scenario:
