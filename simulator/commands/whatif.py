@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import sys
 from contextlib import redirect_stdout
+from typing import TYPE_CHECKING
 
 import rich_click as click
 
 from simulator.commands import options
+
+if TYPE_CHECKING:
+    from simulator.study.whatif import Answers
+    from simulator.study.whatif_parts import Plan
 
 _PARTS = "free,faster,elasticity,knobs,band"
 
@@ -64,9 +69,7 @@ def whatif(scenario: str, only: str, metric: str | None, draws: int, every: bool
     """
     from simulator.commands.output import to_json
     from simulator.commands.request import progress_bar, scenario_of
-    from simulator.errors import Interrupted
-    from simulator.study.kept import cache_folder
-    from simulator.study.whatif import answered, base_of
+    from simulator.study.whatif import base_of
     from simulator.study.whatif_parts import plan
 
     parts = _parts(only)
@@ -74,27 +77,34 @@ def whatif(scenario: str, only: str, metric: str | None, draws: int, every: bool
     with progress_bar(chosen.name, "building its programs") as tell, redirect_stdout(sys.stderr):
         base = base_of(chosen, seed, metric, tell)
         planned = plan(base, parts, draws, every)
-    folder, left = cache_folder(), 0
-
-    def report(known: int, missing: int) -> None:
-        nonlocal left
-        left = missing
-        if known:
-            click.echo(f"what-ifs kept from before: {known}; left to run: {missing} (--fresh runs all)", err=True)
-
-    try:
-        with progress_bar(f"{chosen.name}: what if") as tell, redirect_stdout(sys.stderr):
-            answers = answered(base, planned.asked(), jobs, folder, fresh, tell, report)
-    except KeyboardInterrupt:
-        kept = "; those that are done are kept: the same command goes on" if folder and left else ""
-        raise Interrupted(f"interrupted{kept}") from None
-    found = planned.found(answers)
+    found = planned.found(_answers(planned, jobs, fresh))
     if as_json:
         click.echo(to_json(found.as_object()))
         return
     from simulator.study.whatif_tables import print_found
 
     print_found(found)
+
+
+def _answers(planned: Plan, jobs: int, fresh: bool) -> Answers:
+    """Every what-if that is asked for, run or kept from before; Interrupted by Ctrl-C says what becomes of them."""
+    from simulator.commands.request import progress_bar
+    from simulator.errors import Interrupted
+    from simulator.study.kept import cache_folder
+    from simulator.study.whatif import answered
+
+    folder = cache_folder()
+
+    def report(known: int, missing: int) -> None:
+        if known:
+            click.echo(f"what-ifs kept from before: {known}; left to run: {missing} (--fresh runs all)", err=True)
+
+    try:
+        with progress_bar(f"{planned.base.scenario.name}: what if") as tell, redirect_stdout(sys.stderr):
+            return answered(planned.base, planned.asked(), jobs, folder, fresh, tell, report)
+    except KeyboardInterrupt:
+        kept = "; what is done is kept: the same command goes on" if folder else ""
+        raise Interrupted(f"interrupted{kept}") from None
 
 
 def _parts(text: str) -> tuple[str, ...]:
