@@ -160,6 +160,22 @@ def with_number(node: Spec, key: str, change: Callable[[Quantity], Quantity]) ->
     return [new if name == step else one for name, one in children.items()]  # type: ignore[return-value]
 
 
+def type_of(spec: BaseModel, key: str) -> Any:
+    """What a number at a dotted key of `quantities` has to be: Seconds, Share, PositiveCount, ..."""
+    node: Any = spec
+    inside: Any = None
+    for step in key.split("."):
+        if isinstance(node, BaseModel):
+            inside, node = type(node).model_fields[step].rebuild_annotation(), getattr(node, step)
+        else:
+            children = _children(node)
+            inside, node = _step(inside, step)[0], children[_name(node, step, children)]
+        members = [one for one in get_args(inside) if one is not type(None)]
+        if get_origin(inside) is not Annotated and len(members) == 1 and get_origin(inside) not in (list, tuple):
+            (inside,) = members  # of what may be left out
+    return inside
+
+
 def _name(node: Any, step: str, children: Mapping[str, Any]) -> str:
     """What a child is called: levels of the fabric have names, and may be given by position too."""
     return list(children)[int(step)] if isinstance(node, list) and step in map(str, range(len(node))) else step

@@ -45,8 +45,10 @@ def _own(scenario: Scenario) -> Iterator[str]:
     """Of files of the user's own that its program may be in: those beside the file of the scenario or the workload."""
     package = Path(__file__).resolve().parents[1]
     brought = [package, *map(paths.folder, FOLDERS)]
-    files = [inspect.getsourcefile(scenario.workload.program)]
-    with suppress(InputError):  # one that no file has, as a step of a service
+    files: list[str | None] = []
+    with suppress(TypeError):  # of what is called like a function, and is none
+        files.append(inspect.getsourcefile(getattr(scenario.workload.program, "func", scenario.workload.program)))
+    with suppress(InputError):  # of a scenario that no file has, as a step of a service
         files.append(str(paths.find("scenarios", scenario.name.rpartition(":")[0])))
     for folder in sorted({Path(file).resolve().parent for file in files if file}):
         if not any(folder.is_relative_to(one) for one in brought):

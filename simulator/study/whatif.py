@@ -18,14 +18,15 @@ from typing import Any, NamedTuple
 from simulator.errors import InputError, RunError, reason_of
 from simulator.spec.kernels import base_of as base_of_generation
 from simulator.spec.load import load_machine, override
-from simulator.spec.typed_toml import quantities
+from simulator.spec.machine import MachineSpec
+from simulator.spec.typed_toml import quantities, type_of
 from simulator.study.kept import name_of
 from simulator.study.processes import Tell, as_done
 from simulator.study.refusals import numbers_of
 from simulator.study.scenario import Scenario
 from simulator.study.simulate import Result, simulate
 from simulator.study.sweep import maker
-from simulator.units import Quantity
+from simulator.units import Count, PositiveCount, Quantity, Share
 
 Settings = tuple[tuple[str, str], ...]
 """What a what-if changes: (key, text) in the order of keys."""
@@ -96,13 +97,25 @@ class Base:
         return settings_of({f"machine.{key}": text_of(value, self.numbers[key].unit)
                             for key, value in changes.items()})
 
-    def takes(self, settings: Settings) -> bool:
-        """Whether these can be set; what is then refused is refused by the run."""
+    def machine(self, settings: Settings) -> MachineSpec | None:
+        """The machine of a what-if; None where it cannot be so."""
         try:
-            self.scenario.replace(dict(settings))
+            return self.scenario.replace(dict(settings)).machine_spec()
         except InputError:
-            return False
-        return True
+            return None
+
+    def is_count(self, key: str) -> bool:
+        """Whether a number of the machine is a whole one."""
+        return type_of(self._file, key) in (Count, PositiveCount)
+
+    def is_share(self, key: str) -> bool:
+        """Whether a number of the machine is at most 1."""
+        return bool(type_of(self._file, key) == Share)
+
+    @cached_property
+    def _file(self) -> MachineSpec:
+        """The machine as its file has it."""
+        return load_machine(self.scenario.machine)
 
 
 def base_of(scenario: Scenario, seed: int = 0, metric: str | None = None, tell: Tell | None = None) -> Base:

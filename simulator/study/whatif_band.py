@@ -89,15 +89,8 @@ def drawn_of(base: Base, ranges: Mapping[str, float] = RANGES) -> list[Drawn]:
         spread = _spread(quantity, ranges) if key in base.read else None
         if spread is None or not quantity.value:
             continue
-        ratio = quantity.unit == "1"
-        whole = ratio and quantity.value == round(quantity.value) and not _takes(base, key, quantity.value - 0.5)
-        most = 1.0 if ratio and not whole and quantity.value <= 1 and not _takes(base, key, 1.5) else None
-        found.append(Drawn(key, quantity.value, spread, whole, most))
+        found.append(Drawn(key, quantity.value, spread, base.is_count(key), 1.0 if base.is_share(key) else None))
     return found
-
-
-def _takes(base: Base, key: str, value: float) -> bool:
-    return base.takes(base.of_machine({key: value}))
 
 
 def _spread(quantity: Quantity, ranges: Mapping[str, float]) -> float | None:

@@ -56,12 +56,11 @@ def ends(base: Base, every: bool = False) -> Iterator[Ends]:
 def _end(base: Base, key: str, value: float, sign: int) -> tuple[Settings, float]:
     """What is changed at one end, and the value there: as it is, where nothing else can be set."""
     near = value * (1.0 + sign * DELTA)
-    whole = float(floor(near) if sign < 0 else ceil(near))
-    for one in (near, whole):
-        settings = base.of_machine({key: one})
-        if one > 0 and base.takes(settings):
-            return settings, one
-    return AS_IS, value
+    if base.is_count(key):
+        near = max(float(floor(near) if sign < 0 else ceil(near)), 1.0)
+    if base.is_share(key):
+        near = min(near, 1.0)
+    return (AS_IS, value) if near == value else (base.of_machine({key: near}), near)
 
 
 def elasticities(base: Base, asked: Sequence[Ends], answers: Answers) -> list[Elasticity]:

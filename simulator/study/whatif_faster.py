@@ -109,7 +109,7 @@ def fasters(base: Base, hows: Sequence[str]) -> Iterator[Faster]:
         bounds = [id(one) in inside for one in path.segments]
         for how in hows:
             settings = base.of_machine({key: _better(key, base.numbers[key], how) for key in keys})
-            better = _alone_s(base, settings) if base.takes(settings) else as_is
+            better = _alone_s(base, settings)
             promised, most = _promised(path.segments, bounds, as_is, better, 1.0 if how == FREE else 0.5)
             share = sum(one.to_ps - one.from_ps for one, its in zip(path.segments, bounds, strict=True) if its)
             shares = (length / result.makespan_ps for length in (share, promised, most))
@@ -118,7 +118,7 @@ def fasters(base: Base, hows: Sequence[str]) -> Iterator[Faster]:
 
 def _alone_s(base: Base, settings: Settings) -> list[float | None]:
     """How long the task of each stretch of the path takes alone on a machine with these numbers."""
-    machine = base.scenario.replace(dict(settings)).machine_spec()
+    machine = base.machine(settings) or base.result.machine  # one that cannot be promises nothing
     alone = Alone(machine, base.scenario.kernels, base.result.world)
     return [alone.seconds(one) for one in base.result.critical.segments]
 

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,8 @@ from simulator.errors import InputError
 from simulator.spec.kernels import GemmKernel
 from simulator.spec.load import load_machine, override
 from simulator.spec.machine import CollectiveSpec
-from simulator.spec.typed_toml import SpecError, quantities, validate
-from simulator.units import Quantity, units_of
+from simulator.spec.typed_toml import SpecError, quantities, type_of, validate
+from simulator.units import BytesPerSecond, FlopsPerSecond, PositiveCount, Quantity, Seconds, Share, units_of
 from tests.die.machines import level, machine, number
 
 A3_TEXT = paths.find("topologies", "atlas_a3").read_text(encoding="utf-8")
@@ -279,3 +280,12 @@ def test_every_number_can_be_overridden_by_its_key() -> None:
     numbers = dict(quantities(A3))
     assert override(A3, {key: str(number) for key, number in numbers.items()}) != A3  # now all from the command line
     assert override(A3, numbers) == A3
+
+
+@pytest.mark.parametrize(("key", "wanted"), [
+    ("chip.cores.cube", PositiveCount), ("chip.hbm.efficiency", Share), ("fabric.package.link_rate", BytesPerSecond),
+    ("collectives.sdma.ladder.default.0.rate", BytesPerSecond), ("collectives.sdma.startup", Seconds),
+    ("collectives.sdma.step_latencies", PositiveCount), ("host.launch_eager", Seconds),
+    (f"{GENERATION}.gemm_int8.tile_m", PositiveCount), ("chip.peak.cube.int8", FlopsPerSecond)])  # fmt: skip
+def test_what_a_number_has_to_be_is_known_by_its_key(key: str, wanted: Any) -> None:
+    assert type_of(A3, key) == wanted
