@@ -94,6 +94,8 @@ def braid() -> None:
       # simulate it, and see what the second micro-batch buys
       braid run a3_prefill:microbatch
       braid compare a3_prefill:dp a3_prefill:microbatch
+      # what would a free dispatch buy, or HBM twice as fast?
+      braid whatif a3_prefill:microbatch --only free,faster
       # change a number, keep a trace
       braid run a3_prefill:dp --set batch.requests=32 --out results/dp
     """

@@ -98,9 +98,10 @@ class Base:
                             for key, value in changes.items()})
 
     def machine(self, settings: Settings) -> MachineSpec | None:
-        """The machine of a what-if; None where it cannot be so."""
+        """The machine of a what-if that changes nothing else; None where it cannot be so."""
+        changes = self.scenario.machine_changes | {key.partition(".")[2]: text for key, text in settings}
         try:
-            return self.scenario.replace(dict(settings)).machine_spec()
+            return override(self._file, changes).of_generation(self.scenario.kernels)
         except InputError:
             return None
 
