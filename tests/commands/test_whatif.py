@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -50,22 +51,41 @@ def test_fresh_runs_what_is_kept_and_gives_the_same(braid: Braid, tmp_path: Path
                                                     monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRAID_CACHE", str(tmp_path))
     asked = ("whatif", SMALL, "--only", "free", "--json")
-    first, kept, fresh = braid(*asked), braid(*asked), braid(*asked, "--fresh")
-    assert first.json == kept.json == fresh.json
-    assert "kept from before: 14" in kept.err
+    first, fresh = braid(*asked), braid(*asked, "--fresh")
+    assert first.json == fresh.json
     assert not fresh.err
 
 
-def test_knobs_and_a_ladder_of_which_one_cannot_run(braid: Braid) -> None:
-    """Four layers, so that it is quick."""
-    out = braid("whatif", "trt_min_latency:base", "--only", "knobs", "--set", "model.shapes.layers=4", "--json").json
-    knobs, ladder = out["knobs"]["waterfalls"]
-    assert [step["switch"] for step in knobs["steps"]] == ["cuda_graph"]
-    assert ladder["start"] == out["value"]
-    assert ladder["steps"][-1]["value"] == ladder["end"]
-    assert ladder["remainder"] == pytest.approx(ladder["end"] - ladder["start"] - ladder["alone"])
-    (refused,) = [row for row in out["knobs"]["off"] if row["reason"]]
-    assert (refused["knob"], refused["value"]) == ("smart_router", None)
+MINE = """
+from simulator.study.scenario import LadderStep, Scenario
+from tests.study.whatif_scenarios import scenario, switched
+
+def mine() -> Scenario:
+    steps = (LadderStep(title="slower", changes={"knobs.slower": "true"}),
+             LadderStep(title="wrong", changes={"knobs.slower": "perhaps"}))
+    return scenario(switched, ladder=steps[:1])
+"""
+
+
+def test_knobs_and_the_ladder_of_a_file_of_ones_own_which_is_kept_until_it_changes(
+        braid: Braid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BRAID_CACHE", str(tmp_path / "cache"))
+    mine = tmp_path / "mine.py"
+    mine.write_text(MINE)
+    asked = ("whatif", f"{mine}:mine", "--only", "knobs")
+    made = braid(*asked, "--json").json
+    knobs, ladder = made["knobs"]["waterfalls"]
+    assert [step["switch"] for step in knobs["steps"]] == ["beside", "left_out"]
+    assert (knobs["start"], knobs["end"], knobs["remainder"]) == (0.122, 0.101, pytest.approx(0.021))
+    assert (ladder["start"], ladder["end"], ladder["remainder"]) == (0.101, 0.132, 0.0)
+    shown = braid(*asked)
+    assert "left to run: 0" in shown.err
+    assert "+0.02100" in next(line for line in shown.out.splitlines() if line.startswith("remainder"))
+    mine.write_text(MINE.replace("steps[:1]", "steps"))
+    monkeypatch.delitem(sys.modules, "braid_scenarios.mine")
+    refused = braid(*asked)
+    assert (refused.code, refused.err) == (0, ""), "nothing is kept of another file"
+    assert "did not run: --set knobs.slower: got 'perhaps'" in refused.out
 
 
 def test_ctrl_c_says_that_the_same_command_goes_on(braid: Braid, tmp_path: Path,
