@@ -49,9 +49,13 @@ class CriticalPath:
         return {one: length / self.makespan_ps for one, length in total.most_common()}
 
     def by_kind_and_bound(self, least: float = 0.0) -> dict[tuple[str, str], float]:
-        """Shares of more than `least` by (kind, bound_by); the kind is "host" or "wait" where the path has no work."""
-        shares = self.shares(lambda one: (one.what if one.what in ("host", "wait") else one.kind, one.bound_by))
-        return {pair: share for pair, share in shares.items() if share > least}
+        """Shares of more than `least` by `kind_and_bound`."""
+        return {pair: share for pair, share in self.shares(kind_and_bound).items() if share > least}
+
+
+def kind_and_bound(segment: Segment) -> tuple[str, str]:
+    """The kind of a segment and what bound it; the kind is "host" or "wait" where the path has no work."""
+    return segment.what if segment.what in ("host", "wait") else segment.kind, segment.bound_by
 
 
 def critical_path(columns: Columns) -> CriticalPath:

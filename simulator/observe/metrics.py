@@ -135,6 +135,13 @@ def busy_by_block(columns: Columns) -> dict[str, float]:
     return _busy(RankLine(columns), code[number], blocks)
 
 
+def busy_by_layer(columns: Columns) -> dict[int, float]:
+    """The same for every layer, in order."""
+    line = RankLine(columns)
+    layers = sorted(set(columns["layer"][columns["layer"] >= 0].tolist()))
+    return {layer: line.mean(line.union(columns["layer"] == layer)) for layer in layers}
+
+
 def _communications(line: RankLine, compute: Intervals) -> dict[str, CommunicationTimes]:
     """Times of communication by name, longest first."""
     rows = line.columns["communication"]
