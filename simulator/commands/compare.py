@@ -1,15 +1,20 @@
-"""`braid compare`: two scenarios side by side."""
+"""`braid compare`: two scenarios, runs or measured traces side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import rich_click as click
+from click.core import ParameterSource
 
 from simulator.commands import options
-from simulator.errors import InputError, RunError
+from simulator.errors import InputError
+
+if TYPE_CHECKING:
+    from simulator.commands.output import OutputFolder
+    from simulator.study.simulate import Result
 
 
 @click.command()
@@ -21,12 +26,20 @@ from simulator.errors import InputError, RunError
 @options.out
 @options.force
 @options.as_json
-def compare(a: str, b: str, settings: dict[str, str], ranks: str, seed: int, out: Path | None, force: bool,
-            as_json: bool) -> None:
-    """Simulate scenarios A and B and print metrics and time by kind side by side.
+@click.pass_context
+def compare(ctx: click.Context, a: str, b: str, settings: dict[str, str], ranks: str, seed: int, out: Path | None,
+            force: bool, as_json: bool) -> None:
+    """Compare A with B task by task: what moved, which names, kinds and layers take longer, and where the difference of
+    their lengths comes from.
 
-    What --set KEY=VALUE changes is changed in A and in B, --set B:KEY=VALUE in B alone (A:KEY=VALUE in A). With --out,
-    each scenario gets a folder of its own in DIR. With --json the object has A and B, each as `braid run --json`.
+    A and B are scenarios, which are simulated, or folders that `braid run --out` wrote, or measured traces: JSON of
+    torch.profiler (.json, .json.gz, or a folder with a file per rank), trace_view.json or kernel_details.csv of
+    Ascend's profilers, SQLite of Nsight Systems (`nsys export --type sqlite`). A measured trace has names of its own,
+    so it stands beside a run by streams, kinds, overlap and the order of kernels.
+
+    What --set KEY=VALUE changes is changed in every scenario, --set B:KEY=VALUE in B alone (A:KEY=VALUE in A). With
+    --out, each scenario gets a folder of its own in DIR. With --json the object has A and B, each as `braid run
+    --json`, and their comparison. What is equal on both sides is said once; of twice the same nothing moved.
 
     \b
     Examples:
@@ -34,44 +47,57 @@ def compare(a: str, b: str, settings: dict[str, str], ranks: str, seed: int, out
       braid compare a3_prefill:dp a3_prefill:microbatch --set batch.requests=128
       # a scenario beside itself with one thing changed
       braid compare a3_prefill:dp a3_prefill:dp --set B:knobs.attention=tnd
-      # keep both traces
+      # keep both traces, and compare what was kept
       braid compare a3_prefill:dp a3_prefill:microbatch --out results/a3_prefill
+      braid compare results/a3_prefill/a3_prefill-dp results/a3_prefill/a3_prefill-microbatch
+      # a run beside what was measured, by any profiler: here a trace that Braid wrote
+      braid compare a3_prefill:microbatch results/a3_prefill/a3_prefill-microbatch/trace.json.gz
     """
-    from simulator.commands.output import (
-        TRACE,
-        OutputFolder,
-        result_object,
-        results_folder,
-        to_json,
-        warn_unread,
-        write_result,
-    )
+    from simulator.commands.comparison import compared
+    from simulator.commands.output import TRACE, results_folder, to_json, warn_unread
     from simulator.commands.request import scenario_of, simulate
-    from simulator.commands.summary import print_comparison
+    from simulator.commands.sides import is_scenario, naming, read, refuse_settings, simulated
 
+    words = {"A": a, "B": b}
+    scenarios = {letter: word for letter, word in words.items() if is_scenario(word)}
+    others = {f"--{name}": ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+              for name in ("ranks", "seed", "out")}
+    refuse_settings(scenarios, settings, others)
     folder = results_folder(out, force, f"*/{TRACE}")
-    scenarios, results = [], []
-    for side, reference in (("A", a), ("B", b)):
-        with _naming(side, reference):
-            scenarios.append(scenario_of(reference, _settings_of(side, settings)))
-    for side, scenario in zip("AB", scenarios, strict=True):
-        with _naming(side, scenario.name):
-            results.append(simulate(scenario, ranks, seed))
-    written: list[str] = []
-    if folder is not None:
-        folder.path.mkdir(exist_ok=True)
-        for number, result in enumerate(results):
-            name = result.scenario.name.replace(":", "-").replace("/", "-")
-            twin = number == 1 and results[0].scenario.name == result.scenario.name
-            written += write_result(result, OutputFolder(folder.path / (f"{name}-b" if twin else name)))
+    asked = {}
+    for letter, word in scenarios.items():
+        with naming(letter, word):
+            asked[letter] = scenario_of(word, _settings_of(letter, settings))
+    sides = {letter: read(letter, word) for letter, word in words.items() if letter not in scenarios}
+    for letter, scenario in asked.items():
+        with naming(letter, scenario.name):
+            sides[letter] = simulated(letter, simulate(scenario, ranks, seed))
+    results = [side.result for letter, side in sorted(sides.items()) if side.result is not None]
+    written = _write(results, folder) if folder is not None else []
+    found = compared(sides["A"], sides["B"])
     if as_json:
         for result in results:
             warn_unread(result.scenario.name, result.header["unread"])
-        click.echo(to_json(dict(zip("AB", map(result_object, results), strict=True))))
+        click.echo(to_json({letter: sides[letter].as_object() for letter in words} | {"comparison": found.as_object()}))
         return
-    print_comparison(*results)
+    from simulator.commands.comparison_tables import print_comparison
+
+    print_comparison(sides["A"], sides["B"], found)
     for line in written:
         click.echo(f"wrote {line}")
+
+
+def _write(results: list[Result], folder: OutputFolder) -> list[str]:
+    """A folder for each result in the one of --out; a line on each file."""
+    from simulator.commands.output import OutputFolder, write_result
+
+    folder.path.mkdir(exist_ok=True)
+    written: list[str] = []
+    for number, result in enumerate(results):
+        name = result.scenario.name.replace(":", "-").replace("/", "-")
+        twin = number == 1 and results[0].scenario.name == result.scenario.name
+        written += write_result(result, OutputFolder(folder.path / (f"{name}-b" if twin else name)))
+    return written
 
 
 def _settings_of(side: str, settings: Mapping[str, str]) -> dict[str, str]:
@@ -81,13 +107,3 @@ def _settings_of(side: str, settings: Mapping[str, str]) -> dict[str, str]:
     if "" in own:
         raise InputError(f"--set {side}:={own['']} names no setting, as --set {side}:batch.requests=32 does")
     return both | own
-
-
-@contextmanager
-def _naming(side: str, scenario: str) -> Iterator[None]:
-    """What is refused says on which side, and of which scenario."""
-    try:
-        yield
-    except (InputError, RunError) as error:
-        kind = InputError if isinstance(error, InputError) else RunError
-        raise kind(f"{side}, {scenario}: {str(error).removeprefix(f'{scenario}: ')}") from error

@@ -42,6 +42,8 @@ def rows_of(trace: Event, events: Sequence[Event]) -> Rows:
     rank_of = {devices[0]: int(own)} if len(devices) == 1 and own is not None else {one: one for one in devices}
     is_braid = any("bound_by" in args_of(event) for event in work[:1])
     rows = Rows(says_rank=own is not None or is_braid)
+    if is_braid:
+        rows.notes.append("Braid wrote it: kinds are those of the simulation")
     for event in work:
         start, args = time_ps(event, "ts"), args_of(event)
         name, end = str(event.get("name", "")), start + time_ps(event, "dur")

@@ -65,3 +65,15 @@ def named(name: str, otherwise: str = KERNEL) -> Named:
     if _COMMUNICATION.search(low) and not _FUSED.search(low):
         return Named(next((kind for kind, rule in _EXCHANGES if rule.search(low)), "communication"), True)
     return Named(next((kind for kind, rule in _WORK if rule.search(low)), otherwise), False)
+
+
+def short(name: str) -> str:
+    """A kernel's name without its return type, what its template is made for, and its parameters."""
+    kept, depth = [], 0
+    for letter in name.replace("(anonymous namespace)::", ""):
+        depth += letter in "<("
+        if not depth:
+            kept.append(letter)
+        depth -= letter in ">)" and depth > 0
+    words = "".join(kept).split()
+    return words[-1] if words and words[0] == "void" else " ".join(words) or name
