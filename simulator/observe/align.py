@@ -36,9 +36,9 @@ class Tasks:
 @dataclass(frozen=True)
 class Alignment:
     """Two timelines beside each other. aligned: tasks that both have; of these same: ready, starting and ending at the
-    same times; shifted: waiting and working as long, at other times; changed: the rest. changes: all aligned tasks of
-    the names that have a changed one, the greatest difference first. unpaired: tasks that one side has alone, as where
-    it has more micro-batches, by name, in the same order."""
+    same times; shifted: waiting and working as long, at other times. changes: all aligned tasks of the names of which
+    one waits or works longer or shorter, the greatest difference first. unpaired: tasks that one side has alone, as
+    where it has more micro-batches, by name, in the same order."""
 
     aligned: int
     same: int

@@ -125,7 +125,7 @@ def test_show_says_what_its_letters_mean(braid: Braid) -> None:
 def test_compare_has_json(braid: Braid) -> None:
     done = braid("compare", DP, DP, *SMALL, "--set", "B:knobs.attention=tnd", "--json")
     one = braid("run", DP, *SMALL, "--json")
-    assert set(done.json) == {"A", "B"}
+    assert set(done.json) == {"A", "B", "comparison"}
     assert done.json["A"] == one.json
     assert done.json["B"]["changes"]["knobs.attention"] == "tnd"
 

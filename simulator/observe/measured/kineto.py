@@ -56,7 +56,7 @@ def rows_of(trace: Event, events: Sequence[Event]) -> Rows:
             rows.layer.append(int(args.get("layer", -1)))
             rows.micro_batch.append(int(args.get("micro_batch", -1)))
             rows.multiplicity.append(int(args.get("multiplicity", 1)))
-    if steps:
+    if len(steps) > 1:
         rows.notes.append(f"it spans {len(steps)} steps of the profiler; times are of all of it")
     return rows
 

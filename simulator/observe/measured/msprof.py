@@ -70,8 +70,8 @@ def rows_of(events: Sequence[Event]) -> Rows:
         rows.add(device.get(pid, 0), stream, name, *kind, start, start + time_ps(event, "dur"),
                  launched.get((*place, start)))
     if left_out:
-        few = ", ".join(task for task, _ in left_out.most_common(3))
-        rows.notes.append(f"{left_out.total()} tasks are no work and left out: {few}")
+        count, few = left_out.total(), ", ".join(task for task, _ in left_out.most_common(3))
+        rows.notes.append(f"left out as no work: {count} task{'s' * (count != 1)} of {few}")
     return rows
 
 

@@ -70,7 +70,7 @@ def named(name: str, otherwise: str = KERNEL) -> Named:
 def short(name: str) -> str:
     """A kernel's name without its return type, what its template is made for, and its parameters."""
     kept, depth = [], 0
-    for letter in name.replace("(anonymous namespace)::", ""):
+    for letter in name.replace("(anonymous namespace)::", "").replace("->", ""):
         depth += letter in "<("
         if not depth:
             kept.append(letter)

@@ -104,23 +104,23 @@ def microseconds(value: object, what: str) -> int:
 
 def table(run: str, rows: Rows) -> Columns:
     """The rows as columns, sorted by rank and start."""
-    count = len(rows)
-    rank, start = np.array(rows.rank, dtype=np.int64), np.array(rows.start, dtype=np.int64)
-    end = np.array(rows.end, dtype=np.int64)
+    count, zero = len(rows), dict[int, int]()  # of every rank, on its own clock, which may count from 1970
+    for number, begin in zip(rows.rank, rows.start, strict=True):
+        zero[number] = min(begin, zero.get(number, begin))
+    rank = np.array(rows.rank, dtype=np.int64)
+    start, end = (np.array([time - zero[number] for number, time in zip(rows.rank, times, strict=True)], dtype=np.int64)
+                  for times in (rows.start, rows.end))
+    issued = np.array([0 if time is None else min(max(time, zero[number]), begin) - zero[number]
+                       for number, begin, time in zip(rows.rank, rows.start, rows.issued, strict=True)],
+                      dtype=np.int64)
     order = np.lexsort((end, start, rank))
-    rank, start, end = rank[order], start[order], end[order]
-    first = np.concatenate([[True], rank[1:] != rank[:-1]]) if count else np.zeros(0, dtype=bool)
-    begins = np.flatnonzero(first)
-    group = np.cumsum(first) - 1
-    task = np.arange(count) - begins[group] if count else np.zeros(0, dtype=np.int64)
-    zero = start[begins][group] if count else start
-    issued = np.array([-1 if one is None else one for one in rows.issued], dtype=np.int64)[order]
-    issued = np.where(issued < 0, 0, np.clip(issued, zero, start) - zero)
+    rank, start, end, issued = rank[order], start[order], end[order], issued[order]
+    task = np.arange(count) - np.searchsorted(rank, rank)
     stream = _objects(rows.stream)[order]
     made = {"rank": rank, "stream": stream, "task": task, "name": _objects(rows.name)[order],
             "kind": _objects(rows.kind)[order], "communication": np.array(rows.communication, dtype=bool)[order],
-            "issued_ps": issued, "ready_ps": start - zero, "start_ps": start - zero, "end_ps": end - zero,
-            "solo_ps": end - start, "after": _stream_order(rank, stream, task)}
+            "issued_ps": issued, "ready_ps": start, "start_ps": start, "end_ps": end, "solo_ps": end - start,
+            "after": _stream_order(rank, stream, task)}
     for name, given in (("layer", rows.layer), ("micro_batch", rows.micro_batch), ("multiplicity", rows.multiplicity)):
         if given:
             made[name] = np.array(given)[order]
