@@ -48,10 +48,10 @@ def compare(ctx: click.Context, a: str, b: str, settings: dict[str, str], ranks:
       # a scenario beside itself with one thing changed
       braid compare a3_prefill:dp a3_prefill:dp --set B:knobs.attention=tnd
       # keep both traces, and compare what was kept
-      braid compare a3_prefill:dp a3_prefill:microbatch --out results/a3_prefill
-      braid compare results/a3_prefill/a3_prefill-dp results/a3_prefill/a3_prefill-microbatch
-      # a run beside what was measured, by any profiler: here a trace that Braid wrote
-      braid compare a3_prefill:microbatch results/a3_prefill/a3_prefill-microbatch/trace.json.gz
+      braid compare a3_prefill:dp a3_prefill:microbatch --out kept
+      braid compare kept/a3_prefill-dp kept/a3_prefill-microbatch
+      # a run beside a trace of a profiler, or here of Braid itself
+      braid compare a3_prefill:dp kept/a3_prefill-dp/trace.json.gz
     """
     from simulator.commands.comparison import compared
     from simulator.commands.output import TRACE, results_folder, to_json, warn_unread

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from itertools import groupby
 from typing import Any
@@ -186,9 +186,3 @@ def _tasks(one: Tasks) -> dict[str, Any]:
     return {"name": one.name, "kind": one.kind, "difference_ps": one.difference_ps,
             **{f"{letter}_{what}": pair[side] for side, letter in enumerate("AB")
                for what, pair in (("tasks", one.tasks), ("work_ps", one.work_ps), ("waiting_ps", one.waiting_ps))}}
-
-
-def shown(names: Sequence[str], most: int = 3) -> str:
-    """The first few of them, and how many there are beside."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more

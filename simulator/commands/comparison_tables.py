@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from rich.padding import Padding
 from rich.text import Text
 
-from simulator.commands.comparison import Runs, Traces, overlap, shown
-from simulator.commands.sides import Side
+from simulator.commands.comparison import Runs, Traces, overlap
+from simulator.commands.sides import Side, shown
 from simulator.commands.summary import facts, headline, identity
 from simulator.observe.align import Step, Tasks
 from simulator.observe.columns import rank_weights

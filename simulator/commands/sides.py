@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from simulator.observe.measured.table import Measured
 from simulator.observe.metrics import Metrics
 from simulator.observe.recorded import Recorded
 from simulator.study.expected import plain
-from simulator.study.recorded import is_folder_of_run, read_recorded, recorded_of
+from simulator.study.recorded import ABOUT, is_folder_of_run, read_recorded, recorded_of
 from simulator.study.simulate import Result
 
 
@@ -89,7 +89,8 @@ def read(letter: str, reference: str) -> Side:
         try:
             return Side(letter, read_measured(path))
         except ValueError as error:
-            raise InputError(str(error)) from None
+            below = sorted(str(one.parent) for one in path.glob(f"*/{ABOUT}")) if path.is_dir() else []
+            raise InputError(f"{error}{f'; there are runs in {shown(below)}' if below else ''}") from None
         except OSError as error:
             raise InputError(f"cannot read '{error.filename or path}': {error.strerror or error}") from None
 
@@ -115,3 +116,8 @@ def naming(side: str, what: str) -> Iterator[None]:
     except (InputError, RunError) as error:
         kind = InputError if isinstance(error, InputError) else RunError
         raise kind(f"{side}, {what}: {str(error).removeprefix(f'{what}: ')}") from error
+
+def shown(names: Sequence[str], most: int = 3) -> str:
+    """The first few of them, and how many there are beside."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -1,8 +1,9 @@
 """Two simulated timelines, task by task: what moved, what is longer, and what only one of them has.
 
 A task of one is that of the other if rank, name, layer, micro-batch and number (the how-manieth of these on its rank)
-agree. Where a rank is recorded in one alone, its tasks are beside those of a rank that stands for it: the last one
-before it with the same tasks, else the last one before it.
+agree, and the name is run in as many micro-batches: half a batch is no counterpart of a whole one. Where a rank is
+recorded in one alone, its tasks are beside those of a rank that stands for it: the last one before it with the same
+tasks, else the last one before it.
 """
 
 from __future__ import annotations
@@ -142,11 +143,20 @@ def _joined(parts: list[Array]) -> Array:
 def _task_keys(a: Columns, b: Columns, number: Array) -> tuple[Array, Array]:
     """One integer per row, the same for the same task: of name, layer, micro-batch and how-manieth of these."""
     layer, batch = (np.concatenate([a[name], b[name]]).astype(np.int64) + 1 for name in ("layer", "micro_batch"))
-    what = (number * (layer.max(initial=0) + 1) + layer) * (batch.max(initial=0) + 1) + batch
-    split, most = len(a["name"]), int(what.max(initial=0)) + 1
+    split, batches = len(a["name"]), int(batch.max(initial=0)) + 1
+    named = number.astype(np.int64) * batches + batch
+    many = np.concatenate([_batches(side, batches) for side in (named[:split], named[split:])])
+    what = (named * (batches + 1) + many) * (layer.max(initial=0) + 1) + layer
+    most = int(what.max(initial=0)) + 1
     count = [_how_manieth(side, rows, most) for side, rows in ((a, what[:split]), (b, what[split:]))]
     times = max(int(one.max(initial=0)) for one in count) + 1
     return what[:split] * times + count[0], what[split:] * times + count[1]
+
+
+def _batches(named: Array, batches: int) -> Array:
+    """Of every row in how many micro-batches its name is run; named: name and micro-batch as one number."""
+    count = np.bincount(np.unique(named) // batches)
+    return count[named // batches] if len(named) else named
 
 
 def _how_manieth(columns: Columns, what: Array, most: int) -> Array:

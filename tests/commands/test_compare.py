@@ -208,6 +208,12 @@ def test_a_side_that_is_read_cannot_be_changed(braid: Braid, tmp_path: Path) -> 
     assert "--set B:batch.requests: B is no scenario that is simulated" in done.err
 
 
+def test_a_folder_above_runs_says_where_they_are(braid: Braid, kept: Path) -> None:
+    done = braid("compare", DP, kept)
+    assert done.is_one_clear_message(2), done
+    assert f"there are runs in {kept / 'a3_prefill-dp'}, {kept / 'a3_prefill-microbatch'}" in done.err
+
+
 def test_what_cannot_be_read_is_refused_by_name(braid: Braid, tmp_path: Path) -> None:
     (tmp_path / "broken.json").write_text('{"traceEvents": [{"ph": "X"')
     (tmp_path / "empty").mkdir()

@@ -65,6 +65,15 @@ def test_micro_batches_and_layers_that_one_side_has_alone_have_no_counterpart() 
         "attention": ((1, 2), (10, 12)), "dispatch": ((1, 0), (5, 0))}
 
 
+def test_half_a_batch_is_no_counterpart_of_a_whole_one() -> None:
+    def norms(*batches: int) -> list[dict[str, Any]]:
+        return [task("norm", 9 * one, 9 * one + 9 // len(batches), layer=0, micro_batch=one) for one in batches]
+
+    (only,) = align(columns(norms(0, 1)), columns(norms(0))).unpaired
+    assert (only.tasks, only.work_ps) == ((2, 1), (8, 9))
+    assert align(columns(norms(0, 1)), columns(norms(0, 1))).same == 2
+
+
 def test_the_second_of_a_name_is_beside_the_second() -> None:
     rows = [task("norm", 0, 3), task("norm", 3, 10)]
     found = align(columns(rows), columns([task("norm", 0, 3), task("norm", 3, 12)]))

@@ -71,8 +71,8 @@ def _kernels(database: sqlite3.Connection) -> Iterator[_Work]:
     name = next((one for one in ("demangledName", "shortName", "mangledName") if one in has), None)
     if name is None:
         raise ValueError(f"its {KERNELS} has no column demangledName or shortName")
-    query = (f"SELECT {has.get('globalPid', '0')}, deviceId, streamId, value, start, \"end\", "
-             f"{has.get('correlationId', '-1')} FROM {KERNELS} LEFT JOIN StringIds ON id = {name}")
+    query = (f"SELECT {has.get('globalPid', '0')}, deviceId, streamId, StringIds.value, start, \"end\", "
+             f"{has.get('correlationId', '-1')} FROM {KERNELS} LEFT JOIN StringIds ON StringIds.id = {name}")
     for process, device, stream, said, start, end, correlation in database.execute(query):
         if end is not None:
             yield process or 0, device, stream, said or "?", False, start, end, correlation
