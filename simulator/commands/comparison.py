@@ -30,7 +30,7 @@ class Runs:
     @cached_property
     def aligned(self) -> Alignment:
         """Their tasks beside each other."""
-        return align(self.a.columns, self.b.columns)
+        return align(self.a.columns, self.b.columns, (self.a.leaders, self.b.leaders))
 
     @cached_property
     def steps(self) -> list[Step]:

@@ -1,13 +1,13 @@
 """Two simulated timelines, task by task: what moved, what is longer, and what only one of them has.
 
 A task of one is that of the other if rank, name, layer, micro-batch and number (the how-manieth of these on its rank)
-agree, and the name is run in as many micro-batches: half a batch is no counterpart of a whole one. Where a rank is
-recorded in one alone, its tasks are beside those of a rank that stands for it: the last one before it with the same
-tasks, else the last one before it.
+agree, and the name is run in as many micro-batches: half a batch is no counterpart of a whole one. A rank's tasks are
+those of the rank that was recorded for it; where one run has fewer ranks, the last one stands for those that it lacks.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -81,12 +81,15 @@ def waterfall(a: CriticalPath, b: CriticalPath) -> list[Step]:
     return sorted((Step(*key, *both) for key, both in times.items()), key=lambda one: -abs(one.difference_ps))
 
 
-def align(a: Columns, b: Columns) -> Alignment:
-    """Every task of both; a second or so for hundreds of thousands."""
+def align(a: Columns, b: Columns, leaders: tuple[Sequence[int], Sequence[int]]) -> Alignment:
+    """Every task of both; a second or so for hundreds of thousands.
+
+    leaders: for every rank of A, and of B, the one that was recorded for it.
+    """
     number, names = codes(np.concatenate([a["name"], b["name"]]))
     kinds = dict(zip(number.tolist(), [*a["kind"].tolist(), *b["kind"].tolist()], strict=True))
     codes_of = number[:len(a["name"])], number[len(a["name"]):]
-    found = _match(a, b, number)
+    found = _match(a, b, number, leaders)
     same, shifted = _unmoved(a, b, *found.paired)
 
     def by_name(rows: tuple[Array, Array], weights: tuple[Array, Array], shown: Array) -> list[Tasks]:
@@ -120,10 +123,10 @@ class _Matched(NamedTuple):
     ranks: int
 
 
-def _match(a: Columns, b: Columns, number: Array) -> _Matched:
+def _match(a: Columns, b: Columns, number: Array, leaders: tuple[Sequence[int], Sequence[int]]) -> _Matched:
     keys = _task_keys(a, b, number)
     here, there, mine_alone, its_alone, times = [], [], [], [], []
-    for mine, its, ranks in _pairs(a, b, *keys):
+    for mine, its, ranks in _pairs(a, b, leaders):
         _, left, right = np.intersect1d(keys[0][mine], keys[1][its], assume_unique=True, return_indices=True)
         here.append(mine[left])
         there.append(its[right])
@@ -171,42 +174,21 @@ def _how_manieth(columns: Columns, what: Array, most: int) -> Array:
     return count
 
 
-def _pairs(a: Columns, b: Columns, a_keys: Array, b_keys: Array) -> Iterator[tuple[Array, Array, int]]:
-    """For every rank that A or B recorded its rows in A and in B, and how many ranks it stands for."""
-    sides = [_ranks(columns, keys) for columns, keys in ((a, a_keys), (b, b_keys))]
-    if not all(sides):
-        rows = [np.arange(len(columns["rank"])) for columns in (a, b)]
-        if any(sides):
-            yield rows[0], rows[1], 1
-        return
-    for rank in sorted({*sides[0], *sides[1]}):
-        mine, its = (_standing_for(rank, side, other) for side, other in (sides, sides[::-1]))
-        yield mine.rows, its.rows, min(one.multiplicity for one in (mine, its) if one.rank == rank)
+def _pairs(a: Columns, b: Columns, leaders: tuple[Sequence[int], Sequence[int]]) -> Iterator[tuple[Array, Array, int]]:
+    """Rows of a rank of A, those of the rank of B that does the same job, and how many ranks both stand for."""
+    here, there = _rows_by_rank(a), _rows_by_rank(b)
+    last = [len(one) - 1 for one in leaders]
+    counts = Counter(tuple(one[min(rank, end)] if one else -1 for one, end in zip(leaders, last, strict=True))
+                     for rank in range(max(last) + 1))
+    nothing = np.zeros(0, dtype=np.int64)
+    for (mine, its), times in sorted(counts.items()):
+        yield here.get(mine, nothing), there.get(its, nothing), times
 
 
-class _Rank(NamedTuple):
-    """A rank of a timeline: its rows, how many ranks it stands for, what is the same for ranks with the same tasks."""
-
-    rank: int
-    rows: Array
-    multiplicity: int
-    tasks: int
-
-
-def _ranks(columns: Columns, keys: Array) -> dict[int, _Rank]:
-    ranks, multiplicity, position = rank_weights(columns)
-    edges = np.searchsorted(position, np.arange(len(ranks) + 1))
-    return {rank: _Rank(rank, np.arange(begin, end), times, hash(np.sort(keys[begin:end]).tobytes()))
-            for rank, times, begin, end in zip(ranks.tolist(), multiplicity.tolist(), edges[:-1].tolist(),
-                                               edges[1:].tolist(), strict=True)}  # fmt: skip
-
-
-def _standing_for(rank: int, here: dict[int, _Rank], there: dict[int, _Rank]) -> _Rank:
-    """The rank of one side that stands for a rank which this or the other side recorded."""
-    if rank in here:
-        return here[rank]
-    alike = [one for one in here.values() if one.tasks == there[rank].tasks] or list(here.values())
-    return max((one for one in alike if one.rank < rank), key=lambda one: one.rank, default=alike[0])
+def _rows_by_rank(columns: Columns) -> dict[int, Array]:
+    ranks, _, position = rank_weights(columns)
+    edges = np.searchsorted(position, np.arange(len(ranks) + 1)).tolist()
+    return {rank: np.arange(begin, end) for rank, begin, end in zip(ranks.tolist(), edges, edges[1:], strict=False)}
 
 
 def _unmoved(a: Columns, b: Columns, here: Array, there: Array) -> tuple[Array, Array]:

@@ -63,10 +63,14 @@ class Recorded:
 
     def leader(self, rank: int) -> int:
         """The rank that was simulated for a rank; ValueError if there is none of that number."""
-        leaders = str(self.about["leaders"]).split()
-        if not 0 <= rank < len(leaders):
-            raise ValueError(f"no rank {rank}: {self.name} has ranks 0 to {len(leaders) - 1}")
-        return int(leaders[rank])
+        if not 0 <= rank < len(self.leaders):
+            raise ValueError(f"no rank {rank}: {self.name} has ranks 0 to {len(self.leaders) - 1}")
+        return self.leaders[rank]
+
+    @cached_property
+    def leaders(self) -> list[int]:
+        """For each rank the one that was simulated for it."""
+        return [int(one) for one in str(self.about["leaders"]).split()]
 
     @cached_property
     def measured(self) -> Metrics:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.observe.align import align, waterfall
+from simulator.observe import align as aligning
+from simulator.observe.align import Alignment, waterfall
 from simulator.observe.columns import Columns
 from simulator.observe.critical import critical_path
 from tests.observe.hand import comm, task, timeline
@@ -31,6 +32,12 @@ def layers(*lengths: int, dispatch: int = 5, ready: int = 0, **given: Any) -> li
 
 def columns(*ranks: list[dict[str, Any]], multiplicity: tuple[int, ...] = ()) -> Columns:
     return timeline(*ranks, multiplicity=multiplicity).columns()
+
+
+def align(a: Columns, b: Columns, leaders: tuple[list[int], list[int]] | None = None) -> Alignment:
+    """Every rank stands for itself where nothing else is said."""
+    own = sorted(set(a["rank"].tolist())), sorted(set(b["rank"].tolist()))
+    return aligning.align(a, b, leaders or own)
 
 
 def test_twice_the_same_moves_nothing() -> None:
@@ -80,16 +87,22 @@ def test_the_second_of_a_name_is_beside_the_second() -> None:
     assert (found.same, found.changed) == (1, 1)
 
 
-def test_a_rank_stands_for_those_with_the_same_tasks() -> None:
+def test_a_rank_stands_for_those_that_it_was_recorded_for() -> None:
     roles = columns(layers(10), layers(10, 20), multiplicity=(2, 2))
     every = columns(layers(10), layers(10, 20), layers(10), layers(10, 20))
-    for a, b in ((roles, every), (every, roles)):
-        found = align(a, b)
+    folded, own = [0, 1, 0, 1], [0, 1, 2, 3]
+    for a, b, leaders in ((roles, every, (folded, own)), (every, roles, (own, folded))):
+        found = align(a, b, leaders)
         assert not found.moved
         assert found.aligned == 12
     later = columns(layers(10), layers(10, 20), layers(16), layers(10, 20))
-    (only,) = align(roles, later).changes
+    (only,) = align(roles, later, (folded, own)).changes
     assert (only.tasks, only.work_ps) == ((1.5, 1.5), ((10 + 30 + 10 + 30) / 4, (10 + 30 + 16 + 30) / 4))
+
+
+def test_the_last_rank_stands_for_those_that_a_smaller_run_lacks() -> None:
+    found = align(columns(layers(10)), columns(layers(10), layers(12)))
+    assert (found.aligned, found.same, found.changed) == (4, 2, 1)
 
 
 def test_an_empty_timeline_has_no_tasks_in_common() -> None:

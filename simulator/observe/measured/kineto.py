@@ -1,14 +1,16 @@
-"""Kineto JSON, the trace that torch.profiler writes; and the one that Braid writes, which is like it.
+"""Kineto JSON, the trace that torch.profiler writes; and those that Braid writes, which are like it.
 
 The format, from libkineto (src/output_json.cpp, src/ActivityType.cpp, src/CuptiActivity.cpp): an object whose
 `traceEvents` are Chrome events, times in us. Work of the device are the "X" events of the categories kernel, gpu_memcpy
 and gpu_memset, with args device, stream and correlation; the call that launched it is the "X" event of cuda_runtime or
 cuda_driver (privateuse1_runtime and privateuse1_driver on other devices) with the same correlation. Streams have their
-names in "M" events thread_name. `distributedInfo` has the rank of a process of a distributed run.
+names in "M" events thread_name. `distributedInfo` has the rank of a process of a distributed run. What Braid wrote has
+its own names and kinds in args, and those of engines behind the name of a stream.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +20,8 @@ from simulator.observe.measured.table import Rows
 
 FORM = "Kineto JSON (torch.profiler)"
 DEVICE_WORK = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
-LAUNCHES = frozenset({"cuda_runtime", "cuda_driver", "privateuse1_runtime", "privateuse1_driver"})
+LAUNCHES = frozenset({"cuda_runtime", "cuda_driver", "privateuse1_runtime", "privateuse1_driver", "launch"})
+_STREAM = re.compile(r"stream (.+?)(?: \(.*\))?")
 STEP = "ProfilerStep#"  # torch.profiler's own annotation of a step
 # of what Braid writes: kinds that are neither compute nor copies; a rank that posts or polls is in a transfer, too
 COMMUNICATION_KINDS = frozenset({
@@ -40,18 +43,16 @@ def rows_of(trace: Event, events: Sequence[Event]) -> Rows:
     devices = sorted({_device(event) for event in work})
     own = (trace.get("distributedInfo") or {}).get("rank")
     rank_of = {devices[0]: int(own)} if len(devices) == 1 and own is not None else {one: one for one in devices}
-    is_braid = any("bound_by" in args_of(event) for event in work[:1])
+    is_braid = any(_is_braid(args_of(event)) for event in work[:1])
     rows = Rows(says_rank=own is not None or is_braid)
     if is_braid:
         rows.notes.append("Braid wrote it: kinds are those of the simulation")
     for event in work:
         start, args = time_ps(event, "ts"), args_of(event)
-        name, end = str(event.get("name", "")), start + time_ps(event, "dur")
-        key = (event.get("pid"), event.get("tid"))
-        stream = streams.get(key, str(args.get("stream", event.get("tid", 0))))
-        kind, communication = _braid_kind(args) if is_braid else _kind(event, name)
-        rows.add(rank_of[_device(event)], stream, name, kind, communication, start, end,
-                 launched.get(args.get("correlation")))
+        end = start + time_ps(event, "dur")
+        stream = streams.get((event.get("pid"), event.get("tid")), str(args.get("stream", event.get("tid", 0))))
+        issued = launched.get(args.get("correlation"))
+        rows.add(rank_of[_device(event)], stream, *_what(event, args), start, end, issued)
         if is_braid:
             rows.layer.append(int(args.get("layer", -1)))
             rows.micro_batch.append(int(args.get("micro_batch", -1)))
@@ -70,9 +71,9 @@ def _sorted_out(events: Sequence[Event]) -> tuple[list[Event], dict[Any, int], d
     for event in events:
         phase, category = event.get("ph"), str(event.get("cat", "")).lower()
         if phase == "M" and event.get("name") == "thread_name":
-            name = said(event)
-            if name.startswith("stream "):
-                streams[event.get("pid"), event.get("tid")] = name.removeprefix("stream ").strip()
+            stream = _STREAM.fullmatch(said(event))
+            if stream:
+                streams[event.get("pid"), event.get("tid")] = stream[1]
         elif phase != "X":
             continue
         elif category in DEVICE_WORK:
@@ -84,13 +85,18 @@ def _sorted_out(events: Sequence[Event]) -> tuple[list[Event], dict[Any, int], d
     return work, launched, streams, steps
 
 
-def _kind(event: Event, name: str) -> Named:
-    return named(name) if str(event["cat"]).lower() == "kernel" else Named(COPY, False)
+def _what(event: Event, args: Event) -> tuple[str, str, bool]:
+    """Its name, its kind, and whether it is communication."""
+    name = str(event.get("name", ""))
+    if _is_braid(args):
+        kind = str(args.get("braid_kind", args.get("kind", "")))
+        communication = name.startswith("ncclDevKernel_") or kind in COMMUNICATION_KINDS
+        return str(args.get("braid_name", args.get("name", name))), kind, communication
+    return name, *(named(name) if str(event["cat"]).lower() == "kernel" else Named(COPY, False))
 
 
-def _braid_kind(args: Event) -> Named:
-    kind = str(args.get("kind", ""))
-    return Named(kind, bool(args.get("communication", kind in COMMUNICATION_KINDS)))
+def _is_braid(args: Event) -> bool:
+    return "braid_kind" in args or "bound_by" in args
 
 
 def _device(event: Event) -> int:

@@ -130,7 +130,7 @@ def table(run: str, rows: Rows) -> Columns:
 def _completed(run: str, made: Mapping[str, Array], count: int) -> Columns:
     """All columns of a timeline: what is not known is 0, -1, empty, and 1 of a multiplicity."""
     unknown: dict[str, object] = {"run": run, "multiplicity": 1, "layer": -1, "micro_batch": -1, "cause_rank": -1,
-                                  "cause_task": -1, "host_after": -1}
+                                  "cause_task": -1, "late_rank": -1, "late_task": -1, "host_after": -1}
     columns: dict[str, Array] = {}
     for name, (kind, _) in COLUMNS.items():
         if kind in ("text", "counts", "amounts", "tasks"):
