@@ -242,7 +242,8 @@ def _sequence(kinds: Sequence[str]) -> str:
 def _kernel_table(sides: Mapping[str, Recorded | Measured]) -> Titled:
     """The longest kernels of both by kind."""
     rows: list[Sequence[Cell] | None] = []
-    every = {letter: kernel_times(side.columns) for letter, side in sides.items()}
+    every = {letter: sorted(kernel_times(side.columns), key=lambda one: -one.per_rank * one.work.mean)
+             for letter, side in sides.items()}
     kinds = dict.fromkeys(one.kind for its in every.values() for one in its[:MOST_ROWS])
     for kind in kinds:
         for letter, its in every.items():
