@@ -90,7 +90,6 @@ class Traces:
     def cannot(self) -> list[str]:
         """What cannot be compared, in sentences."""
         ranks = {letter: int(rank_weights(side.columns)[1].sum()) for letter, side in self.sides.items()}
-        read = [letter for letter, side in self.sides.items() if isinstance(side, Measured)]
         blind = [letter for letter, side in self.sides.items() if isinstance(side, Measured) and not side.launches]
         said = ["Tasks one by one, layers, micro-batches and blocks: a profiler knows kernels by names of their own.",
                 "What bounds a kernel, the critical path and bytes: a profiler does not say them.",
@@ -100,7 +99,7 @@ class Traces:
             said.append(f"The host: {' and '.join(blind)} {'has' if len(blind) == 1 else 'have'} no launches.")
         if ranks["A"] != ranks["B"]:
             said.append(f"Whole systems: A has {ranks['A']} and B {ranks['B']} ranks; times are of an average rank.")
-        said.append(f"Lengths, unless {' and '.join(read)} and the other span the same work: compare shares.")
+        said.append("Lengths, unless A and B span the same work: compare shares.")
         return said
 
     def as_object(self) -> dict[str, Any]:
