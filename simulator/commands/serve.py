@@ -183,11 +183,15 @@ def _once(service: Any, asked: dict[str, Any], steps: str, seed: int, promised: 
           folder: OutputFolder | None, as_json: bool) -> None:
     from simulator.commands.output import to_json
     from simulator.errors import Interrupted
+    from simulator.paths import installed_version
     from simulator.serving.files import profile_export, write_files
     from simulator.serving.show import print_outcome
+    from simulator.study.expected import plain
+    from simulator.study.settings import leaves
 
     found = _outcome(service, asked, steps, seed, promised)
-    config = {"service": service.name, "title": service.title, "seed": seed, "steps": steps}
+    config = {"service": service.name, "title": service.title, "seed": seed, "steps": steps,
+              "version": installed_version(), "settings": plain(leaves(service))}
     if folder is not None:
         with folder.staged() as staged:
             write_files(found, staged, config)

@@ -78,14 +78,15 @@ OF_STEPS = {"balancedness": ("float64", "mean load of the places of experts over
 
 
 def write_files(found: Outcome, folder: Path, config: Mapping[str, Any] | None = None) -> None:
-    """Writes FILES into a folder. config: settings of the run, as `input_config` of the JSON has them. OSError where
+    """Writes FILES into a folder. config: how the run was made, as `input_config` of the JSON and the
+    metadata of the others have it. OSError where
     one cannot be written; none is left half written."""
     with whole_file(folder / FILES[0]) as part:
         text = json.dumps(plain(profile_export(found, config)), indent=2, allow_nan=False)
         part.write_text(text + "\n", encoding="utf-8")
-    write_parquet([request_columns(found)], folder / FILES[1], described(found))
-    write_parquet([step_columns(found)], folder / FILES[2], _of_steps(found))
-    write_trace(found.served, folder / FILES[3])
+    write_parquet([request_columns(found)], folder / FILES[1], described(found), config)
+    write_parquet([step_columns(found)], folder / FILES[2], _of_steps(found), config)
+    write_trace(found.served, folder / FILES[3], run=config)
 
 
 def profile_export(found: Outcome, config: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -7,9 +7,10 @@ what decodes, waits and is held. A long run is written in part, and the trace's 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from os import PathLike
+from typing import Any
 
 from simulator import np
 from simulator.observe.events import FIRST_PID, PS_PER_NS, Sample, meta, sampled, us, write_events
@@ -24,12 +25,12 @@ BEFORE = 4  # phases at the engine of the prompt
 
 
 def write_trace(served: Served, path: str | PathLike[str], window_s: tuple[float, float] | None = None,
-                most_requests: int = MOST_REQUESTS) -> int:  # fmt: skip
+                most_requests: int = MOST_REQUESTS, run: Mapping[str, Any] | None = None) -> int:  # fmt: skip
     """Writes `path` (.json or .json.gz) and returns the number of steps in it.
 
     window_s: requests sent and steps begun from the one time to before the other; None: all. Of these requests the
-    first `most_requests` are written, and no step that begins after they have all ended. OSError where it cannot be
-    written.
+    first `most_requests` are written, and no step that begins after they have all ended. run: how it was made, as the
+    metadata says it. OSError where it cannot be written.
     """
     sent = served.times["arrival"]
     low, high = (0, served.end_ps + 1) if window_s is None else (round(one * PS_PER_S) for one in window_s)
@@ -46,7 +47,7 @@ def write_trace(served: Served, path: str | PathLike[str], window_s: tuple[float
     about = {"window_s": [low / PS_PER_S, high / PS_PER_S], "requests": len(chosen), "requests_of_run": len(served),
              "steps": int(begun.sum()), "steps_of_run": len(begun), "whole": whole}  # fmt: skip
     write_events(chain(_tracks(served), _slices(steps), _requests(served, chosen), sampled(_samples(steps))), path,
-                 otherData=about)  # fmt: skip
+                 otherData=about | ({"run": dict(run)} if run else {}))  # fmt: skip
     return int(begun.sum())
 
 

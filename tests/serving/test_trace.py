@@ -107,3 +107,9 @@ def test_perfetto_shows_every_step_and_every_phase(tmp_path: Path) -> None:
         assert perfetto.query("select slice.name, depth, count(*) from slice join process_track on track_id = "
                               "process_track.id group by 1, 2 order by 2, 1") == [
             ["request", 0, 4], ["decode", 1, 4], ["front", 1, 4], ["prefill", 1, 4]]  # fmt: skip
+
+
+def test_metadata_says_how_the_run_was_made(tmp_path: Path) -> None:
+    write_trace(together(), tmp_path / "trace.json", run={"seed": 3, "steps": "audit"})
+    assert (about(tmp_path / "trace.json")["run"], about(tmp_path / "trace.json")["steps"]) == (
+        {"seed": 3, "steps": "audit"}, 5)
