@@ -16,6 +16,7 @@ from simulator.observe.recorded import Recorded
 from simulator.observe.waiting import WHY, Waiting, previous_rows, waiting
 
 MOST_LISTED = 40
+PEERS = WHY.index("peers")
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ class Focus:
 @dataclass(frozen=True)
 class WaitedFor:
     """Stretches of waiting that are alike, on an average rank of those asked about (ps). who: block and micro-batch
-    that waited. why: as in `waiting`. ended_by: block and micro-batch of what ended it ("": none did, a host was
-    launching). times: how many there are. late: for peers, by rank that came last how often, most often first; behind:
+    that waited. why: as in `waiting`. ended_by: block and micro-batch of what ended it, or its name within one
+    block ("": none did, a host was launching). times: how many there are. late: for peers, by rank that came last how often, most often first; behind:
     block that this one was behind.
     """
 
@@ -130,17 +131,19 @@ def _grouped(columns: Columns, waits: Waiting, every: Waiting, rows: Array) -> l
     asked[position[rows]] = True
     total = float(weights[asked].sum())
     label = _labels(columns)
+    names = columns["name"].tolist()
     groups: dict[tuple[str, int, str], list[int]] = {}
     for at, (row, why, by) in enumerate(zip(waits.row.tolist(), waits.why.tolist(), waits.ended_by.tolist(),
                                             strict=True)):
-        groups.setdefault((label[row], why, label[by] if by >= 0 else ""), []).append(at)
+        ended_by = "" if by < 0 else names[by] if label[by] == label[row] and why != PEERS else label[by]
+        groups.setdefault((label[row], why, ended_by), []).append(at)
     behind = _behind(columns, every)
     found = []
     for (who, why, by), places in groups.items():
         its, multiplicity = np.array(places), columns["multiplicity"][waits.row[places]]
         late: Counter[int] = Counter()
         blocks: Counter[str] = Counter()
-        if WHY[why] == "peers":
+        if why == PEERS:
             for row, count in zip(waits.ended_by[its].tolist(), multiplicity.tolist(), strict=True):
                 late[int(columns["rank"][row])] += count / total
                 blocks[label[behind[row]] if behind[row] >= 0 else ""] += count

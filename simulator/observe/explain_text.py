@@ -15,7 +15,7 @@ MOST_ROWS = 15
 WHY_TEXT = {"event": "waits for", "host": "lacks its launch", "peers": "waits for its peers'", "flag": "waits for",
             "cores": "waits for cores held by"}  # fmt: skip
 REASON_TEXT = {"cores": "cores were taken", "launch": "compute lacked its launch", "late peer": "a peer was late",
-               "stream order": "it ran on the compute stream itself", "dependency": "what follows needs it",
+               "stream order": "the compute stream itself was in an exchange", "dependency": "what follows needs it",
                "other task": "compute waited for another task", "no compute": "there was no compute"}
 
 
@@ -48,7 +48,7 @@ def _path(found: Explanation) -> Iterator[str]:
 
 
 def _communication(some: Iterable[Exposure]) -> Iterator[str]:
-    for one in islice(some, 6):
+    for one in islice((one for one in some if one.busy_ps > 0.5), 6):
         text = f"{of_batch(one.name, one.micro_batch)} is at work for {_time(one.busy_ps)}"
         if one.hidden_ps > 0.5:
             under = ", ".join(f"{of_batch(*key)} {_time(length)}" for key, length in islice(one.under_ps.items(), 3))

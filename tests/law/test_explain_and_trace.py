@@ -78,7 +78,7 @@ QUESTIONS = [
     Question("What do the gate's streams wait for on rank 3, how long?", "a2_decode:low", Focus(rank=3, name="gate"),
              "select sum(w.end - w.start) from slice w where name = 'wait: event' and who like 'gate.%' and rank = 3 "
              "and ended_by like 'gate.%'",
-             lambda found: [(next(one for one in found.waits if one.who == one.ended_by == "gate").total_ps / 1e3,)]),
+             lambda found: [(sum(one.total_ps for one in found.waits if one.ended_by.startswith("gate.")) / 1e3,)]),
     Question("What ends the waits of rank 0's GPU for its proxy?", "pplx:efa_ep16_few", Focus(rank=0),
              "select who, ended_by from slice where name = 'wait: flag' and rank = 0 order by start",
              lambda found: [(one.who[1], one.ended_by[1]) for one in found.single
