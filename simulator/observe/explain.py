@@ -45,9 +45,9 @@ class Focus:
 @dataclass(frozen=True)
 class WaitedFor:
     """Stretches of waiting that are alike, on an average rank of those asked about (ps). who: block and micro-batch
-    that waited. why: as in `waiting`. ended_by: block and micro-batch of what ended it, or its name within one
-    block ("": none did, a host was launching). times: how many there are. late: for peers, by rank that came last how often, most often first; behind:
-    block that this one was behind.
+    that waited. why: as in `waiting`. ended_by: block and micro-batch of what ended it, or its name within one block
+    ("": none did, a host was launching). times: how many there are. late: for peers, by rank that came last how often,
+    most often first; behind: block that this one was behind.
     """
 
     who: str

@@ -156,6 +156,7 @@ class _Events:
                        f'"ts":{us(start[at])},"dur":{us(end[at] - start[at])},"args":{{"for":"{REASONS[WHY[why]]}",'
                        f'"who":{dumps(str(self.columns["name"][row]))},"who_task":{self.columns["task"][row]},'
                        f'"layer":{self.columns["layer"][row]},"micro_batch":{self.columns["micro_batch"][row]},'
+                       f'"multiplicity":{self.columns["multiplicity"][row]},'
                        f'"since_us":{us(start[at])}{self._ended_by(by)}}}}}')
 
     def _ended_by(self, row: int) -> str:

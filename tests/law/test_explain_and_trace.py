@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections.abc import Callable
 from functools import cache
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from simulator.observe.counters import counters
 from simulator.observe.explain import Explanation, Focus, explain
 from simulator.observe.explain_text import explanation_object
 from simulator.observe.shown import shown
@@ -18,6 +20,7 @@ from simulator.observe.trace import write_trace
 from simulator.study.library import load_scenario
 from simulator.study.recorded import recorded_of
 from simulator.study.simulate import simulate
+from tests.observe.perfetto_ui import opened
 
 COLUMNS = ("name", "category", "start", "end", "pid", "tid", "rank", "layer", "micro_batch", "multiplicity", "who",
            "ended_by", "ended_by_rank", "task_name", "kind", "block")
@@ -91,6 +94,16 @@ QUESTIONS = [
 ]
 
 
+SCENARIOS = sorted({one.scenario for one in QUESTIONS})
+ARGS = {"layer": "layer", "micro_batch": "micro_batch", "multiplicity": "multiplicity", "who": "who",
+        "ended_by": "ended_by", "ended_by_rank": "ended_by_rank", "task_name": "name", "kind": "kind"}  # fmt: skip
+TOLD = ("with told as (select s.name, s.category, s.ts as start, s.ts + s.dur as end, pid, tid, pid - 1000 as rank, "
+        + ", ".join(f"coalesce(extract_arg(s.arg_set_id, 'args.{arg}'), -1) as {name}" for name, arg in ARGS.items())
+        + ", substr(extract_arg(s.arg_set_id, 'args.name'), 1, instr(replace(extract_arg(s.arg_set_id, 'args.name'), "
+        "' ', '.') || '.', '.') - 1) as block from slice s join thread_track t on s.track_id = t.id "
+        "join thread using (utid) join process using (upid)) ")  # fmt: skip
+
+
 @cache
 def _explained(scenario: str) -> Any:
     return recorded_of(simulate(load_scenario(scenario)))
@@ -99,37 +112,56 @@ def _explained(scenario: str) -> Any:
 def table(trace: Path) -> sqlite3.Connection:
     """The slices of a trace as a table of COLUMNS, times in ns."""
     events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
-    kernels = {(one["args"]["rank"], one["args"]["task"]): one["args"] for one in events if one.get("cat") == "kernel"}
     made = sqlite3.connect(":memory:")
     made.execute(f"create table slice ({', '.join(COLUMNS)})")
     for one in (each for each in events if each["ph"] == "X"):
         args = one["args"]
         rank = one["pid"] - 1000
-        task = kernels.get((rank, args.get("who_task")), args)
         start, end = (round(at * 1000) for at in (one["ts"], one["ts"] + one["dur"]))
         name = args.get("name", "")
         row = (one["name"], one["cat"], start, end, one["pid"], one["tid"], rank, args.get("layer", -1),
-               args.get("micro_batch", -1), task.get("multiplicity"), args.get("who"), args.get("ended_by"),
+               args.get("micro_batch", -1), args.get("multiplicity"), args.get("who"), args.get("ended_by"),
                args.get("ended_by_rank"), name, args.get("kind"), name.partition(".")[0].partition(" ")[0])
         made.execute(f"insert into slice values ({', '.join('?' * len(row))})", row)
     return made
 
 
 @pytest.fixture(scope="module")
-def traces(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], sqlite3.Connection]:
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The trace of a scenario's first six ranks."""
+
     @cache
-    def made(scenario: str) -> sqlite3.Connection:
+    def made(scenario: str) -> Path:
         run, path = _explained(scenario), tmp_path_factory.mktemp("trace") / "trace.json"
-        wanted = [str(rank) for rank in shown(run.columns, ["all"])][:6]
-        write_trace(run.columns, path, [int(rank) for rank in wanted])
-        return table(path)
+        write_trace(run.columns, path, [*shown(run.columns, ["all"])][:6], counters=counters(
+            run.columns, [0], run.peaks, run.memory))  # fmt: skip
+        return path
 
     return made
 
 
+@pytest.fixture(scope="module")
+def tables(trace: Callable[[str], Path]) -> Callable[[str], sqlite3.Connection]:
+    return cache(lambda scenario: table(trace(scenario)))
+
+
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda one: one.asked)
-def test_explain_and_the_trace_agree(question: Question, traces: Callable[[str], sqlite3.Connection]) -> None:
-    rows = traces(question.scenario).execute(question.sql).fetchall()
+def test_explain_and_the_trace_agree(question: Question, tables: Callable[[str], sqlite3.Connection]) -> None:
+    _check(tables(question.scenario).execute(question.sql).fetchall(), question)
+
+
+@pytest.mark.slow
+@pytest.mark.perfetto
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_perfetto_takes_the_trace_without_complaints_and_gives_the_same_answers(
+        scenario: str, trace: Callable[[str], Path]) -> None:
+    with opened(trace(scenario)) as perfetto:
+        assert perfetto.complaints() == []
+        for question in (one for one in QUESTIONS if one.scenario == scenario):
+            _check(perfetto.query(TOLD + re.sub(r"\bslice\b", "told", question.sql)), question)
+
+
+def _check(rows: list[Any], question: Question) -> None:
     told = question.told(explain(_explained(question.scenario), question.focus))
     assert told, "nothing was told"
     assert len(rows) == len(told)
@@ -138,7 +170,7 @@ def test_explain_and_the_trace_agree(question: Question, traces: Callable[[str],
             assert one == (pytest.approx(other, rel=1e-4, abs=200) if isinstance(other, float) else other)
 
 
-@pytest.mark.parametrize("scenario", sorted({one.scenario for one in QUESTIONS}))
+@pytest.mark.parametrize("scenario", SCENARIOS)
 def test_parts_add_up(scenario: str) -> None:
     run = _explained(scenario)
     found = explain(run, Focus())
