@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import chain
+from itertools import chain, pairwise
 from json import dumps
 from os import PathLike
 from typing import Any, TypeAlias
@@ -64,13 +64,11 @@ def from_arrow(table: Any, described: Described = COLUMNS) -> Columns:
 
 def _tuples(column: Any) -> Any:
     """An object array of tuples; equal ones are one object."""
-    flat, offsets = column.values.to_pylist(), column.offsets.to_pylist()
-    known: dict[tuple[float, ...], tuple[float, ...]] = {}
-    made = np.empty(len(column), dtype=object)
-    for row in range(len(column)):
-        one = tuple(flat[offsets[row] : offsets[row + 1]])
-        made[row] = known.setdefault(one, one)
-    return made
+    flat = column.values.to_numpy()
+    raw, edges = flat.tobytes(), (column.offsets.to_numpy() * flat.itemsize).tolist()
+    keys = [raw[begin:end] for begin, end in pairwise(edges)]
+    known = {key: tuple(np.frombuffer(key, dtype=flat.dtype).tolist()) for key in set(keys)}
+    return np.fromiter(map(known.__getitem__, keys), dtype=object, count=len(keys))
 
 
 def read_parquet(path: str | PathLike[str]) -> Columns:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from simulator import np
 from simulator.np import Array
@@ -198,14 +198,21 @@ class Intervals:
         return self._measure(end) - self._measure(start)
 
     def minus(self, other: Intervals) -> Intervals:
-        """What of this set is not in another one."""
-        edges = np.concatenate([self.start, self.end, other.start, other.end])
-        times = np.unique(edges)
-        if len(times) < 2:
-            return Intervals(times[:0], times[:0])
-        start, end = times[:-1], times[1:]
-        only = (self.covered(start, end) > 0) & (other.covered(start, end) == 0)
-        return union(start[only], end[only])
+        """What of this set is not in another one: it begins where this begins outside the other, or the other ends
+        within this, and so for ends."""
+        begins = [self.start[~other._within(self.start, "right")], other.end[self._inside(other.end)]]
+        ends = [self.end[~other._within(self.end, "left")], other.start[self._inside(other.start)]]
+        return Intervals(np.sort(np.concatenate(begins), kind="stable"), np.sort(np.concatenate(ends), kind="stable"))
+
+    def _within(self, time: Array, side: Literal["left", "right"]) -> Array:
+        """Which times lie in an interval, with its start (side right) or with its end (left)."""
+        begun = np.searchsorted(self.start, time, side=side)
+        ended = np.searchsorted(self.end, time, side=side)
+        return begun > ended
+
+    def _inside(self, time: Array) -> Array:
+        """Which times lie strictly inside an interval."""
+        return np.searchsorted(self.start, time, side="left") > np.searchsorted(self.end, time, side="right")
 
     def lengths(self) -> Array:
         """Length of each interval (ps)."""
