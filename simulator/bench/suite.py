@@ -88,6 +88,9 @@ BENCHMARKS = (
               _later("runs.whole_command", "run", "cm384_decode:decode_50ms"), "s", 6.0),
     Benchmark("command_prefill", "`braid run a3_prefill:microbatch --set routing.skew=0.6`, whole command",
               _later("runs.whole_command", "run", "a3_prefill:microbatch", "--set", "routing.skew=0.6"), "s", 20.0),
+    Benchmark("trace", "The trace of cm384_decode:decode_50ms, of the ranks that are shown", _later("observed.traced"),
+              "s", 10.0),
+    Benchmark("explain", "Its folder read and explained, all ranks", _later("observed.explained"), "s", 5.0),
     Benchmark("command_show", "`braid show flow_mla:h800_flow_32`, whole command, one of the slowest to show",
               _later("runs.whole_command", "show", "flow_mla:h800_flow_32"), "s", 2.0),
 )
