@@ -35,7 +35,7 @@ KINETO = "kineto"  # a folder in it, with a file for each rank
 def result_object(result: Result) -> dict[str, Any]:
     """What `run --json` prints: what was run, with which changes and seed, and what came out."""
     return {"scenario": result.scenario.name, "changes": dict(result.header["changed"]), "seed": result.header["seed"],
-            "metrics": plain(result.metrics), "expected": [as_object(row) for row in compared(result)],
+            "metrics": plain(result.metrics), "expected": [as_object(row, "band") for row in compared(result)],
             "parameters": plain(result.parameters) if result.recorded else []}
 
 

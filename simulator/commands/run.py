@@ -29,9 +29,9 @@ def run(scenario: str, settings: dict[str, str], ranks: str, seed: int, record: 
 
     The report's header names the settings that were changed, and what each metric means; `braid show SCENARIO` defines
     those in the tables too. With --json the object has the keys scenario, changes (settings changed by --set, or by
-    `replace` in a file of your own), seed, metrics, expected (each with id, metric, value, simulated, error, role;
-    error is null where settings were changed) and parameters (what bounded the critical path); with --kernels also
-    kernels (times in us).
+    `replace` in a file of your own), seed, metrics, expected (each with id, metric, value, simulated, error, role and
+    band; error is null where settings were changed) and parameters (what bounded the critical path); with --kernels
+    also kernels (times in us).
 
     \b
     Examples:

@@ -29,7 +29,7 @@ def recorded_of(result: Result) -> Recorded:
              "leaders": " ".join(map(str, header["leaders"])), "changes": dict(header["changed"]),
              "settings": plain(scenario.settings())}
     items = [(item.category, item.name, item.size_bytes) for item in ledger.items]
-    return Recorded(about, result.columns, plain(result.metrics), [as_object(row) for row in compared(result)],
+    return Recorded(about, result.columns, plain(result.metrics), [as_object(row, "band") for row in compared(result)],
                     plain(result.parameters), Memory(ledger.capacity_bytes, ledger.usable_bytes, items),
                     peaks_of(result.machine, Fabric(result.machine, header["ranks"])))  # fmt: skip
 
