@@ -21,6 +21,7 @@ from simulator.commands.compare import compare
 from simulator.commands.explain import explain
 from simulator.commands.library import list_scenarios, machines, models, services, show
 from simulator.commands.probe import probe
+from simulator.commands.report import report
 from simulator.commands.results import bench, influence, steps, validate
 from simulator.commands.run import run
 from simulator.commands.serve import serve
@@ -32,7 +33,7 @@ from simulator.errors import BraidError, Interrupted
 
 _COMMANDS = {"step": step, "list": list_scenarios, "services": services, "models": models,
              "machines": machines, "show": show, "run": run, "serve": serve, "explain": explain,
-             "compare": compare, "whatif": whatif, "view": view, "sweep": sweep, "ladder": ladder,
+             "compare": compare, "whatif": whatif, "report": report, "view": view, "sweep": sweep, "ladder": ladder,
              "steps": steps, "validate": validate, "influence": influence, "bench": bench,
              "calibrate": calibrate, "probe": probe}
 

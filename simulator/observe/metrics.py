@@ -142,6 +142,18 @@ def busy_by_layer(columns: Columns) -> dict[int, float]:
     return {layer: line.mean(line.union(columns["layer"] == layer)) for layer in layers}
 
 
+def overlap_by_kind(columns: Columns) -> dict[str, CommunicationTimes]:
+    """The same times for every kind, compute too, the longest first: what is at work is hidden while compute of another
+    kind runs on its rank, and exposed while none does."""
+    line = RankLine(columns)
+    number, kinds = line.kinds
+    found = {}
+    for code, kind in enumerate(kinds):
+        rows = number == code
+        found[kind] = _communication(line, line.union(line.compute & ~rows), rows)
+    return dict(sorted(found.items(), key=lambda item: -item[1].busy_ps))
+
+
 def _communications(line: RankLine, compute: Intervals) -> dict[str, CommunicationTimes]:
     """Times of communication by name, longest first."""
     rows = line.columns["communication"]

@@ -115,6 +115,11 @@ class Titled:
         self._rows = [None if row is None else next(texts) for row in self.rows]
 
     @property
+    def texts(self) -> Sequence[Sequence[str] | None]:
+        """The rows as they read; None: a line."""
+        return self._rows
+
+    @property
     def least_width(self) -> int:
         """Columns that it needs so that no name is broken, and texts not into single words."""
         return self._width(lambda text: min(text, TEXT_WIDTH))

@@ -83,6 +83,11 @@ def meaning(metric: str) -> str:
     return next((text for pattern, text in OF_WORKLOADS.items() if fnmatchcase(metric, pattern)), "")
 
 
+def meaning_of_any(metric: str) -> str:
+    """What any metric of a run means, of workloads and of timelines; "" where that is not known."""
+    return meaning(metric) or OF_EVERY_RUN.get(metric, "") or OF_THE_TIMELINE.get(metric, "")
+
+
 def unknown(metrics: Sequence[str], scenarios: Iterable[Scenario]) -> list[str]:
     """Those of the metrics that no run of these scenarios can have: no measure, kind or block of their programs, and
     nothing that a workload of the library reads from the timeline. What one's own reads is not known before it ran, nor

