@@ -184,14 +184,25 @@ def print_rows(rows: Sequence[ExpectedRow]) -> None:
     show(terminal, summary(rows))
 
 
+_HISTORY = (
+    "## How the numbers were found", "",
+    "Every number of a machine says where it stands whether it is published, derived, fitted (on what) or assumed;"
+    " `braid show SCENARIO` prints that. Most of the fitted ones are fitted on public tables of kernels and collectives"
+    " (`braid calibrate`), a few on values below, whose role is fit. The published values were known while the models"
+    " were built. [calibration.md](calibration.md) is the history, system by system: what was chosen while looking at"
+    " which value, what was tried and left out, what came out of it, and which measurement would decide."
+    " [influence.md](influence.md) (`braid influence`) says which assumed numbers the values below depend on.",
+)
+
+
 def markdown(rows: Sequence[ExpectedRow]) -> str:
     """results/validation.md; the same rows give the same bytes."""
     lines = [
         "# Validation", "",
         "Written by `braid validate`. **fit**: a parameter was fitted on this value, or could have been, so it proves"
         " nothing. **predict**: no parameter was fitted on it. That is weaker than it sounds: several assumed numbers"
-        " and mechanisms were chosen with these values in view; calibration.md lists them.",
-        "", f"{summary(rows)}.", "", by_system(rows), "", "## Every value", "",
+        " and mechanisms were chosen with these values in view.",
+        "", f"{summary(rows)}.", "", by_system(rows), "", *_HISTORY, "", "## Every value", "",
         markdown_table((*(head[1:] for head in _HEAD), "note"),
                        [[*_cells(row), row.missing or row.note] for row in rows]),
         "",

@@ -8,7 +8,7 @@ import pytest
 
 from simulator.errors import InputError, RunError
 from simulator.study.scenario import Expected
-from simulator.study.validate import Kind, validate
+from simulator.study.validate import Kind, markdown, validate
 
 VALUES = {
     "slow": [Expected(id="x.slow", metric="latency_ms", value=20.0, role="predict")],
@@ -54,3 +54,11 @@ def test_what_is_compared_with_a_failure_says_so_and_the_rest_is_there() -> None
 def test_a_pattern_that_chooses_nothing_names_what_there_is() -> None:
     with pytest.raises(InputError, match=r"'nothing'; there are: slow, fast, late, beside, alone"):
         validate("nothing", kinds=some(lambda name: {}))
+
+
+def test_the_kept_report_has_the_history_that_the_command_writes() -> None:
+    from tests.conftest import ROOT
+
+    history = markdown([]).partition("\n## ")[2].partition("\n## ")[0]
+    assert "calibration.md" in history
+    assert f"\n## {history}\n## " in (ROOT / "results" / "validation.md").read_text(encoding="utf-8")
