@@ -11,6 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from simulator.observe.events import FIRST_PID
+
 FOLDER = Path(__file__).parent / "pictures"
 WIDTH, NAMES, RIGHT = 1200, 250, 15  # px: of a picture, and of what is left and right of the time in it
 ABOVE, DRAWER = 113, 360  # px: search box and overview of the whole run, which are cut off; what is told of a slice
@@ -31,9 +33,9 @@ _SELECT = "id => globalThis.app.trace.selection.selectSqlEvent('slice', id)"
 class Picture(NamedTuple):
     """What is run and what of it is shown.
 
-    ranks: as for --trace-ranks. lanes: how the names of those shown begin. height: of them, with the scale of time (px).
-    window_ms: from and to. selected: a rank and the name of its first such slice in the window, of which the arrows are
-    drawn. told: whether its arguments are shown, too. pointed: a counter and a time (ms) at which its value is shown.
+    lanes: how the names of those shown begin. height: of them and of the scale of time (px). window_ms: from and to.
+    ranks: as for --trace-ranks. selected: a rank and how the name of a slice begins; of its first one in the window
+    arrows are drawn. told: its arguments are shown, too. pointed: a counter and a time (ms) at which its value is said.
     """
 
     name: str
@@ -59,11 +61,10 @@ PICTURES = (
 )  # fmt: skip
 
 
-def run(picture: Picture, folder: Path) -> Path:
-    """The trace of its scenario with five layers."""
-    subprocess.run([sys.executable, "-m", "simulator", "run", picture.scenario, "--set", "model.shapes.layers=5",
-                    "--trace-ranks", picture.ranks, "--out", str(folder)], check=True, stdout=subprocess.DEVNULL)
-    return folder / "trace.json.gz"
+def arguments(picture: Picture, folder: Path) -> list[str]:
+    """Of `braid`, to write what is shown into a folder: a scenario with five layers."""
+    return ["run", picture.scenario, "--set", "model.shapes.layers=5", "--trace-ranks", picture.ranks,
+            "--out", str(folder)]  # fmt: skip
 
 
 def shoot(picture: Picture, trace: Path, path: Path) -> None:
@@ -80,12 +81,12 @@ def shoot(picture: Picture, trace: Path, path: Path) -> None:
             rank, name = picture.selected
             [[chosen]] = perfetto.query(
                 "select slice.id from slice join thread_track on track_id = thread_track.id join thread using (utid) "
-                f"join process using (upid) where slice.name glob '{name}*' and pid = {1000 + rank} and "
+                f"join process using (upid) where slice.name glob '{name}*' and pid = {FIRST_PID + rank} and "
                 f"ts >= {window[0]} and ts + slice.dur <= {window[1]} order by ts limit 1")
             page.evaluate(_SELECT, chosen)
         page.wait_for_timeout(1_500)  # what a chart shows is fetched, then drawn
         if picture.told:
-            page.get_by_text("Arguments", exact=True).evaluate("one => one.scrollIntoView()")
+            page.get_by_text("args", exact=True).evaluate("one => one.scrollIntoView()")
         if picture.pointed:
             point(page, *picture.pointed, picture.window_ms)
         page.wait_for_timeout(500)
@@ -103,9 +104,12 @@ def point(page: Any, counter: str, at_ms: float, window_ms: tuple[float, float])
 def main() -> None:
     """Makes all pictures, or those named."""
     for picture in (one for one in PICTURES if one.name in sys.argv[1:] or not sys.argv[1:]):
+        path = FOLDER / f"{picture.name}.png"
         with tempfile.TemporaryDirectory() as folder:
-            shoot(picture, run(picture, Path(folder)), FOLDER / f"{picture.name}.png")
-        print(f"{FOLDER / picture.name}.png")
+            command = [sys.executable, "-m", "simulator", *arguments(picture, Path(folder))]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            shoot(picture, Path(folder) / "trace.json.gz", path)
+        print(path)
 
 
 if __name__ == "__main__":
