@@ -56,12 +56,15 @@ def explain(result: str, metric: str | None, rank: int | None, layer: int | None
         focus = _focus(standing, layer, micro_batch, name)
         found = explained(run, focus)
     except ValueError as error:
+        asked = _described(rank, layer, micro_batch, name)
         raise InputError(f"{run.name}: {error}" if "rank" in str(error) else
-                         f"{run.name} has no task {_described(rank, layer, micro_batch, name)}") from None
+                         f"{run.name} has no task {asked}" if asked else f"{run.name} has no tasks") from None
     if as_json:
         click.echo(to_json(plain(explanation_object(found))))
         return
     click.echo(f"{run.name}: {run.about['title']}")
+    for key, text in run.about["changes"].items():
+        click.echo(f"changed: {key} = {text}")
     if standing != rank:
         click.echo(f"Rank {rank} does the same as rank {standing}, which was simulated for it.")
     for line in said:

@@ -41,9 +41,10 @@ def _window(ctx: plain_click.Context, parameter: plain_click.Parameter, given: s
         return None
     try:
         low, high = (to_ps(to_si(*parse(one.strip()))) for one in given.split(".."))
-        if not 0 <= low < high or any(parse(one.strip())[1] not in units_of("s") for one in given.split("..")):
+        if not 0 <= low < high or any(one.strip().startswith("-") or parse(one.strip())[1] not in units_of("s")
+                                      for one in given.split("..")):
             raise ValueError
-    except ValueError:
+    except (ValueError, OverflowError):
         raise plain_click.BadParameter(f"'{given}' is not FROM..TO in time, as in \"20 ms..30 ms\"",
                                        ctx=ctx, param=parameter) from None
     return low, high

@@ -21,6 +21,7 @@ from simulator.errors import InputError
 from simulator.observe.counters import counters
 from simulator.observe.files import whole_file
 from simulator.observe.kineto import write_kineto
+from simulator.observe.recorded import Recorded
 from simulator.observe.shown import USUAL, shown
 from simulator.observe.tables import Cell, Titled, console, show
 from simulator.observe.trace import write_trace
@@ -80,10 +81,7 @@ def write_result(result: Result, folder: OutputFolder, choice: TraceChoice | Non
     """Writes the timeline, the trace and the JSON of a result; returns a line on each. InputError for ranks to show
     that there are not."""
     run, choice = recorded_of(result), choice or TraceChoice()
-    try:
-        ranks = shown(run.columns, [str(run.leader(int(one))) if one.isdecimal() else one for one in choice.ranks])
-    except ValueError as error:
-        raise InputError(f"--trace-ranks: {error}") from None
+    ranks = _shown(run, choice)
     with folder.staged() as staging:
         result.timeline.write_parquet(staging / TIMELINE, run.about)
         write_trace(run.columns, staging / TRACE, [*ranks], result.flights,
@@ -91,11 +89,27 @@ def write_result(result: Result, folder: OutputFolder, choice: TraceChoice | Non
         (staging / ABOUT).write_text(to_json(about_object(run)) + "\n", encoding="utf-8")
         if choice.kineto:
             write_kineto(run.columns, staging / KINETO, [*ranks], run.about)
+    if not choice.kineto and (folder.path / KINETO).is_dir():
+        shutil.rmtree(folder.path / KINETO)  # of an earlier run
     who = "; ".join(f"rank {rank}" + (f" ({why})" if why else "") for rank, why in ranks.items())
     written = [f"{folder.path / TIMELINE}", f"{folder.path / TRACE}: {who}", f"{folder.path / ABOUT}"]
     if choice.kineto:
         written.append(f"{folder.path / KINETO}: a file for each of these ranks (HTA_DISABLE_NS_ROUNDING=1 helps)")
     return written
+
+
+def _shown(run: Recorded, choice: TraceChoice) -> dict[int, str]:
+    """The ranks that a trace shows, with why; a rank that another one stands for is shown by that one."""
+    try:
+        leader = {one: run.leader(int(one)) for one in choice.ranks if one.isdecimal()}
+        ranks = shown(run.columns, [str(leader.get(one, one)) for one in choice.ranks])
+    except ValueError as error:
+        raise InputError(f"--trace-ranks: {error}") from None
+    if choice.window_ps and choice.window_ps[0] >= run.critical.makespan_ps:
+        raise InputError(f"--trace-window: {run.name} has ended by then, after {run.critical.makespan_ps / 1e9:.4g} ms")
+    standing = {rank: ", ".join(one for one, its in leader.items() if its == rank != int(one)) for rank in ranks}
+    return {rank: ", ".join(filter(None, (why, standing[rank] and f"for {standing[rank]}")))
+            for rank, why in ranks.items()}
 
 
 class OutputFolder:
@@ -123,10 +137,11 @@ class OutputFolder:
         staging = Path(tempfile.mkdtemp(prefix=".braid-", dir=self.path))
         try:
             yield staging
-            for file in sorted(one for one in staging.rglob("*") if one.is_file()):
-                there = self.path / file.relative_to(staging)
-                there.parent.mkdir(exist_ok=True)
-                os.replace(file, there)
+            for one in sorted(staging.iterdir()):
+                there = self.path / one.name
+                if there.is_dir():  # of an earlier run: a folder is replaced as a whole
+                    os.replace(there, staging / f"old-{one.name}")
+                os.replace(one, there)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
             if is_new and not any(self.path.iterdir()):

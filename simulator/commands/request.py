@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import Progress
 
+from simulator.commands.output import warn_unread
 from simulator.errors import BraidError, InputError
 from simulator.observe.recorded import Recorded
 from simulator.paths import located
@@ -69,7 +70,9 @@ def recorded(reference: str, settings: Mapping[str, str], ranks: str, seed: int)
     folder and settings are given."""
     folder = Path(reference).expanduser()
     if not folder.is_dir():
-        return recorded_of(simulate(scenario_of(reference, settings), ranks, seed))
+        result = simulate(scenario_of(reference, settings), ranks, seed)
+        warn_unread(result.scenario.name, result.header["unread"])
+        return recorded_of(result)
     if settings or ranks != "roles" or seed:
         raise InputError(f"--set, --ranks and --seed are of a scenario, which is simulated; '{reference}' has been")
     return read_recorded(folder)

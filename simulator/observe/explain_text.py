@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
+from math import ceil, log10
 from typing import IO
 
 from simulator.observe.columns import rank_weights
@@ -12,6 +13,7 @@ from simulator.observe.exposure import Exposure
 from simulator.observe.tables import Cell, Titled, console, number, show, time_unit
 
 MOST_ROWS = 15
+OFTEN = 0.2  # of the times: a rank that is last less often than that is one of many
 WHY_TEXT = {"event": "waits for", "host": "lacks its launch", "peers": "waits for its peers'", "flag": "waits for",
             "cores": "waits for cores held by"}  # fmt: skip
 REASON_TEXT = {"cores": "cores were taken", "launch": "compute lacked its launch", "late peer": "a peer was late",
@@ -30,7 +32,7 @@ def print_explanation(found: Explanation, file: IO[str] | None = None, width: in
 def sentences(found: Explanation) -> list[str]:
     """The run in words, one thought a line: its path, its communication, its waits."""
     lines = [*_path(found), *_communication(found.communication), *_waits(found.waits), *map(one_wait, found.single)]
-    if found.parameters:
+    if found.parameters and found.focus == Focus():
         best = found.parameters[0]
         lines.append(f"The number that matters most is {best['name']}: twice as good, it promises"
                      f" {best['saves']:.1%} of the run; `braid whatif` tries.")
@@ -66,8 +68,9 @@ def _waits(some: Iterable[WaitedFor]) -> Iterator[str]:
         text = f"{what} for {_time(one.total_ps)} in all"
         if one.late:
             rank, times = next(iter(one.late.items()))
-            text += f": rank {rank} is last {times / one.times:.0%} of the times"
-            text += f", behind its {one.behind}" if one.behind else ""
+            text += (f": rank {rank} is last {times / one.times:.0%} of the times" if times >= OFTEN * one.times else
+                     ": no rank is last often")  # fmt: skip
+            text += f", behind {'its ' * (times >= OFTEN * one.times)}{one.behind}" if one.behind else ""
         yield text + "."
 
 
@@ -80,7 +83,14 @@ def one_wait(one: OneWait) -> str:
         other, what, its_layer, its_batch, its_stream = one.ended_by
         text += f" {of_batch(what, its_batch)}{f' of layer {its_layer}' if its_layer != layer else ''}"
         text += f" on rank {other}" if other != rank else f" on stream {its_stream}"
-    return f"{text}, {_time(one.to_ps - one.from_ps)} from {_time(one.from_ps)} on."
+    return f"{text}, {_time(one.to_ps - one.from_ps)} from {_instant(one)} on."
+
+
+def _instant(one: OneWait) -> str:
+    """When a stretch begins, to a hundredth of its length."""
+    name, unit_ps = time_unit(one.from_ps)
+    decimals = max(0, ceil(log10(100 * unit_ps / (one.to_ps - one.from_ps))))
+    return f"{one.from_ps / unit_ps:,.{decimals}f} {name}"
 
 
 def _tables(found: Explanation) -> Iterator[Titled]:
@@ -88,17 +98,20 @@ def _tables(found: Explanation) -> Iterator[Titled]:
     whole = found.focus == Focus()
     if whole:
         yield _path_table(found)
+    of_whom = "an average rank" if found.focus.rank is None else f"rank {found.focus.rank}"
     if found.communication:
         name, unit_ps = time_unit(found.communication[0].busy_ps)
-        yield Titled("communication: where it hides, and why the rest does not",
-                     ("<name", ">busy", ">hidden", ">exposed", ">waiting", ">contention", "~hidden under",
-                      "~exposed because"), [_exposure(one, unit_ps) for one in found.communication[:MOST_ROWS]],
-                     f"{name} of an average rank; contention: how much longer than alone")  # fmt: skip
+        some = found.communication[:MOST_ROWS]
+        yield Titled("communication", ("<name", ">busy", ">hidden", ">exposed", ">waiting", ">contention"),
+                     [_exposure(one, unit_ps) for one in some],
+                     f"{name} of {of_whom}; contention: how much longer than alone")  # fmt: skip
+        yield Titled("where it hides, and why the rest does not", ("<name", "~hidden under", "~exposed because"),
+                     [_reasons(one, unit_ps) for one in some if one.busy_ps > 0.5], f"{name} of {of_whom}")
     if found.waits:
         name, unit_ps = time_unit(found.waits[0].total_ps)
         yield Titled("who waits for whom", ("<who", "<why", "<for", ">times", f">{name}", "~last, behind"),
                      [_wait(one, unit_ps) for one in found.waits[:MOST_ROWS]],
-                     "on an average rank" if found.focus.rank is None else f"on rank {found.focus.rank}")  # fmt: skip
+                     f"on {of_whom}")  # fmt: skip
     if whole and found.parameters:
         yield Titled("parameters that matter most", ("<parameter", ">twice saves", ">of the path", "<value", "<kind"),
                      [(one["name"], f"{one['saves']:.1%}", f"{one['share']:.1%}",
@@ -115,12 +128,15 @@ def _path_table(found: Explanation) -> Titled:
 
 
 def _exposure(one: Exposure, unit_ps: float) -> tuple[Cell, ...]:
+    times = (one.busy_ps, one.hidden_ps, one.exposed_ps, one.waiting_ps, one.contention_ps)
+    return of_batch(one.name, one.micro_batch), *(time / unit_ps for time in times)
+
+
+def _reasons(one: Exposure, unit_ps: float) -> tuple[Cell, ...]:
     under = [f"{of_batch(*key)} {number(length / unit_ps)}" for key, length in islice(one.under_ps.items(), 3)]
     reasons = sorted(one.reasons_ps.items(), key=lambda item: -item[1])
     why = [f"{reason} {number(length / unit_ps)}" for reason, length in reasons[:3]]
-    times = (one.busy_ps, one.hidden_ps, one.exposed_ps, one.waiting_ps, one.contention_ps)
-    return (of_batch(one.name, one.micro_batch), *(time / unit_ps for time in times), ", ".join(under) or "-",
-            ", ".join(why) or "-")
+    return of_batch(one.name, one.micro_batch), ", ".join(under) or "-", ", ".join(why) or "-"
 
 
 def _wait(one: WaitedFor, unit_ps: float) -> tuple[Cell, ...]:

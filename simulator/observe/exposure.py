@@ -3,7 +3,7 @@
 Communication of a rank is hidden while compute runs there, and exposed while none does. At each exposed instant the
 streams of the rank that carry compute say why none runs, the first of these that holds for one of them:
 
-    cores          a compute task is ready and waits for cores
+    cores          a task is ready and waits for cores
     launch         a compute task lacks its launch
     late peer      the stream is in an exchange whose last peer has not come
     dependency     the stream waits for an exchange or a flag of another stream: nothing to hide under
@@ -113,9 +113,8 @@ def _why(line: RankLine, waits: Waiting) -> list[Intervals]:
     ended = np.where(waits.ended_by >= 0, waits.ended_by, 0)
     by_exchange = (waits.ended_by >= 0) & talks[ended]
     why = {name: waits.why == WHY.index(name) for name in WHY}
-    stretches = [why["cores"] & ~talks[waits.row], why["host"] & ~talks[waits.row],
-                 why["peers"] | (why["cores"] & talks[waits.row]), (why["event"] & by_exchange) | why["flag"],
-                 None, why["event"] & ~by_exchange]
+    stretches = [why["cores"], why["host"] & ~talks[waits.row], why["peers"],
+                 (why["event"] & by_exchange) | why["flag"], None, why["event"] & ~by_exchange]
     found: list[Intervals] = []
     seen = union(columns["start_ps"][:0], columns["end_ps"][:0])
     for chosen in stretches:

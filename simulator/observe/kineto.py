@@ -73,4 +73,5 @@ def _kernels(own: Columns, rank: int, streams: Mapping[str, int]) -> Iterator[st
         yield (f'{{"ph":"X","cat":"{category}","name":{dumps(kernel_name(name, kind, talks))},"pid":{rank},'
                f'"tid":{stream},"ts":{us(begin)},"dur":{us(end - begin)},"args":{{"device":{rank},"context":1,'
                f'"stream":{stream},"correlation":{row + 1},"braid_name":{dumps(name)},'
-               f'"braid_kind":{dumps(kind)},"layer":{own["layer"][row]},"micro_batch":{own["micro_batch"][row]}}}}}')
+               f'"braid_kind":{dumps(kind)},"layer":{own["layer"][row]},"micro_batch":{own["micro_batch"][row]},'
+               f'"multiplicity":{own["multiplicity"][row]}}}}}')

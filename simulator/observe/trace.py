@@ -50,7 +50,7 @@ def write_trace(columns: Columns, path: str | PathLike[str], ranks: Sequence[int
     low, high = window_ps or (0, int(columns["end_ps"].max(initial=0)) + 1)
     rows = np.isin(columns["rank"], ranks) & (columns["end_ps"] >= low) & (columns["start_ps"] < high)
     writer = _Events(columns, np.flatnonzero(rows), waiting(columns))
-    within = (one for one in counters if one.rank in writer.ranks and low <= one.time_ps < high)
+    within = cut(sorted((one for one in counters if one.rank in writer.ranks), key=lambda one: one.time_ps), low, high)
     shown = (one for one in flights if one.rank in writer.ranks and one.end_ps >= low and one.start_ps < high)
     lines = [writer.tracks(), writer.slices(), writer.waits(), writer.lanes(low, high), writer.arrows(),
              in_flight(shown), sampled(within)]
@@ -58,6 +58,19 @@ def write_trace(columns: Columns, path: str | PathLike[str], ranks: Sequence[int
     write_events(chain.from_iterable(lines), path,
                  otherData={**(about or {}), "shown_ranks": sorted(writer.ranks), "window_s": window_s})
     return int(rows.sum())
+
+
+def cut(samples: Iterable[Sample], low_ps: int, high_ps: int) -> Iterator[Sample]:
+    """Samples within a window, in order of time, and before them what each counter is when it begins."""
+    before: dict[tuple[str, int], Sample] = {}
+    for one in samples:
+        if low_ps <= one.time_ps < high_ps:
+            yield from before.values()
+            before.clear()
+            yield one
+        elif one.time_ps < low_ps:
+            before[one.name, one.rank] = one._replace(time_ps=low_ps)
+    yield from before.values()
 
 
 def named(name: str, micro_batch: int, several: bool) -> str:
@@ -71,7 +84,8 @@ def thread_name(stream: str, engines: Sequence[str]) -> str:
         return f"NIC {stream.removeprefix('nic ')}"
     if set(engines) <= {"host thread"}:
         return f"host thread {stream}"
-    return f"stream {stream} ({', '.join(dict.fromkeys('+'.join(engines).split('+')))})"
+    pools = ", ".join(dict.fromkeys(filter(None, "+".join(engines).split("+"))))
+    return f"stream {stream} ({pools})" if pools else f"stream {stream}"
 
 
 class _Events:
@@ -82,40 +96,40 @@ class _Events:
         self.all_waits, self.shown_waits = waits, waits.some(np.isin(waits.row, rows))
         self.ranks: list[int] = np.unique(columns["rank"][rows]).tolist()
         self.several = int(columns["micro_batch"].max(initial=-1)) > 0
-        self.stretches = {rank: self._stretches(rank) for rank in self.ranks}
-        keys = list(zip(columns["rank"][rows].tolist(), columns["stream"][rows].tolist(), strict=True))
+        self.stretches: dict[int, list[Stretch]] = {}
         self.tids: dict[tuple[int, str], int] = {}
+        self.engines: dict[tuple[int, str], dict[str, None]] = {}
         for rank in self.ranks:
-            lanes = dict.fromkeys(one.lane for one in self.stretches[rank])
-            streams = dict.fromkeys(f"stream {stream}" for its_rank, stream in keys if its_rank == rank)
-            self.tids |= {(rank, lane): number for number, lane in enumerate([*lanes, *streams], 1)}
+            self._see(rank)
+        keys = list(zip(columns["rank"][rows].tolist(), columns["stream"][rows].tolist(), strict=True))
         places = [(FIRST_PID + rank, self.tids[rank, f"stream {stream}"]) for rank, stream in keys]
         self.place = dict(zip(rows.tolist(), places, strict=True))
         self.launch: dict[int, int] = {}  # number of the launch of each row
         self.arrow_numbers = count(1)
 
-    def _stretches(self, rank: int) -> list[Stretch]:
-        """Of a rank's lanes, rows numbered as in the whole table."""
-        own = np.flatnonzero(self.columns["rank"] == rank)
-        mine, first = select(self.columns, own), int(own[0])
-        return [*layer_lanes(mine), *(one._replace(tasks=tuple(first + row for row in one.tasks),
-                                                   on=first + one.on if one.on >= 0 else -1)
-                                      for one in host_lane(mine))]
+    def _see(self, rank: int) -> None:
+        """Learns the lanes of a rank, rows numbered as in the whole table, and its streams, all of them."""
+        first, last = (int(np.searchsorted(self.columns["rank"], rank, side=side)) for side in ("left", "right"))
+        mine = select(self.columns, np.arange(first, last))
+        launches = (one._replace(tasks=tuple(first + row for row in one.tasks),
+                                 on=first + one.on if one.on >= 0 else -1) for one in host_lane(mine))
+        self.stretches[rank] = [*layer_lanes(mine), *launches]
+        for stream, engine in zip(mine["stream"].tolist(), mine["engine"].tolist(), strict=True):
+            self.engines.setdefault((rank, f"stream {stream}"), {})[engine] = None
+        streams = [lane for its_rank, lane in self.engines if its_rank == rank]
+        lanes = dict.fromkeys((*(one.lane for one in self.stretches[rank]), *streams))
+        self.tids |= {(rank, lane): number for number, lane in enumerate(lanes, 1)}
 
     def tracks(self) -> Iterator[str]:
         """Names and order of processes (ranks) and threads (lanes and streams)."""
         ranks, multiplicity, _ = rank_weights(self.columns)
         times = dict(zip(ranks.tolist(), multiplicity.tolist(), strict=True))
-        engines: dict[tuple[int, str], dict[str, None]] = {}
-        for row in self.rows.tolist():
-            key = int(self.columns["rank"][row]), f"stream {self.columns['stream'][row]}"
-            engines.setdefault(key, {})[str(self.columns["engine"][row])] = None
         for rank in self.ranks:
             name = f"rank {rank}" + (f" (stands for {times[rank]})" if times[rank] > 1 else "")
             yield meta("process_name", rank, 0, name)
             yield meta("process_sort_index", rank, 0, rank)
         for (rank, lane), tid in self.tids.items():
-            known = engines.get((rank, lane))
+            known = self.engines.get((rank, lane))
             said = thread_name(lane.removeprefix("stream "), [*known]) if known else lane
             yield meta("thread_name", rank, tid, said)
             yield meta("thread_sort_index", rank, tid, tid)

@@ -28,7 +28,7 @@ def test_ranks_are_chosen_and_said_and_the_metadata_tells_the_run(braid: Braid, 
     ranks = said["shown_ranks"]
     told = next(line for line in done.out.splitlines() if "trace.json.gz" in line)
     assert all(f"rank {rank}" in told for rank in ranks)
-    assert "(fastest)" in told
+    assert "(fastest, for 31)" in told
     leaders = said["leaders"].split()
     assert {int(leaders[0]), int(leaders[31])} <= set(ranks), "a rank is shown by the one that was simulated for it"
     assert (said["seed"], said["settings"]["model"], said["changes"]) == (
@@ -49,8 +49,11 @@ def test_a_window_and_files_for_other_tools(braid: Braid, tmp_path: Path) -> Non
     assert all(one["ts"] <= 30_000 and one["ts"] + one["dur"] >= 20_000 for one in kernels)
     files = sorted(one.name for one in (tmp_path / "run" / "kineto").iterdir())
     assert files == [f"rank-{rank}.json.gz" for rank in sorted(trace["otherData"]["shown_ranks"])]
-    again = braid("run", *UNEVEN, *into)
+    again = braid("run", *UNEVEN, *into, "--trace-ranks", "0")
     assert again.code == 0, "into its own folder, once more"
+    assert [one.name for one in (tmp_path / "run" / "kineto").iterdir()] == ["rank-0.json.gz"]
+    assert braid("run", *UNEVEN, "--out", tmp_path / "run").code == 0
+    assert not (tmp_path / "run" / "kineto").exists(), "nothing of an earlier run stays"
 
 
 @pytest.mark.parametrize(("words", "said"), [
@@ -58,6 +61,9 @@ def test_a_window_and_files_for_other_tools(braid: Braid, tmp_path: Path) -> Non
     (("--trace-ranks", "32"), "--trace-ranks: no rank 32: a3_prefill:dp_uneven has ranks 0 to 31"),
     (("--trace-window", "3..5"), "'3..5' is not FROM..TO in time"),
     (("--trace-window", "5 ms..3 ms"), "'5 ms..3 ms' is not FROM..TO in time"),
+    (("--trace-window", "-1 ms..2 ms"), "'-1 ms..2 ms' is not FROM..TO in time"),
+    (("--trace-window", "2 ms..inf s"), "'2 ms..inf s' is not FROM..TO in time"),
+    (("--trace-window", "90 s..91 s"), "--trace-window: a3_prefill:dp_uneven has ended by then, after "),
     (("--trace-window", "5 MB..6 MB"), "'5 MB..6 MB' is not FROM..TO in time")])
 def test_what_cannot_be_shown_is_refused(braid: Braid, tmp_path: Path, words: tuple[str, ...], said: str) -> None:
     done = braid("run", *UNEVEN, "--out", tmp_path / "run", *words)

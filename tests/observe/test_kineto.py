@@ -49,6 +49,7 @@ def test_launches_and_kernels_have_the_same_number(tmp_path: Path) -> None:
     write_kineto(run.columns, tmp_path, [0], run.about)
     with gzip.open(tmp_path / "rank-0.json.gz", "rt", encoding="utf-8") as file:
         events = json.load(file)["traceEvents"]
+    assert {one["args"]["multiplicity"] for one in events if one.get("cat") == "kernel"} == {run.about["ranks"]}
     launches = {one["args"]["correlation"]: one for one in events if one.get("cat") == "cuda_runtime"}
     kernels = {one["args"]["correlation"]: one for one in events if one.get("cat") == "kernel"}
     assert set(launches) == set(kernels)

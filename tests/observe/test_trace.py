@@ -109,13 +109,20 @@ def test_lanes_show_iteration_layers_of_each_micro_batch_and_launches(tmp_path: 
     assert list(names.values())[4:] == ["stream main (cube)", "stream side (cube)"]
 
 
+def _whole(folder: Path) -> Path:
+    write_trace(timeline(LAYER).columns(), folder / "whole.json", [0])
+    return folder / "whole.json"
+
+
 def test_a_window_shows_what_is_at_work_in_it(tmp_path: Path) -> None:
     counters = [Sample("HBM GB/s", 0, at * US, at) for at in (0, 12, 31)]
     path = tmp_path / "trace.json"
     assert write_trace(timeline(LAYER).columns(), path, [0], counters=counters, window_ps=(11 * US, 25 * US)) == 2
     events = check_trace(path)
     assert {one["name"] for one in _slices(events, "kernel")} == {"shared", "dispatch (B)"}
-    assert [one["ts"] for one in events if one["ph"] == "C"] == [12]
+    assert [(one["ts"], one["args"]["GB/s"]) for one in events if one["ph"] == "C"] == [(11, 0), (12, 12)]
+    before = [one["args"]["name"] for one in check_trace(_whole(tmp_path)) if one["name"] == "thread_name"]
+    assert [one["args"]["name"] for one in events if one["name"] == "thread_name"] == before, "whatever the window"
     lanes = _slices(events, "lane")
     assert {(one["ts"], one["ts"] + one["dur"]) for one in lanes if one["name"] == "iteration"} == {(11, 25)}
 
