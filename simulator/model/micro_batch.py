@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class MicroBatch:
     ends: int = 0
     padded: int = 0
 
-    @property
+    @cached_property
     def routed(self) -> int:
         """Query and prompt tokens, of which each chooses its experts; what pads them chooses none."""
         return sum(count for count, _ in (*self.decodes, *self.prompts))
