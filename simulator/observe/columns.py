@@ -6,7 +6,7 @@ times are `Intervals`: unions and overlaps without a loop.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from itertools import chain
 from typing import Any, Literal, TypeAlias
@@ -59,7 +59,7 @@ class StaticTasks:
     """What is known of a rank's tasks before the run: one entry per task, in issue order, in every list.
 
     `COLUMNS` documents those of the same name; unit_cores: cores of each pool of the engine, for each unit that a task
-    runs on. Ranks with the same program share one object.
+    runs on. Ranks with the same program share one object. `made_by`: its lists are made when they are asked for.
     Raises ValueError if the lists differ in length.
     """
 
@@ -83,6 +83,21 @@ class StaticTasks:
         if len(set(lengths.values())) > 1:
             raise ValueError(f"every list of StaticTasks needs one entry per task; lengths are {lengths}")
 
+    @classmethod
+    def made_by(cls, make: Callable[[str], list[Any]]) -> StaticTasks:
+        """Of which each list is made when it is first asked for. make: a list by its name; others may share it."""
+        made = cls.__new__(cls)
+        made.__dict__["_make"] = make
+        return made
+
+    def __getattr__(self, name: str) -> Any:
+        """A list that has not been made yet."""
+        make = self.__dict__.get("_make")
+        if make is None or name not in self.__dataclass_fields__:
+            raise AttributeError(name)
+        made = self.__dict__[name] = make(name)
+        return made
+
     def __len__(self) -> int:
         return len(self.name)
 
@@ -90,9 +105,32 @@ class StaticTasks:
                wire_bytes: float) -> int:
         """Adds a task that was not known before the run (a live process did it); returns its number."""
         row = name, stream, kind, engine, layer, micro_batch, 0.0, 0.0, 0.0, wire_bytes, (), -1, True, ()
-        for column, value in zip(vars(self).values(), row, strict=True):
-            column.append(value)
+        if "_make" in self.__dict__:  # lists of its own from here on
+            self.__dict__.update({field.name: [*getattr(self, field.name)] for field in fields(self)})
+            del self.__dict__["_make"]
+        for field, value in zip(fields(self), row, strict=True):
+            getattr(self, field.name).append(value)
         return len(self.name) - 1
+
+
+class Table(Mapping[str, Array]):
+    """Columns by name, each of which is made when it is first asked for. make: one by its name, and from others."""
+
+    def __init__(self, names: Iterable[str], make: Callable[[str, Columns], Array]) -> None:
+        self._made: dict[str, Array | None] = dict.fromkeys(names)
+        self._make = make
+
+    def __getitem__(self, name: str) -> Array:
+        made = self._made[name]
+        if made is None:
+            made = self._made[name] = self._make(name, self)
+        return made
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._made)
+
+    def __len__(self) -> int:
+        return len(self._made)
 
 
 def select(columns: Columns, rows: Array) -> dict[str, Array]:

@@ -12,7 +12,7 @@ from os import PathLike
 from typing import Any
 
 from simulator import np
-from simulator.observe.columns import COLUMNS, Array, StaticTasks
+from simulator.observe.columns import COLUMNS, Array, StaticTasks, Table
 
 __all__ = ["StaticTasks", "Timeline", "Unrecorded"]
 
@@ -26,6 +26,8 @@ _FOUND = [("key", "<i8"), ("in_l2_bytes", "<f8")]  # key: rank, then task
 _PACK_FOUND = struct.Struct("<iid").pack
 _LATE = [("key", "<i8"), ("late_rank", "<i4"), ("late_task", "<i4")]
 _PACK_LATE = struct.Struct("<iiii").pack
+_TIMES = ("rank", "task", "issued_ps", "ready_ps", "start_ps", "end_ps", "solo_ps")  # columns as they are recorded
+_NOTED = ("offset", "multiplicity", "found", "late")
 ROWS_PER_GROUP = 131_072
 
 
@@ -85,15 +87,16 @@ class Timeline:
         """Notes that a task followed from another one, which its program does not say (columns cause_*)."""
         self._causes[rank, task] = cause_rank, cause_task
 
-    def columns(self) -> dict[str, Array]:
-        """The table, sorted by (rank, task) whatever the order of recording; see `columns.COLUMNS`.
+    def columns(self) -> Mapping[str, Array]:
+        """The table, sorted by (rank, task) whatever the order of recording; see `columns.COLUMNS`. A column is made
+        when it is first asked for.
 
         Raises ValueError for a row of an unknown rank or task and for a task recorded twice.
         """
         order = self._order()
         return self._columns(order, self._tables())
 
-    def groups(self) -> Iterator[dict[str, Array]]:
+    def groups(self) -> Iterator[Mapping[str, Array]]:
         """The same table in groups of rows, of which one at a time is in memory beside what was recorded."""
         order, tables = self._order(), self._tables()
         for first in range(0, len(order), ROWS_PER_GROUP):
@@ -148,24 +151,34 @@ class Timeline:
         lost = np.flatnonzero(place[at] != np.arange(1, len(rows) + 1))[0]
         raise ValueError(f"rank {rows['rank'][lost]} recorded task {rows['task'][lost]} twice")
 
-    def _columns(self, order: Array, tables: dict[str, Array]) -> dict[str, Array]:
+    def _columns(self, order: Array, tables: Mapping[str, Array]) -> Mapping[str, Array]:
         """Some recorded rows as columns. tables: what is known of all tasks of all programs, one behind the other."""
-        rows = self._recorded()[order]
-        rank, task = rows["rank"].copy(), rows["task"].copy()
-        taken: dict[str, Any] = {"run": np.full(len(order), self.run, dtype=object), "rank": rank, "task": task}
-        for name in ("issued_ps", "ready_ps", "start_ps", "end_ps", "solo_ps"):
-            taken[name] = rows[name].copy()
-        taken["bound_by"] = _objects(list(self._bounds))[rows["bound_by"]]
-        taken["cause_rank"], taken["cause_task"] = self._caused(rank, task)
-        for name in ("late_rank", "late_task"):
-            taken[name] = _of_keys(tables["late"], name, rank, task, np.full(len(rank), -1, dtype=np.int32))
+        return Table(COLUMNS, partial(self._column, order, tables))
+
+    def _column(self, order: Array, tables: Mapping[str, Array], name: str, made: Mapping[str, Array]) -> Array:
+        """One of them. made: the others."""
+        if name == "run":
+            return np.full(len(order), self.run, dtype=object)
+        if name in _TIMES:
+            return self._recorded()[name][order]
+        if name == "bound_by":
+            return _objects(list(self._bounds))[self._recorded()[name][order]]
+        rank, task = made["rank"], made["task"]
+        if name == "multiplicity":
+            return tables[name][rank]
+        if name == "link_bytes":
+            return self._sent(rank, task)
+        if name in ("cause_rank", "cause_task"):
+            return self._caused(rank, task, name == "cause_task")
+        if name in ("late_rank", "late_task"):
+            return _of_keys(tables["late"], name, rank, task, np.full(len(rank), -1, dtype=np.int32))
         row = task + tables["offset"][rank]
-        taken["multiplicity"] = tables["multiplicity"][rank]
-        taken |= {field.name: tables[field.name][row] for field in fields(StaticTasks)}
-        taken["cores"] = _times(taken.pop("unit_cores"), rows["units"])
-        taken["hbm_bytes"] -= _of_keys(tables["found"], "in_l2_bytes", rank, task, np.zeros(len(rank)))
-        taken["link_bytes"] = self._sent(rank, task)
-        return {name: taken[name] for name in COLUMNS}
+        if name == "cores":
+            return _times(tables["unit_cores"][row], self._recorded()["units"][order])
+        found = tables[name][row]
+        if name == "hbm_bytes":
+            found -= _of_keys(tables["found"], "in_l2_bytes", rank, task, np.zeros(len(rank)))
+        return found
 
     def _sent(self, rank: Array, task: Array) -> Array:
         """link_bytes of each row; rows are sorted by rank."""
@@ -175,33 +188,38 @@ class Timeline:
             sent += [by_task.get(number, ()) for _, number in rows]
         return _objects(sent)
 
-    def _caused(self, rank: Array, task: Array) -> tuple[Array, Array]:
-        causes = np.full((2, len(rank)), -1, dtype=np.int32)
+    def _caused(self, rank: Array, task: Array, place: int) -> Array:
+        """Rank (place 0) or task (1) of what each row followed from."""
+        causes = np.full(len(rank), -1, dtype=np.int32)
         if self._causes:
-            found = [self._causes.get(row, (-1, -1)) for row in zip(rank.tolist(), task.tolist(), strict=True)]
-            causes = np.array(found, dtype=np.int32).T
-        return causes[0], causes[1]
+            rows = zip(rank.tolist(), task.tolist(), strict=True)
+            causes[:] = [self._causes.get(row, (-1, -1))[place] for row in rows]
+        return causes
 
-    def _tables(self) -> dict[str, Array]:
-        """offset, multiplicity: by rank; found, late: what lay in L2 and who was late, by (rank, task). The
-        rest was known before the run: of
-        every task, program by program.
-        """
+    def _tables(self) -> Mapping[str, Array]:
+        """offset, multiplicity: by rank; found, late: what lay in L2 and who was late, by (rank, task). The rest was
+        known before the run: of every task, program by program."""
         programs = list({id(static): static for static, _ in self._ranks.values()}.values())
-        ends = list(accumulate(map(len, programs)))
-        offsets = {id(program): ends[number] - len(program) for number, program in enumerate(programs)}
-        tables = {"offset": self._per_rank(lambda static, _: offsets[id(static)]),
-                  "multiplicity": self._per_rank(lambda _, multiplicity: multiplicity).astype(np.int32),
-                  "found": np.sort(np.frombuffer(self._found, dtype=np.dtype(_FOUND)), order="key"),
-                  "late": np.sort(np.frombuffer(self._late, dtype=np.dtype(_LATE)), order="key")}
-        for field in fields(StaticTasks):
-            lists = [getattr(program, field.name) for program in programs]
-            kind = COLUMNS[field.name][0] if field.name in COLUMNS else "counts"
-            array_of = _objects if kind in ("text", "tasks", "counts") else partial(np.array, dtype=kind)
-            made = {key: array_of(values) for key, values in {id(values): values for values in lists}.items()}
-            # programs that differ in their numbers alone share all other lists
-            tables[field.name] = np.concatenate([made[id(values)] for values in lists] or [array_of([])])
-        return tables
+        return Table((*_NOTED, *(field.name for field in fields(StaticTasks))), partial(self._table, programs))
+
+    def _table(self, programs: list[StaticTasks], name: str, _: Mapping[str, Array]) -> Array:
+        """One of them. programs: what differs of the ranks."""
+        if name == "offset":
+            ends = list(accumulate(map(len, programs)))
+            offsets = {id(program): ends[number] - len(program) for number, program in enumerate(programs)}
+            return self._per_rank(lambda static, _: offsets[id(static)])
+        if name == "multiplicity":
+            return self._per_rank(lambda _, multiplicity: multiplicity).astype(np.int32)
+        if name == "found":
+            return np.sort(np.frombuffer(self._found, dtype=np.dtype(_FOUND)), order="key")
+        if name == "late":
+            return np.sort(np.frombuffer(self._late, dtype=np.dtype(_LATE)), order="key")
+        lists = [getattr(program, name) for program in programs]
+        kind = COLUMNS[name][0] if name in COLUMNS else "counts"
+        array_of = _objects if kind in ("text", "tasks", "counts") else partial(np.array, dtype=kind)
+        made = {key: array_of(values) for key, values in {id(values): values for values in lists}.items()}
+        # programs that differ in their numbers alone share all other lists
+        return np.concatenate([made[id(values)] for values in lists] or [array_of([])])
 
     def _per_rank(self, value: Any, absent: int = 0) -> Array:
         """Array indexed by rank number of value(static, multiplicity)."""

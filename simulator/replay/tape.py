@@ -5,7 +5,7 @@ Ranks that share a recording but for numbers of their own in some tasks: compile
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -21,9 +21,9 @@ from simulator.spec.machine import MachineSpec
 from simulator.units import to_ps
 
 Launched = Work | Collective | Prefetch | Flag
-_AMOUNTS = "flops", "l2_bytes", "hbm_bytes", "wire_bytes"
-_STATIC = ("name", "stream", "kind", "layer", "micro_batch", "after", "host_after", "engine", "communication",
-           "unit_cores", *_AMOUNTS)
+_SAID = ("name", "stream", "kind", "layer", "micro_batch", "after", "host_after")
+_DRIVERS = ("engine", "communication", "unit_cores")
+_AMOUNTS = ("flops", "l2_bytes", "hbm_bytes", "wire_bytes")
 
 
 class Compiler:
@@ -35,7 +35,7 @@ class Compiler:
     def __init__(self, machine: MachineSpec, generation: str, groups: dict[str, int] | None = None) -> None:
         self.costs, self.groups = Costs(machine, generation), groups or {}
         self._tapes: dict[int, tuple[Tape, Callable[[str, Cost], int]]] = {}  # and on how many units what runs
-        self._columns: dict[int, dict[str, list]] = {}
+        self._columns: dict[int, dict[str, list]] = {}  # of recordings, by identity
         self._amounts: dict[int, tuple[Launched, tuple[float, ...]]] = {}  # by identity of the work
 
     def tape(self, program: Program) -> Tape:
@@ -55,37 +55,35 @@ class Compiler:
                 units[index] = fitting(step.partition, cost) if step.exclusive or not cost.need else 0
         return replace(base, costs=costs, weights=weights, units=units)
 
-    def columns(self, program: Program) -> dict[str, list]:
-        """What is known of every task before the run."""
-        if not program.own:
-            return self._all_columns(program)
-        if id(program.items) not in self._columns:
-            self._columns[id(program.items)] = self._all_columns(program)
-        columns = dict(self._columns[id(program.items)])
-        own = [list(columns[name]) for name in _AMOUNTS]
+    def column(self, program: Program, name: str) -> list:
+        """What is known of every task before the run, by its name in StaticTasks. Lists may be shared."""
+        shared = self._shared(program, name)
+        if name not in _AMOUNTS or not program.own:
+            return shared
+        place, column = _AMOUNTS.index(name), list(shared)
         for index, work in program.own.items():
             if id(work) not in self._amounts:
                 self._amounts[id(work)] = work, self._amounts_of(work)
-            for column, amount in zip(own, self._amounts[id(work)][1], strict=True):
-                column[index] = amount
-        return columns | dict(zip(_AMOUNTS, own, strict=True))
+            column[index] = self._amounts[id(work)][1][place]
+        return column
 
-    def _all_columns(self, program: Program) -> dict[str, list]:
-        """Of a program, whatever it shares."""
-        columns: dict[str, list] = {name: [] for name in _STATIC}
-        last: dict[str, int] = {}
-        host_after = -1
-        for item in program.items:
-            if isinstance(item, HostWait):
-                host_after = item.task
-                continue
-            after = (last[item.stream], *item.after) if item.stream in last else item.after
-            last[item.stream] = item.index
-            row = (item.name, item.stream, item.kind, item.layer, item.micro_batch, after, host_after,
-                   *self._driver(item, program), *self._amounts_of(item.work))
-            for name, value in zip(_STATIC, row, strict=True):
-                columns[name].append(value)
-        return columns
+    def _shared(self, program: Program, name: str) -> list:
+        """The same of the recording, which its variants share."""
+        made = self._columns.setdefault(id(program.items), {})
+        if name not in made:
+            make = next(make for names, make in ((_SAID, _said_in), (_DRIVERS, self._drivers_in),
+                                                 (_AMOUNTS, self._amounts_in)) if name in names)  # fmt: skip
+            made.update(make(program))
+        return made[name]
+
+    def _amounts_in(self, program: Program) -> dict[str, list]:
+        """_AMOUNTS of every task of the recording."""
+        rows = [self._amounts_of(item.work) for item in program.items if isinstance(item, Task)]
+        return _columns_of(_AMOUNTS, rows)
+
+    def _drivers_in(self, program: Program) -> dict[str, list]:
+        """_DRIVERS of every task of the recording."""
+        return _columns_of(_DRIVERS, [self._driver(item, program) for item in program.items if isinstance(item, Task)])
 
     def _driver(self, task: Task, program: Program) -> tuple[str, bool, tuple[int, ...]]:
         """Engine, whether it is communication, and the cores of each pool of the engine on a unit."""
@@ -111,6 +109,27 @@ class Compiler:
         engine = engine_of(work, self.costs.machine.collectives)
         wire_bytes, memory_bytes = amounts(work, self.groups[work.group], engine)
         return 0.0, memory_bytes, memory_bytes, wire_bytes
+
+
+def _said_in(program: Program) -> dict[str, list]:
+    """_SAID of every task of the recording."""
+    rows: list[tuple] = []
+    last: dict[str, int] = {}
+    host_after = -1
+    for item in program.items:
+        if isinstance(item, HostWait):
+            host_after = item.task
+            continue
+        after = (last[item.stream], *item.after) if item.stream in last else item.after
+        last[item.stream] = item.index
+        rows.append((item.name, item.stream, item.kind, item.layer, item.micro_batch, after, host_after))
+    return _columns_of(_SAID, rows)
+
+
+def _columns_of(names: tuple[str, ...], rows: Sequence[tuple]) -> dict[str, list]:
+    """Rows of these as columns."""
+    columns = zip(*rows, strict=True) if rows else [()] * len(names)
+    return {name: list(column) for name, column in zip(names, columns, strict=True)}
 
 
 def _tape_of(program: Program, costs: Costs) -> Tape:

@@ -287,7 +287,7 @@ def step_seconds(scenario: Scenario, groups: Sequence[MicroBatch]) -> float:
     workload = scenario.workload._replace(memory=lambda _: [])
     result = simulate(scenario.variant(batch=batch.working_on(groups), workload=workload, expected=(), studies=()),
                       record=bool(getattr(knobs, "layers", 0)))  # fmt: skip
-    return (result.metrics.get("iteration_ms") or result.metrics["latency_ms"]) / 1e3
+    return (result.own.get("iteration_ms") or result.own["latency_ms"]) / 1e3
 
 
 def prompts_of(new: int, attended: int) -> tuple[tuple[int, int], ...]:

@@ -54,24 +54,33 @@ class Prepared:
 
 @dataclass
 class Result:
-    """What a run gave. header: how it was run. metrics: by name, in the unit that ends the name.
-
-    recorded: whether its tasks were; if not, there are only makespan and metrics that follow from it or the programs.
+    """What a run gave. header: how it was run. own: the metrics of its workload, by name, in the unit that ends the
+    name. recorded: whether its tasks were; if not, there are only makespan and metrics that follow from it or the
+    programs.
     """
 
     scenario: Scenario
     machine: MachineSpec
     header: dict[str, Any]
-    metrics: dict[str, float]
+    own: Mapping[str, float]
     timeline: Timeline
     ledger: Ledger
     makespan_ps: int
     world: World
+    traffic: Traffic
     flights: Sequence[Flight] = ()
     recorded: bool = True
 
     @cached_property
-    def columns(self) -> dict[str, Any]:
+    @seldom_collected()
+    def metrics(self) -> dict[str, float]:
+        """Those of its workload and of every run, by name, in the unit that ends the name."""
+        of_timeline = _of_timeline(self) if self.recorded else {}
+        sent = {f"sent_{level}_mb": size / 1e6 for level, size in self.traffic.per_rank().items()}
+        return {**self.own, **of_timeline, **sent}
+
+    @cached_property
+    def columns(self) -> Mapping[str, Any]:
         """The timeline as columns; InputError if nothing was recorded."""
         if not self.recorded:
             raise InputError(f"{self.scenario.name} was run without recording: there is no timeline")
@@ -95,9 +104,7 @@ class Result:
 
     def without_timeline(self) -> Result:
         """The same with the metrics of its workload alone, as if nothing had been recorded."""
-        every = _of_timeline(self)
-        own = {name: value for name, value in self.metrics.items() if name not in every}
-        return replace(self, metrics=own, timeline=Timeline(self.scenario.name), flights=(), recorded=False)
+        return replace(self, timeline=Timeline(self.scenario.name), flights=(), recorded=False)
 
 
 @naming_settings
@@ -179,10 +186,9 @@ def simulate(scenario: Scenario, *, ranks: str = "roles", seed: int = 0, exchang
     header = {"machine": ready.machine.title, "model": scenario.transformer().name, "cards": scenario.cards,
               "ranks": ready.case.ranks, "mode": ranks, "classes": len(roles.leaders), "leaders": roles.leader,
               "seed": seed, "changed": dict(scenario.changes)}
-    result = Result(scenario, ready.machine, header, {}, timeline, ready.ledger, makespan_ps, ready.world,
+    result = Result(scenario, ready.machine, header, {}, timeline, ready.ledger, makespan_ps, ready.world, traffic,
                     [Flight(*one) for one in journal.flights], record)
-    result.metrics.update(_metrics(result, ready.case))
-    result.metrics.update({f"sent_{level}_mb": size / 1e6 for level, size in traffic.per_rank().items()})
+    result.own = _own_metrics(result, ready.case)
     drawn = "launch_jitter" not in scenario.changes or not scenario.launch_jitter or replay.launches_take_time
     header["unread"] = [*ready.reads.unread(), *([] if drawn else ["launch_jitter"])]
     return result
@@ -193,19 +199,17 @@ def _add_ranks(timeline: Timeline, ready: Prepared, roles: Roles, compiler: Comp
     for rank, count in sorted(roles.multiplicity.items()):
         program = ready.world.programs[rank]
         if id(program) not in known or not shared:  # live processes add rows of their own
-            known[id(program)] = StaticTasks(**compiler.columns(program))
+            known[id(program)] = StaticTasks.made_by(partial(compiler.column, program))
         timeline.add_rank(rank, known[id(program)], count)
 
 
-def _metrics(result: Result, case: Case) -> Mapping[str, float]:
-    """The workload's own metrics, then those that every recorded run has."""
-    seconds = result.makespan_ps / PS_PER_S
-    measures = numbers_of(result.scenario, result.scenario.workload.measures(case, seconds))
-    if not result.recorded:
+def _own_metrics(result: Result, case: Case) -> Mapping[str, float]:
+    """The workload's: what follows from the makespan, and what it reads from the timeline."""
+    workload = result.scenario.workload
+    measures = numbers_of(result.scenario, workload.measures(case, result.makespan_ps / PS_PER_S))
+    if not result.recorded or workload.readings is None:
         return measures
-    readings = result.scenario.workload.readings
-    read = numbers_of(result.scenario, readings(case, result.columns)) if readings else {}
-    return {**measures, **read, **_of_timeline(result)}
+    return {**measures, **numbers_of(result.scenario, workload.readings(case, result.columns))}
 
 
 def _of_timeline(result: Result) -> dict[str, float]:

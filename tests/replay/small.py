@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -153,7 +154,7 @@ def replay(
     sizes = {name: len(instances[0]) for name, instances in world.groups.items()}
     compiler = Compiler(machine, generation, sizes)
     for rank, count in sorted(roles.multiplicity.items()):
-        timeline.add_rank(rank, StaticTasks(**compiler.columns(world.programs[rank])), count)
+        timeline.add_rank(rank, StaticTasks.made_by(partial(compiler.column, world.programs[rank])), count)
     ready = Replay(world, compiler, fabric, lowering, roles, timeline, changing, jitter)
     watched = Watched(ready)
     makespan_ps = ready.run()

@@ -55,7 +55,7 @@ def test_what_is_the_same_is_compiled_once() -> None:
     assert all(tape.steps is tapes[0].steps for tape in tapes)
     assert all(tape.costs[0] is tapes[0].costs[0] for tape in tapes)
     assert len({id(tape.costs[1]) for tape in tapes}) == 4
-    assert len({id(compiler.columns(program)["name"]) for program in world.programs}) == 1
+    assert len({id(compiler.column(program, "name")) for program in world.programs}) == 1
 
 
 def test_a_program_that_never_varies_is_shared() -> None:
