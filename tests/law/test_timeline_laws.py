@@ -41,7 +41,7 @@ def test_a_right_timeline_passes() -> None:
     ("after", 1, (2,), "waits for itself or for a task issued later"),
 ])
 def test_a_wrong_row_is_named(column: str, row: int, value: Any, complaint: str) -> None:
-    columns = _columns()
+    columns = dict(_columns())
     columns[column] = columns[column].copy()
     columns[column][row] = value
     with pytest.raises(AssertionError, match=complaint):
@@ -49,7 +49,7 @@ def test_a_wrong_row_is_named(column: str, row: int, value: Any, complaint: str)
 
 
 def test_a_path_longer_than_the_makespan_is_found() -> None:
-    columns = timeline([task("a", 0, 10), task("b", 10, 20, after=(0,))]).columns()
+    columns = dict(timeline([task("a", 0, 10), task("b", 10, 20, after=(0,))]).columns())
     columns["solo_ps"] = np.array([20, 20])
     columns["end_ps"] = np.array([10, 35])
     with pytest.raises(AssertionError):
