@@ -176,9 +176,9 @@ class Engine:
             most_steps = min(most_steps, self.experts.most_steps)
         lengths_s = (self._mixed_s(decoding, held, uneven) if prompts else
                      self._decode_s(decoding, held, most_steps, uneven))  # fmt: skip
-        self._row = (int(decoding.sum()), int((held * (decoding > 0)).sum()), new,
-                     int(self._board.waiting.sum()) + sum(1 for _ in self.outside()), int(self._board.used_now().sum()),
-                     int(tokens.max()))  # fmt: skip
+        waiting = int(self._board.waiting.sum()) + len(self._queue.waiting) + len(self._unseen)
+        self._row = (int(decoding.sum()), int((held * (decoding > 0)).sum()), new, waiting,
+                     int(self._board.used_now().sum()), int(tokens.max()))  # fmt: skip
         lengths_s = self._with_host(lengths_s, decoding)
         self._ends_ps = self._start_ps + np.cumsum(np.maximum(np.rint(lengths_s * PS_PER_S).astype(np.int64), 1))
         if self.experts is not None:

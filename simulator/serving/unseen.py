@@ -27,6 +27,9 @@ class Unseen:
     def __iter__(self) -> Iterator[Sequence]:
         return iter(self._came)
 
+    def __len__(self) -> int:
+        return len(self._came)
+
     @property
     def steps(self) -> int:
         """Until it looks again."""
