@@ -288,9 +288,9 @@ def _split_attention(work: Work, chip: ChipSpec, kernel: SplitAttentionKernel) -
 def _tiled_cost(work: Work, chip: ChipSpec, kernel: StreamGemmKernel | SplitAttentionKernel, tiled: laws.Tiled) -> Cost:
     """With what all families have in common; `unoverlapped` is that of the whole kernel."""
     pieces = max(ceil(float(tiled.pieces)), 1)
-    cost = _cost(work, chip, kernel, float(tiled.latency_s), pieces, float(tiled.piece_s), float(tiled.onchip_bytes), 1)
     share = kernel.port_share.si if kernel.port_share else 1.0
-    return replace(cost, unit_rate_bytes_per_s=cost.unit_rate_bytes_per_s * share)
+    return _cost(work, chip, kernel, float(tiled.latency_s), pieces, float(tiled.piece_s), float(tiled.onchip_bytes), 1,
+                 share)
 
 
 def _vector(work: Work, chip: ChipSpec, kernel: VectorKernel) -> Cost:
@@ -334,15 +334,16 @@ def _fused(work: Work, chip: ChipSpec, kernel: FusedKernel, parts: list[Cost]) -
 
 
 def _cost(work: Work, chip: ChipSpec, kernel: KernelSpec, latency_s: float, tiles: int, tile_s: float,
-          onchip_bytes: float, overlapping: int | None = None) -> Cost:
-    """With what all families have in common. overlapping: tiles whose waves overlap compute and memory (None: all)."""
+          onchip_bytes: float, overlapping: int | None = None, port_share: float = 1.0) -> Cost:
+    """With what all families have in common. overlapping: tiles whose waves overlap compute and memory (None: all).
+    port_share: of what its cores can read from L2."""
     need = tuple((pool, int(count.si)) for pool, count in kernel.cores.items())
     want = max(min(tiles, units_of(chip, kernel)), 1)
     waves = max(ceil((tiles if overlapping is None else overlapping) / want), 1)
     weight_bytes = work.weight_bytes + sum(part.weight_bytes for part in work.parts)
     return Cost(
         latency_s, need, want, tiles, tile_s, onchip_bytes, work.hbm_bytes,
-        unit_rate_bytes_per_s=max(chip.l2.port_rate[pool].si * count for pool, count in need),
+        unit_rate_bytes_per_s=max(chip.l2.port_rate[pool].si * count for pool, count in need) * port_share,
         hbm_rate_bytes_per_s=chip.hbm.peak.si * kernel.hbm_share.si if kernel.hbm_share else inf,
         unoverlapped=kernel.unoverlapped.si / waves if kernel.unoverlapped else 0.0,
         weight_bytes=weight_bytes, kept_bytes=weight_bytes,

@@ -42,12 +42,13 @@ def linear(tokens: int, n: int, k: int, quantisation: str = "bf16", weights: str
 
 
 def routed(tokens: int, rows: tuple[int, ...], hidden: int, width: int, quantisation: str = "bf16", *,
-           copies: int | None = None, gated: bool = True, weights: str = "") -> tuple[Work, ...]:
+           copies: int | None = None, gated: bool = True, weights: str = "",
+           calls: tuple[int, ...] = (1, 1, 1, 1, 1)) -> tuple[Work, ...]:
     """Routed experts of one rank, from chosen experts to the sum of each token's results: kernels one after the other.
 
     tokens: that the rank holds or received. rows: of every local expert, zeros included. width: of the intermediate
     size that this rank computes. copies: rows that the operator goes through: tokens x experts per token where the rank
-    holds the tokens of all ranks (left out: the rows of its own experts). gated: two products up, or one.
+    holds the tokens of all ranks (left out: the rows of its own experts). gated: two products up, or one. calls: of each kernel.
 
     The chain: `experts_sort` copies and quantises tokens to rows in the order of their experts and carries what all
     launches of the operator cost; both products are `grouped_gemm`; `experts_sum` is the activation, and the sum.
@@ -56,16 +57,19 @@ def routed(tokens: int, rows: tuple[int, ...], hidden: int, width: int, quantisa
     total, up = sum(rows), 2 if gated else 1
     product, passes = f"grouped_gemm_{quantisation}", f"experts_sum_{quantisation}"
 
-    def passed(read_bytes: float, write_bytes: float, others: int = 0) -> Work:
-        return Work(passes, kind="vector", dtype="fp32", rows=(others,), read_bytes=read_bytes, write_bytes=write_bytes)
+    def passed(read_bytes: float, write_bytes: float, calls: int, others: int = 0) -> Work:
+        return Work(passes, kind="vector", dtype="fp32", rows=(others,), read_bytes=read_bytes,
+                    write_bytes=write_bytes, calls=calls)
 
-    sort = Work(f"experts_sort_{quantisation}", kind="vector", dtype="fp32", rows=rows,
+    sort = Work(f"experts_sort_{quantisation}", kind="vector", dtype="fp32", rows=rows, calls=calls[0],
                 read_bytes=BF16 * tokens * hidden, write_bytes=q.activation_bytes * total * hidden)
     return (sort,
-            _product(product, "grouped_gemm", rows, up * width, hidden, quantisation, weights and f"{weights}.up"),
-            passed(BF16 * up * total * width, q.activation_bytes * total * width),
-            _product(product, "grouped_gemm", rows, hidden, width, quantisation, weights and f"{weights}.down"),
-            passed(BF16 * total * hidden, BF16 * tokens * hidden, 0 if copies is None else copies - total))
+            _product(product, "grouped_gemm", rows, up * width, hidden, quantisation, weights and f"{weights}.up",
+                     calls[1]),
+            passed(BF16 * up * total * width, q.activation_bytes * total * width, calls[2]),
+            _product(product, "grouped_gemm", rows, hidden, width, quantisation, weights and f"{weights}.down",
+                     calls[3]),
+            passed(BF16 * total * hidden, BF16 * tokens * hidden, calls[4], 0 if copies is None else copies - total))
 
 
 def absorbed(tokens: int, heads: int, n: int, k: int, weights: str = "") -> Work:
@@ -125,12 +129,13 @@ def generation_mla(contexts: tuple[tuple[int, int], ...], heads: int, kv_lora: i
                 streamed_bytes=element * keys * latent)
 
 
-def _product(family: str, kind: str, rows: tuple[int, ...], n: int, k: int, quantisation: str, weights: str) -> Work:
+def _product(family: str, kind: str, rows: tuple[int, ...], n: int, k: int, quantisation: str, weights: str,
+             calls: int = 1) -> Work:
     q = QUANTISATIONS[quantisation]
     busy = tuple(count for count in rows if count)
     return Work(family, kind=kind, dtype=q.arithmetic, rows=busy, n=n, k=k, stored_bytes=q.weight_bytes,
                 read_bytes=sum(busy) * k * q.activation_bytes, write_bytes=sum(busy) * n * BF16,
-                weight_bytes=len(busy) * n * k * q.weight_bytes, weights=weights)
+                weight_bytes=len(busy) * n * k * q.weight_bytes, weights=weights, calls=calls)
 
 
 def _cache_bytes(cache: str) -> float:

@@ -81,10 +81,9 @@ class LibraryStack(GpuStack):
             return []
         copies = max(tokens * experts.per_token, sum(rows))
         works = library.routed(tokens or sum(rows), tuple(rows), model.hidden, experts.intermediate // shards,
-                               model.precision.experts, copies=copies)
-        calls = self._calls_of_experts(model.precision.experts)
-        return self.in_l2([(name, work if count == 1 else replace(work, calls=count))
-                           for name, work, count in zip(EXPERTS, works, calls, strict=True)])  # fmt: skip
+                               model.precision.experts, copies=copies,
+                               calls=self._calls_of_experts(model.precision.experts))  # fmt: skip
+        return self.in_l2(list(zip(EXPERTS, works, strict=True)))
 
     def _calls_of_experts(self, dtype: str) -> tuple[int, ...]:
         """Of each kernel in `EXPERTS`; rows are aligned to tiles in two, and one more quantises them."""
