@@ -8,6 +8,7 @@ formula stands for it there are thousands, and what one in ten of them meets is 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -57,8 +58,10 @@ def test_where_requests_queue(of: Any, how: dict[str, Any]) -> None:
     assert [one for one in errors(of(), requests, ALL, **how) if abs(one[2]) > 0.01] == []
 
 
-@pytest.mark.parametrize("of", [together, apart])
-def test_where_few_requests_wait(of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif("BRAID_PLAIN" in os.environ, reason="no step is simulated: of what is compiled only a clock runs")
+@pytest.mark.parametrize(("of", "count"), [(together, 4000), (apart, 2000)], ids=["together", "apart"])
+def test_where_few_requests_wait(of: Any, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where prompts and decode are apart fewer requests are enough for steady percentiles."""
     steps_by_formula(monkeypatch)
-    requests = drawn(4000, 5, rate=200.0, inputs=INPUTS, outputs=OUTPUTS)
+    requests = drawn(count, 5, rate=200.0, inputs=INPUTS, outputs=OUTPUTS)
     assert [one for one in errors(of(), requests, ALL[2:-1]) if abs(one[2]) > 0.01] == []
