@@ -48,7 +48,8 @@ def routed(tokens: int, rows: tuple[int, ...], hidden: int, width: int, quantisa
 
     tokens: that the rank holds or received. rows: of every local expert, zeros included. width: of the intermediate
     size that this rank computes. copies: rows that the operator goes through: tokens x experts per token where the rank
-    holds the tokens of all ranks (left out: the rows of its own experts). gated: two products up, or one. calls: of each kernel.
+    holds the tokens of all ranks (left out: the rows of its own experts). gated: two products up, or one. calls: of
+    operators, of each kernel.
 
     The chain: `experts_sort` copies and quantises tokens to rows in the order of their experts and carries what all
     launches of the operator cost; both products are `grouped_gemm`; `experts_sum` is the activation, and the sum.
