@@ -33,6 +33,6 @@ def whole_file(path: str | PathLike[str]) -> Iterator[Path]:
 def text_file(path: Path, packed: bool) -> Iterator[IO[str]]:
     """A file to write text to, gzipped (without a time stamp: the same text gives the same bytes) or plain."""
     with (path.open("wb") as raw,
-          gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) if packed else nullcontext(raw) as binary,
+          gzip.GzipFile("", "wb", compresslevel=3, fileobj=raw, mtime=0) if packed else nullcontext(raw) as binary,
           io.TextIOWrapper(binary, encoding="utf-8") as file):
         yield file
