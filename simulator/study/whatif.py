@@ -1,7 +1,8 @@
 """What if: a scenario run again with settings changed, once each, kept on disk as soon as it is done.
 
 A what-if is nothing but settings, as `Scenario.replace` takes them; the empty one is the scenario as it is. What is
-kept belongs to the scenario and the version of Braid (`kept`): a call that was cut off goes on where it ended.
+kept belongs to the scenario, the version of Braid (`kept`) and what the scenario gave as it is: a call that was cut off
+goes on where it ended, and a program that was changed since, in whatever file, is run anew.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
+from hashlib import sha256
 from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -174,10 +176,12 @@ def _outcome(make: Callable[[], Scenario], seed: int, recorded: bool, settings: 
 
 class Kept:
     """Outcomes of a scenario's what-ifs in a file to which each is added as soon as it is done; one line each, so that
-    a process that is killed loses no more than what it was at. folder: None keeps nothing."""
+    a process that is killed loses no more than what it was at. The name of the file has the base's outcome in it: what
+    the program reads is not known, but its base is always run. folder: None keeps nothing."""
 
     def __init__(self, base: Base, folder: Path | None) -> None:
-        name = f"whatif-{name_of(base.scenario, 'scenario')}-{base.seed}.jsonl"
+        as_it_is = sha256(_line(AS_IS, base.outcome).encode()).hexdigest()[:16]
+        name = f"whatif-{name_of(base.scenario, 'scenario')}-{base.seed}-{as_it_is}.jsonl"
         self._path, self._base = (folder / name if folder else None), base
         self._lines = dict(_read(self._path)) if self._path else {}
 
@@ -190,11 +194,15 @@ class Kept:
         """Add an outcome; a folder that cannot be written to keeps nothing."""
         if self._path is None:
             return
-        line = json.dumps({"settings": dict(settings), **outcome._asdict()})
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(f"\n{line}\n")  # begins a line, whatever a process that was killed has left
+                file.write(f"\n{_line(settings, outcome)}\n")  # begins a line, whatever a process that was killed has left
+
+
+def _line(settings: Settings, outcome: Outcome) -> str:
+    made = {"settings": dict(settings), **outcome._asdict(), "metrics": dict(sorted(outcome.metrics.items()))}
+    return json.dumps(made)
 
 
 def _read(path: Path) -> Iterable[tuple[Settings, Outcome]]:

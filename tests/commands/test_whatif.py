@@ -88,6 +88,48 @@ def test_knobs_and_the_ladder_of_a_file_of_ones_own_which_is_kept_until_it_chang
     assert "did not run: --set knobs.slower: got 'perhaps'" in refused.out
 
 
+DEEP = """
+from pathlib import Path
+from simulator.study.scenario import Scenario
+from tests.replay.small import passes_mb
+from tests.study.whatif_scenarios import scenario
+from braid_test_parts.sizes import SIZE_MB
+
+def program(npu, case) -> None:
+    npu.launch(passes_mb(SIZE_MB), "it")
+    npu.launch(passes_mb(int((Path(__file__).parent / "size.txt").read_text())), "that")
+
+def mine() -> Scenario:
+    return scenario(program)
+"""
+
+
+def test_nothing_is_kept_of_a_program_that_changed_in_a_package_or_a_data_file(
+        braid: Braid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BRAID_CACHE", str(tmp_path / "cache"))
+    monkeypatch.syspath_prepend(str(tmp_path / "own"))
+    package = tmp_path / "own" / "braid_test_parts"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    mine = tmp_path / "own" / "deep.py"
+    mine.write_text(DEEP)
+
+    def values(package_mb: int, file_mb: int) -> tuple[dict[str, float], str]:
+        (package / "sizes.py").write_text(f"SIZE_MB = {package_mb}  # {'x' * package_mb}")
+        (mine.parent / "size.txt").write_text(str(file_mb))
+        for name in [one for one in sys.modules if one.startswith(("braid_test_parts", "braid_scenarios.deep"))]:
+            monkeypatch.delitem(sys.modules, name)
+        made = braid("whatif", f"{mine}:mine", "--only", "free", "--json")
+        return {row["what"]: row["value"] for row in made.json["free"] if row["how"] == "free"}, made.err
+
+    for package_mb, file_mb in ((2, 4), (3, 4), (3, 5)):
+        found, said = values(package_mb, file_mb)
+        assert not said, "nothing is known of what has changed"
+        assert found["it free"] == pytest.approx(0.001 + 0.01 * file_mb)
+        assert found["that free"] == pytest.approx(0.001 + 0.01 * package_mb)
+    assert "left to run: 0" in values(2, 4)[1], "what was so before is known still"
+
+
 def test_ctrl_c_says_that_the_same_command_goes_on(braid: Braid, tmp_path: Path,
                                                    monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRAID_CACHE", str(tmp_path))
