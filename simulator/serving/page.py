@@ -10,7 +10,7 @@ from simulator.np import Array
 from simulator.observe.page.charts import Line, Panel, Part, panels, stacked
 from simulator.observe.page.document import Page
 from simulator.observe.page.html import Chart, Section, chart, element, escaped, folded, joined, paragraph, shown, table
-from simulator.observe.page.many_page import Point, curve_section, differing
+from simulator.observe.page.many_page import Point, curve_section, differing, told_apart
 from simulator.observe.page.palette import SERIES
 from simulator.observe.tables import Titled, number
 from simulator.paths import installed_version
@@ -232,7 +232,7 @@ def _several(services: Sequence[KeptService]) -> Page:
     names = [f"{place + 1} {service.name}" for place, service in enumerate(services)]
     title = f"{len(services)} services side by side"
     if found is not None:
-        title, names = f"{services[0].name}: {len(services)} values of {found[0]}", found[1]
+        title, names = f"{services[0].name}: {len(services)} values of {found[0]}", told_apart(found[1])
     wanted = [*RATES, *(name for name in SHOWN if name not in RATES)]
     rows: list[tuple[str, ...]] = []
     for metric in wanted:

@@ -181,6 +181,26 @@ def test_values_of_a_sweep_are_in_order() -> None:
     assert "3 values of chip.rate" in text_of(many_page(runs, WORDS))
 
 
+def test_values_that_repeat_are_told_apart() -> None:
+    """Bars of one name would stand on each other."""
+    def run(changes: dict[str, str], seed: int = 0) -> Recorded:
+        return run_of([task("one", 0, US)], changes=changes, seed=seed)
+
+    def names(*runs: Recorded) -> tuple[str, list[str]]:
+        key, pairs = in_order(runs)
+        return key, [value for value, _ in pairs]
+
+    assert names(run({}, 2), run({}, 0), run({}, 10)) == ("seed", ["0", "2", "10"])
+    one, other = run({"chip.rate": "2"}), run({"chip.rate": "1"})
+    assert names(one, other, one) == ("chip.rate", ["1", "2 (2)", "2 (3)"])
+    assert names(one, run({"chip.rate": "2"}, 1), other)[0] == "chip.rate, seed"
+    assert names(one, one, one) == ("scenario", [f"hand:made ({place})" for place in (1, 2, 3)])
+    drawn = [trace for chart in scripts(text_of(many_page([one, other, one], WORDS))) for trace in chart["data"]]
+    bars = [trace["y"] for trace in drawn if trace["type"] == "bar"]
+    assert len(bars) >= 3
+    assert {tuple(sorted(names)) for names in bars} == {("1", "2 (2)", "2 (3)")}
+
+
 @pytest.mark.parametrize("sides", ["", "AB"])
 def test_a_page_has_all_sections_and_the_numbers(sides: str) -> None:
     run = overlapped()

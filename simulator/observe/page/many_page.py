@@ -31,12 +31,14 @@ class Point(NamedTuple):
 
 
 def changed(runs: Sequence[Recorded]) -> tuple[str, list[str]]:
-    """(what differs between runs, its value in each): a setting that was changed, else settings, else the scenario."""
+    """(what differs between runs, its value in each): settings that were changed and the seed, else settings, else the
+    scenario."""
     names = [run.name for run in runs]
-    for given in ([run.about["changes"] for run in runs], [run.about["settings"] for run in runs]):
+    for given in ([{**run.about["changes"], "seed": run.about["seed"]} for run in runs],
+                  [run.about["settings"] for run in runs]):
         if found := differing(names, given):
             return found
-    return "scenario", _told_apart(names)
+    return "scenario", names
 
 
 def differing(names: Sequence[str], given: Sequence[Mapping[str, Any]]) -> tuple[str, list[str]] | None:
@@ -47,8 +49,8 @@ def differing(names: Sequence[str], given: Sequence[Mapping[str, Any]]) -> tuple
     return ", ".join(keys), [", ".join(str(one.get(key, "as it is")) for key in keys) for one in given]
 
 
-def _told_apart(names: Sequence[str]) -> list[str]:
-    """Names, with their place behind those that there are several of."""
+def told_apart(names: Sequence[str]) -> list[str]:
+    """Names, with their place behind those that there are several of: bars of one name would be drawn as one."""
     return [f"{name} ({place + 1})" if names.count(name) > 1 else name for place, name in enumerate(names)]
 
 
@@ -61,7 +63,7 @@ def size_of(text: str) -> float | None:
 
 
 def in_order(runs: Sequence[Recorded]) -> tuple[str, list[tuple[str, Recorded]]]:
-    """(what differs, [(its value, run)]), ascending where all values are numbers."""
+    """(what differs, [(its value, told apart, run)]), ascending where all values are numbers."""
     key, values = changed(runs)
     sizes = [size_of(value) for value in values]
     pairs = list(zip(values, runs, strict=True))
@@ -69,7 +71,7 @@ def in_order(runs: Sequence[Recorded]) -> tuple[str, list[tuple[str, Recorded]]]
     if len(known) == len(pairs):
         order = sorted(range(len(pairs)), key=lambda place: known[place])
         pairs = [pairs[place] for place in order]
-    return key, pairs
+    return key, list(zip(told_apart([value for value, _ in pairs]), (run for _, run in pairs), strict=True))
 
 
 def front(points: Sequence[Point]) -> list[Point]:
