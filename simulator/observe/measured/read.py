@@ -15,7 +15,7 @@ from pathlib import Path
 
 from simulator.observe.measured import kineto, msprof, nsight
 from simulator.observe.measured.events import parsed
-from simulator.observe.measured.table import Measured, Rows, table
+from simulator.observe.measured.table import Measured, Rows, check, table
 
 FORMS = (f"JSON of torch.profiler (traceEvents with events of the category {' or '.join(sorted(kineto.DEVICE_WORK))}), "
          f'an Ascend trace_view.json (a process named "{msprof.HARDWARE}"), a kernel_details.csv (columns '
@@ -74,8 +74,14 @@ def _of_file(path: Path) -> tuple[str, Rows]:
         with path.open("rb") as file:
             begin = file.read(len(nsight.MAGIC))
         form, rows = (nsight.FORM, nsight.rows_of(path)) if begin == nsight.MAGIC else _of_text(path, begin)
-    except ValueError as error:
+        check(rows)
+    except (ValueError, csv.Error) as error:
         raise ValueError(f"'{path}': {error}") from None
+    except KeyError as error:
+        raise ValueError(f"'{path}': an entry of it has no {error}") from None
+    except (TypeError, AttributeError, ArithmeticError) as error:
+        text = f"an entry of it is not as its format has it: {type(error).__name__}: {error}"
+        raise ValueError(f"'{path}': {text}") from None
     if not len(rows):
         raise ValueError(f"'{path}' is {form} without a kernel: was the device traced?")
     return form, rows

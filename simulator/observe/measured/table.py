@@ -19,6 +19,7 @@ from simulator.observe.columns import COLUMNS, Columns, codes
 from simulator.observe.metrics import Metrics, measure
 
 PS_PER_US = 10**6
+MOST = 2**63 - 1  # that a column holds
 
 
 @dataclass
@@ -102,11 +103,29 @@ def microseconds(value: object, what: str) -> int:
     raise ValueError(f"{what} is {value!r}, not a time in us")
 
 
-def table(run: str, rows: Rows) -> Columns:
-    """The rows as columns, sorted by rank and start."""
-    count, zero = len(rows), dict[int, int]()  # of every rank, on its own clock, which may count from 1970
+def check(rows: Rows) -> None:
+    """ValueError if a number is too large for a column, as a time is that is more than 106 days from the first."""
+    zero = _begins(rows)
+    for number, name, end in zip(rows.rank, rows.name, rows.end, strict=True):
+        if end - zero[number] > MOST:
+            raise ValueError(f"'{name}' ends {(end - zero[number]) / PS_PER_US:.6g} us after the first of rank"
+                             f" {number} begins, which is no time of one trace")
+    for what in ("rank", "layer", "micro_batch", "multiplicity"):
+        if any(not -MOST <= number <= MOST for number in set(getattr(rows, what))):
+            raise ValueError(f"a number of a {what} is too large")
+
+
+def _begins(rows: Rows) -> dict[int, int]:
+    """When each rank begins, on its own clock, which may count from 1970."""
+    zero: dict[int, int] = {}
     for number, begin in zip(rows.rank, rows.start, strict=True):
         zero[number] = min(begin, zero.get(number, begin))
+    return zero
+
+
+def table(run: str, rows: Rows) -> Columns:
+    """The rows as columns, sorted by rank and start."""
+    count, zero = len(rows), _begins(rows)
     rank = np.array(rows.rank, dtype=np.int64)
     start, end = (np.array([time - zero[number] for number, time in zip(rows.rank, times, strict=True)], dtype=np.int64)
                   for times in (rows.start, rows.end))

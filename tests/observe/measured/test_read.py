@@ -110,12 +110,20 @@ def _without_streams(path: Path) -> None:
     database.close()
 
 
+def _without_device(path: Path) -> None:
+    with sqlite3.connect(nsight(path)) as database:
+        database.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = NULL WHERE streamId = 20")
+    database.close()
+
+
 def _texts(text: str | bytes) -> Callable[[Path], object]:
     return lambda path: path.write_bytes(text if isinstance(text, bytes) else text.encode())
 
 
 HEAD = "Name,Type,Accelerator Core,Start Time(us),Duration(us)\n"
 EVENT = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "dur": 1}
+ASCEND = {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "Ascend Hardware"}}
+OF_BRAID = {"bound_by": "", "braid_kind": "gemm", "layer": None}
 
 
 @pytest.mark.parametrize(("write", "said"), [
@@ -132,6 +140,15 @@ EVENT = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "dur": 1}
     (_texts(HEAD + "a,Add,AI_CORE,1.5,2\nb,Add,AI_CORE,soon,2\n"), "line 3: Start Time(us) is 'soon', not a time"),
     (_texts(HEAD), "is Ascend kernels (kernel_details.csv) without a kernel"),
     (_texts(b"SQLite format 3\x00 and no more"), "it cannot be read as SQLite: "),
+    (_texts(json.dumps([{**EVENT, "ts": 5, "args": {"correlation": [1]}}])), "not as its format has it: TypeError: "),
+    (_texts(json.dumps([{**EVENT, "ts": 5, "tid": [1]}])), "not as its format has it: TypeError: "),
+    (_texts(json.dumps([{**EVENT, "ts": 5, "args": OF_BRAID}])), "not as its format has it: TypeError: "),
+    (_texts(json.dumps([{**EVENT, "ts": 5, "dur": 1e16}])), "'k' ends 1e+16 us after the first of rank 0 begins"),
+    (_texts(json.dumps([{**EVENT, "ts": "1e999999"}])), "not as its format has it: Overflow"),
+    (_texts(json.dumps([{**EVENT, "ts": 5, "pid": 10**30}])), "a number of a rank is too large"),
+    (_texts(json.dumps([ASCEND, {"ph": "M", "name": "process_name"}])), "an entry of it has no 'pid'"),
+    (_texts(f"{HEAD}{'a' * 200_000},Add,AI_CORE,1.5,2\n"), "field larger than field limit"),
+    (_without_device, "not as its format has it: TypeError: "),
     (_graphs, "--cuda-graph-trace=node"), (_without_streams, "CUPTI_ACTIVITY_KIND_KERNEL has no column streamId"),
 ])  # fmt: skip
 def test_what_is_no_trace_is_refused_by_name(write: Callable[[Path], object], said: str, tmp_path: Path) -> None:
