@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,15 @@ from simulator.study.expected import as_object, compared, plain
 from simulator.study.simulate import Result
 
 TIMELINE, ABOUT = "timeline.parquet", "result.json"
+_HEADER = {"seed": int, "machine": str, "model": str, "cards": int, "ranks": int, "classes": int, "mode": str}
+_ABOUT = {"scenario": str, "title": str, "version": str, **_HEADER, "leaders": str, "changes": dict, "settings": dict}
 
 
 def recorded_of(result: Result) -> Recorded:
     """A run that was recorded, without what it was simulated on. InputError if it was not recorded."""
     header, scenario, ledger = result.header, result.scenario, result.ledger
     about = {"scenario": scenario.name, "title": scenario.full_title, "version": installed_version(),
-             **{key: header[key] for key in ("seed", "machine", "model", "cards", "ranks", "classes", "mode")},
+             **{key: header[key] for key in _HEADER},
              "leaders": " ".join(map(str, header["leaders"])), "changes": dict(header["changed"]),
              "settings": plain(scenario.settings())}
     items = [(item.category, item.name, item.size_bytes) for item in ledger.items]
@@ -67,6 +70,9 @@ def read_recorded(folder: Path) -> Recorded:
         about = {**said["about"], **{key: said[key] for key in ("scenario", "changes", "seed")}}
         memory = Memory(**{**said["memory"], "items": [tuple(item) for item in said["memory"]["items"]]})
         peaks = Peaks(**said["peaks"])
+        _check(about, _ABOUT)
+        _check(said, {"metrics": dict, "expected": list, "parameters": list})
+        [int(one) for one in about["leaders"].split()]
         found = said["metrics"], said["expected"], said["parameters"]
     except (ValueError, KeyError, TypeError) as error:
         what = f"it has no {error}" if isinstance(error, KeyError) else str(error)
@@ -76,3 +82,10 @@ def read_recorded(folder: Path) -> Recorded:
         return Recorded(about, read_parquet(folder / TIMELINE), *found, memory, peaks)
     except ValueError as error:
         raise InputError(f"{error}; run it again") from None
+
+
+def _check(given: Mapping[str, Any], kinds: Mapping[str, type]) -> None:
+    """KeyError for what is missing, TypeError for what is another kind of thing."""
+    for key, kind in kinds.items():
+        if not isinstance(given[key], kind):
+            raise TypeError(f"{key} is {given[key]!r}")

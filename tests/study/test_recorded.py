@@ -56,3 +56,19 @@ def test_a_folder_of_something_else_is_refused(result: Result, tmp_path: Path, w
         (about if what == "no JSON" else timeline).write_text("nothing")
     with pytest.raises(InputError, match=said):
         read_recorded(tmp_path / "run")
+
+
+def test_every_part_of_its_json_is_needed(result: Result, tmp_path: Path) -> None:
+    write_result(result, OutputFolder(tmp_path / "run"))
+    about = tmp_path / "run" / ABOUT
+    whole = json.loads(about.read_text())
+    parts = [{**whole, "about": {other: it for other, it in whole["about"].items() if other != key}}
+             for key in whole["about"]]
+    parts += [{other: it for other, it in whole.items() if other != key} for key in whole]
+    assert len(parts) == 10 + 9
+    parts += [{**whole, "changes": None}, {**whole, "metrics": []}, {**whole, "parameters": None}]
+    parts += [{**whole, "about": whole["about"] | wrong} for wrong in ({"leaders": "a"}, {"ranks": ""})]
+    for part in parts:
+        about.write_text(json.dumps(part))
+        with pytest.raises(InputError, match=r"result\.json' is not what `braid run --out` of this.*; run it again"):
+            read_recorded(tmp_path / "run")
