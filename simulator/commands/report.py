@@ -114,8 +114,9 @@ def _read(place: Path | str, settings: dict[str, str], ranks: str, seed: int) ->
     with progress_bar(f"reading {place}"):
         if not is_folder_of_service(place):
             return recorded(str(place), settings, ranks, seed)
-        if settings or ranks != "roles":
-            raise InputError(f"--set and --ranks are of a scenario, which is simulated; '{place}' is of a service")
+        if settings or ranks != "roles" or seed:
+            raise InputError("--set, --ranks and --seed are of a scenario, which is simulated; "
+                             f"'{place}' is of a service")
         return read_service(place)
 
 

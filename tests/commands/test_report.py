@@ -102,7 +102,7 @@ def test_open_shows_the_page(braid: Braid, kept: Path, tmp_path: Path, monkeypat
     (["nowhere/at-all"], "there is no folder 'nowhere/at-all'"), (["nosuch:scenario"], "nosuch"),
     (["{kept}"], "holds no result"), (["{kept}/runs/a", "{kept}/service"], "a page is of the one or the other"),
     (["{kept}/runs/a", "--seed", "1"], "are of a scenario, which is simulated"),
-    (["{kept}/runs/a", "--out", "{kept}"], "is a folder"),
+    (["{kept}/service", "--seed", "9"], "is of a service"), (["{kept}/runs/a", "--out", "{kept}"], "is a folder"),
     (["{kept}/runs/a", "--out", "{kept}/no/page.html"], "does not exist"), (["{kept}/broken"], "run it again")])
 def test_every_mistake_is_one_message(braid: Braid, kept: Path, tmp_path: Path, arguments: list[str],
                                       said: str) -> None:  # fmt: skip
