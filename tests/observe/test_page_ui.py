@@ -74,6 +74,19 @@ def test_a_page_is_drawn_at_every_width_in_light_and_dark(opened: Opened, tmp_pa
     assert opened.complaints == []
 
 
+def test_an_instant_has_the_digits_that_the_length_of_its_task_needs(opened: Opened, tmp_path: Path) -> None:
+    """And a run without layers has no control for one."""
+    start, length = 1_241_203_456_000, 10_644_000
+    run = run_of([task("early", 0, start), task("late", start, start + length)])
+    page = opened.at(document(run_page({"": run}, WORDS), NO_PLOTLY), tmp_path).page
+    assert not page.is_visible("label:has-text('layer')")
+    page.focus("canvas")
+    page.keyboard.press("Home")
+    page.keyboard.press("Shift+ArrowRight")
+    page.keyboard.press("Shift+ArrowRight")
+    assert "10.644 us, from 1.241203456 s to 1.2412141 s" in page.inner_text(".said")
+
+
 @pytest.mark.slow
 def test_a_sweep_and_hostile_texts_are_drawn(opened: Opened, tmp_path: Path) -> None:
     runs = [run_of([task(EVIL, 0, length * US, kind=EVIL)], title=EVIL, scenario=EVIL, changes={EVIL: EVIL * length})

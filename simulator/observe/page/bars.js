@@ -64,11 +64,13 @@ function rowAt(rank, lane, time, reach) {
   return best;
 }
 
-// Four digits, and the unit that fits.
-function timeText(units, unitPs) {
-  const ps = units * unitPs;
+// Five digits, and the unit that fits; of an instant so many more as tell it to a thousandth of a length.
+function timeText(units, unitPs, lengthUnits = Infinity) {
+  const ps = units * unitPs, finestPs = Math.max(lengthUnits * unitPs / 1000, 1);
   for (const [name, size] of [["s", 1e12], ["ms", 1e9], ["us", 1e6], ["ns", 1e3]]) {
-    if (Math.abs(ps) >= size * 0.99995) return `${Number((ps / size).toPrecision(5))} ${name}`;
+    if (Math.abs(ps) < size * 0.99995) continue;
+    const digits = Math.ceil(Math.log10(Math.abs(ps) / finestPs)) + 1;
+    return `${Number((ps / size).toPrecision(Math.max(5, Math.min(digits, 15))))} ${name}`;
   }
   return "0 ns";
 }
@@ -88,8 +90,9 @@ function aboutTask(rank, row, unitPs) {
   if (rank.layer[row] >= 0) place.push(`layer ${rank.layer[row]}`);
   if (rank.micro_batch[row] >= 0) place.push(`micro-batch ${String.fromCharCode(65 + rank.micro_batch[row] % 26)}`);
   const lines = [name, `${kind} on ${engine}; ${place.join(", ")}; task ${rank.task[row]}`,
-    `works ${timeText(lengthOf(rank, row), unitPs)}, from ${timeText(rank.start[row], unitPs)} to `
-    + `${timeText(endOf(rank, row), unitPs)}; bound by ${rank.bounds[rank.bound[row]]}`];
+    `works ${timeText(lengthOf(rank, row), unitPs)}, from `
+    + `${timeText(rank.start[row], unitPs, lengthOf(rank, row))} to `
+    + `${timeText(endOf(rank, row), unitPs, lengthOf(rank, row))}; bound by ${rank.bounds[rank.bound[row]]}`];
   if (waitedOf(rank, row) > 0) {
     lines.push(`waited ${timeText(waitedOf(rank, row), unitPs)} after it was ready${whyText(rank, row)}`);
   }
