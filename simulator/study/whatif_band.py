@@ -126,8 +126,9 @@ def band_of(base: Base, drawn: Sequence[Drawn], asked: Sequence[Settings], answe
     reach = {one.parameter: one.elasticity * known[one.parameter].spread for one in elasticities
              if one.parameter in known and one.elasticity is not None}  # fmt: skip
     whole = sum(part**2 for part in reach.values()) or 1.0
+    places = _places(values)
     causes = [Cause(key, known[key].spread, part, part**2 / whole,
-                    _rank_correlation([even(base.seed, number, key) for number in ran], values))
+                    _rank_correlation(_places([even(base.seed, number, key) for number in ran]), places))
               for key, part in reach.items()]  # fmt: skip
     reasons = tuple(dict.fromkeys(one.reason for one in outcomes if one.reason))
     return Band(len(ran), len(drawn), spreads,
@@ -140,8 +141,14 @@ def _spread_of(base: Base, metric: str, there: Sequence[Outcome]) -> Spread:
     return Spread(metric, base.outcome.value(metric) or 0.0, p10, p50, p90)
 
 
-def _rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | None:
-    """Of Spearman; None where there is nothing to rank."""
+def _places(values: Sequence[float]) -> list[int]:
+    """How many of the values are less than each: its rank, the lowest of those that are equal."""
+    found: list[int] = np.searchsorted(np.sort(values), values).tolist()
+    return found
+
+
+def _rank_correlation(one: Sequence[int], other: Sequence[int]) -> float | None:
+    """Of Spearman, from the ranks; None where there is nothing to rank."""
     if len(one) < 3 or len(set(other)) < 2 or len(set(one)) < 2:
         return None
-    return correlation(*([sorted(values).index(value) for value in values] for values in (one, other)))
+    return correlation(one, other)
