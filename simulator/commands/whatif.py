@@ -67,7 +67,7 @@ def whatif(scenario: str, only: str, metric: str | None, draws: int, every: bool
       # how sure is the throughput?
       braid whatif a3_prefill:dp --only band --draws 100 --metric throughput_tok_s
     """
-    from simulator.commands.output import to_json
+    from simulator.commands.output import to_json, warn_unread
     from simulator.commands.request import progress_bar, scenario_of
     from simulator.study.whatif import base_of
     from simulator.study.whatif_parts import plan
@@ -77,6 +77,7 @@ def whatif(scenario: str, only: str, metric: str | None, draws: int, every: bool
     with progress_bar(chosen.name, "building its programs") as tell, redirect_stdout(sys.stderr):
         base = base_of(chosen, seed, metric, tell)
         planned = plan(base, parts, draws, every)
+    warn_unread(scenario, [key for key in base.result.header["unread"] if key in settings])
     found = planned.found(_answers(planned, jobs, fresh))
     if as_json:
         click.echo(to_json(found.as_object()))
@@ -93,7 +94,11 @@ def _answers(planned: Plan, jobs: int, fresh: bool) -> Answers:
     from simulator.study.kept import cache_folder
     from simulator.study.whatif import answered
 
-    folder = cache_folder()
+    folder, lost = cache_folder(), list[str]()
+
+    def warn(text: str) -> None:
+        lost.append(text)
+        click.echo(f"warning: {text}", err=True)
 
     def report(known: int, missing: int) -> None:
         if known:
@@ -101,9 +106,9 @@ def _answers(planned: Plan, jobs: int, fresh: bool) -> Answers:
 
     try:
         with progress_bar(f"{planned.base.scenario.name}: what if") as tell, redirect_stdout(sys.stderr):
-            return answered(planned.base, planned.asked(), jobs, folder, fresh, tell, report)
+            return answered(planned.base, planned.asked(), jobs, folder, fresh, tell, report, warn)
     except KeyboardInterrupt:
-        kept = "; what is done is kept: the same command goes on" if folder else ""
+        kept = "; what is done is kept: the same command goes on" if folder and not lost else ""
         raise Interrupted(f"interrupted{kept}") from None
 
 

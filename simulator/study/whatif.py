@@ -148,16 +148,20 @@ def _numbers(scenario: Scenario) -> dict[str, Quantity]:
 
 
 def answered(base: Base, asked: Iterable[Settings], jobs: int = 1, folder: Path | None = None, fresh: bool = False,
-             tell: Tell | None = None, report: Callable[[int, int], None] = lambda known, left: None) -> Answers:
+             tell: Tell | None = None, report: Callable[[int, int], None] = lambda known, left: None,
+             warn: Callable[[str], None] = lambda text: None) -> Answers:
     """Every what-if that is asked for, run once or taken from what is kept. jobs: processes. folder: keeps them (None:
-    nothing is kept). fresh: run even what is kept. report: told how many were kept and how many are left to run."""
-    kept = Kept(base, folder)
+    nothing is kept). fresh: run even what is kept. report: told how many were kept and how many are left to run. warn:
+    told once if nothing can be kept."""
+    kept = Kept(base, folder, warn)
     known: dict[Settings, Outcome] = {AS_IS: base.outcome}
     wanted = [one for one in dict.fromkeys(asked) if one != AS_IS]
     if not fresh:
         known |= {one: found for one in wanted if (found := kept.outcome(one)) is not None}
     left = [one for one in wanted if one not in known]
     report(len(known) - 1, len(left))
+    if left and kept.outcome(AS_IS) is None:
+        kept.put(AS_IS, base.outcome)  # tells whether the file can be written before anything is run
     work = partial(_outcome, maker(base.scenario, jobs), base.seed, base.recorded)
     for number, outcome in as_done(work, left, jobs, tell):
         known[left[number]] = outcome
@@ -177,12 +181,13 @@ def _outcome(make: Callable[[], Scenario], seed: int, recorded: bool, settings: 
 class Kept:
     """Outcomes of a scenario's what-ifs in a file to which each is added as soon as it is done; one line each, so that
     a process that is killed loses no more than what it was at. The name of the file has the base's outcome in it: what
-    the program reads is not known, but its base is always run. folder: None keeps nothing."""
+    the program reads is not known, but its base is always run. folder: None keeps nothing. warn: told of the first
+    write that fails, which is the last."""
 
-    def __init__(self, base: Base, folder: Path | None) -> None:
+    def __init__(self, base: Base, folder: Path | None, warn: Callable[[str], None]) -> None:
         as_it_is = sha256(_line(AS_IS, base.outcome).encode()).hexdigest()[:16]
         name = f"whatif-{name_of(base.scenario, 'scenario')}-{base.seed}-{as_it_is}.jsonl"
-        self._path, self._base = (folder / name if folder else None), base
+        self._path, self._base, self._warn = (folder / name if folder else None), base, warn
         self._lines = dict(_read(self._path)) if self._path else {}
 
     def outcome(self, settings: Settings) -> Outcome | None:
@@ -194,10 +199,14 @@ class Kept:
         """Add an outcome; a folder that cannot be written to keeps nothing."""
         if self._path is None:
             return
-        with suppress(OSError):
+        try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(f"\n{_line(settings, outcome)}\n")  # begins a line, whatever a process that was killed has left
+                # begins a line, whatever a process that was killed has left
+                file.write(f"\n{_line(settings, outcome)}\n")
+        except OSError as error:
+            self._warn(f"what-ifs are not kept: cannot write '{self._path}': {error.strerror or error}")
+            self._path = None
 
 
 def _line(settings: Settings, outcome: Outcome) -> str:

@@ -26,8 +26,10 @@ _NOT_RUN = "did not run"
 def print_found(found: Found) -> None:
     """Prints all tables, and why what-ifs could not run."""
     base = found.base
-    head = f"{base.scenario.full_title}\n{base.metric}: {number(base.value)}"
-    show(terminal_of(), head, "", *_tables(found))
+    changes = (f"changed: {key} = {text}" for key, text in base.scenario.changes.items())
+    head = (f"{base.scenario.name}: {base.scenario.full_title}", f"seed {base.seed}", *changes,
+            f"{base.metric}: {number(base.value)}")
+    show(terminal_of(), "\n".join(head), "", *_tables(found))
 
 
 def _tables(found: Found) -> Iterator[RenderableType]:

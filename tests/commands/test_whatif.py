@@ -130,9 +130,20 @@ def test_nothing_is_kept_of_a_program_that_changed_in_a_package_or_a_data_file(
     assert "left to run: 0" in values(2, 4)[1], "what was so before is known still"
 
 
-def test_ctrl_c_says_that_the_same_command_goes_on(braid: Braid, tmp_path: Path,
-                                                   monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BRAID_CACHE", str(tmp_path))
+def test_the_text_says_what_was_run_and_what_has_no_effect(braid: Braid) -> None:
+    known, other = "batch.gemms=1", "machine.host.launch_graph=1 us"
+    shown = braid("whatif", SMALL, "--only", "knobs", "--seed", 3, "--set", known, "--set", other)
+    title = braid("run", SMALL).out.splitlines()[0].partition(": ")[2]
+    assert shown.out.splitlines()[:4] == [f"{SMALL}: {title}", "seed 3", "changed: batch.gemms = 1",
+                                          "changed: machine.host.launch_graph = 1 us"]
+    assert shown.err == f"warning: machine.host.launch_graph has no effect on {SMALL}: nothing in this run reads it\n"
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_ctrl_c_says_that_the_same_command_goes_on_if_it_does(braid: Braid, tmp_path: Path, kept: bool,
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("BRAID_CACHE", str(tmp_path / "new" if kept else tmp_path / "file"))
     real, asked = whatif.simulate, []
 
     def interrupted(*given: object, **how: object) -> object:
@@ -144,11 +155,12 @@ def test_ctrl_c_says_that_the_same_command_goes_on(braid: Braid, tmp_path: Path,
     monkeypatch.setattr(whatif, "simulate", interrupted)
     stopped = braid("whatif", SMALL, "--only", "free")
     assert (stopped.code, stopped.out) == (130, "")
-    assert "the same command goes on" in stopped.err
+    assert ("the same command goes on" in stopped.err) == kept
+    assert stopped.err.count("what-ifs are not kept: cannot write") == (not kept)
     monkeypatch.setattr(whatif, "simulate", real)
     again = braid("whatif", SMALL, "--only", "free")
     assert again.code == 0
-    assert "kept from before: 4; left to run: 10" in again.err
+    assert ("kept from before: 4; left to run: 10" in again.err) == kept
 
 
 def test_two_processes_give_what_one_gives(braid: Braid) -> None:

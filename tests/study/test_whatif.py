@@ -257,6 +257,16 @@ def test_what_bounds_the_run_makes_its_band_wide() -> None:
         assert one.rank < -0.3
 
 
+def test_ranks_count_what_is_less() -> None:
+    values = [3.0, 1.0, 2.0, 1.0, 3.0]
+    assert whatif_band._places(values) == [sum(other < value for other in values) for value in values]
+    up = whatif_band._places([one / 7 for one in range(1000)])
+    assert whatif_band._rank_correlation(up, whatif_band._places([2.0**one for one in range(1000)])) == 1.0
+    assert whatif_band._rank_correlation(up, up[::-1]) == pytest.approx(-1.0)
+    assert whatif_band._rank_correlation(up, [5] * 1000) is None
+    assert whatif_band._rank_correlation([0, 1], [0, 1]) is None
+
+
 def test_counts_are_rounded_and_shares_are_no_more_than_one() -> None:
     base = base_of(scenario(serial, 2).replace({"machine.chip.hbm.efficiency": "0.9"}))
     drawn = {one.parameter: one for one in drawn_of(base)}
@@ -354,8 +364,12 @@ def test_what_is_refused_or_cannot_be_computed_has_its_reason_and_the_others_run
 
 def test_a_folder_that_cannot_be_written_to_keeps_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    base, free = as_it_is("switched"), settings_of({"free": "always"})
-    assert answered(base, [free], folder=tmp_path / "file")[free].makespan_ps == 0
+    base, free, off = as_it_is("switched"), settings_of({"free": "always"}), settings_of({"knobs.slower": "true"})
+    told: list[str] = []
+    found = answered(base, [free, off], folder=tmp_path / "file", warn=told.append)
+    assert (found[free].makespan_ps, found[off].makespan_ps) == (0, 132 * US)
+    assert len(told) == 1
+    assert told[0].startswith(f"what-ifs are not kept: cannot write '{tmp_path / 'file'}")
 
 
 def test_one_run_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
