@@ -81,6 +81,12 @@ def timed(work: Callable[[], T]) -> tuple[float, T]:
     return time.process_time() - before_s, returned
 
 
+def looked_at(result: Any) -> Any:
+    """A run with its metrics, which are made when they are first asked for."""
+    _ = result.metrics
+    return result
+
+
 def environment() -> dict[str, str]:
     """This process's own, with this very Braid on the path also where it is a checkout that is not installed."""
     root = str(Path(__file__).resolve().parents[2])

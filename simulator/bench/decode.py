@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from simulator import np
-from simulator.bench.benchmark import Measurement, timed
+from simulator.bench.benchmark import Measurement, looked_at, timed
 from simulator.model.micro_batch import MicroBatch
 from simulator.model.routing import power_law
 from simulator.model.transformer import Experts, Model, with_precision
@@ -126,5 +126,5 @@ def scenario(dies: int, layers: int = LAYERS, kinds: int = 0) -> Scenario:
 
 def run(dies: int = EXPERT_PARALLEL, ranks: str = "roles", layers: int = LAYERS, kinds: int = 0) -> Measurement:
     """CPU seconds of a whole run, recording of programs, replay and metrics included."""
-    cpu_s, result = timed(lambda: simulate(scenario(dies, layers, kinds), ranks=ranks))
+    cpu_s, result = timed(lambda: looked_at(simulate(scenario(dies, layers, kinds), ranks=ranks)))
     return Measurement(cpu_s, cpu_s, {"tasks": len(result.timeline), "ranks": dies})

@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from simulator.bench.benchmark import Measurement, environment, peak_mib, timed
+from simulator.bench.benchmark import Measurement, environment, looked_at, peak_mib, timed
 from simulator.bench.replays import replay_alone
 from simulator.observe.timeline import StaticTasks, Timeline, Unrecorded
 from simulator.study.library import load_scenario
@@ -21,7 +21,7 @@ ROWS, PER_RANK = 10_000_000, 10_000
 
 def simulated(reference: str, ranks: str) -> Measurement:
     """CPU seconds of one run, loading and machine included, imports not."""
-    cpu_s, result = timed(lambda: simulate(load_scenario(reference), ranks=ranks))
+    cpu_s, result = timed(lambda: looked_at(simulate(load_scenario(reference), ranks=ranks)))
     return Measurement(cpu_s, cpu_s, {"tasks": len(result.timeline)})
 
 
