@@ -93,7 +93,7 @@ class _Events:
 
     def __init__(self, columns: Columns, rows: Array, waits: Waiting) -> None:
         self.columns, self.rows = columns, rows
-        self.all_waits, self.shown_waits = waits, waits.some(np.isin(waits.row, rows))
+        self.shown_waits = waits.some(np.isin(waits.row, rows))
         self.ranks: list[int] = np.unique(columns["rank"][rows]).tolist()
         self.several = int(columns["micro_batch"].max(initial=-1)) > 0
         self.stretches: dict[int, list[Stretch]] = {}
