@@ -18,7 +18,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = (
     ("compiled", "np", "units", "errors", "paths"),
     "physics", "spec", "fabric", "die", "program", "collective", "symmetry", "replay", "live", "model", "stack",
-    "parallel", "study", "serving", "calibrate", "probe", "bench", "commands", "__main__",
+    "parallel", "study", "serving", "search", "calibrate", "probe", "bench", "commands", "__main__",
 )
 """Folders from the ground up, each on a floor of its own above the files of the package that all may import."""
 
