@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 
@@ -57,10 +58,13 @@ class Deployment(NamedTuple):
     prefill: Engine | None = None
 
 
-class Found(NamedTuple):
+@dataclass(frozen=True)
+class Found:
     """What a deployment gives. count, prefill_count: engines of each kind; gpus: cards of all. requests: in flight on
     each engine that decodes. tok_s_per_gpu: output tokens; tok_s_per_user: of one request. stopped_by: what keeps the
-    requests from being more: "TPOT", "TTFT", "memory", "prefill", or "requests" (max_num_seqs)."""
+    requests from being more: "TPOT", "TTFT", "memory" (or max_num_seqs), "prefill". concurrency: requests in flight of
+    the whole deployment, those that wait for their first token included. served: whether the times are those of
+    requests that were served one by one, with the 99th percentiles (0.0: they are estimates from steps)."""
 
     deployment: Deployment
     count: int
@@ -72,3 +76,20 @@ class Found(NamedTuple):
     tok_s_per_gpu: float
     tok_s_per_user: float
     stopped_by: str
+    concurrency: int = 1
+    served: bool = False
+    ttft_p99_ms: float = 0.0
+    tpot_p99_ms: float = 0.0
+
+    @property
+    def words(self) -> str:
+        """Of its engines, and how many there are."""
+        engines, prefill = self.deployment
+        first = f"{self.prefill_count} x {prefill.words} before " if prefill else ""
+        return f"{first}{self.count} x {engines.words}"
+
+    @property
+    def family(self) -> str:
+        """What it is, whatever the tokens of its steps: deployments that differ in nothing else count once."""
+        engines, prefill = self.deployment
+        return f"{'apart ' if prefill else ''}{engines._replace(tokens=0).words}"

@@ -1,0 +1,41 @@
+"""An engine of a deployment as what Braid simulates: a step of it, and a service of such engines."""
+
+from __future__ import annotations
+
+from simulator.search.deployment import Ask, Engine, Found
+from simulator.serving.launches import one_engine
+from simulator.serving.settings import Instances, Load, Service
+from simulator.study.step import StepWords
+
+
+def words_of(ask: Ask, engine: Engine) -> StepWords:
+    """As `braid step` would be told."""
+    own = dict(engine.settings)
+    if "batch.drafts" in own:
+        own["batch.acceptance"] = str(ask.acceptance)
+    return StepWords(ask.model, ask.machine, engine.stack, engine.mesh, "decode", own)
+
+
+def service_of(ask: Ask, engine: Engine) -> Service:
+    """One engine, launched as its stack is by default; InputError for what cannot be."""
+    found = one_engine(words_of(ask, engine))
+    scheduling = found.engines.scheduling.model_copy(update={"max_num_batched_tokens": engine.tokens})
+    return found.model_copy(update={"engines": found.engines.model_copy(update={"scheduling": scheduling})})
+
+
+def deployed(ask: Ask, found: Found) -> Service:
+    """All engines of a deployment behind one router, with the load that it was found for: a closed loop of as many
+    requests as are in flight."""
+    deployment = found.deployment
+    service = service_of(ask, deployment.engines)
+    engines, prefill = _several(service.engines, found.count), None
+    if deployment.prefill is not None:
+        prefill = _several(service_of(ask, deployment.prefill).engines, found.prefill_count)
+    load = Load(requests=max(4 * found.concurrency, 32), concurrency=max(found.concurrency, 1),
+                input_tokens=ask.input_tokens, output_tokens=ask.output_tokens,
+                prefix_share=ask.prefix_share)  # fmt: skip
+    return service.model_copy(update={"engines": engines, "prefill": prefill, "load": load})
+
+
+def _several(instances: Instances, count: int) -> Instances:
+    return instances.model_copy(update={"count": count})

@@ -1,0 +1,125 @@
+"""Deployments from the sheets of engines: together as they are, apart in the ratio that wastes least."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from math import ceil
+from typing import NamedTuple
+
+from simulator.search.deployment import Ask, Deployment, Found
+from simulator.search.level import Prefilling, Together, together, within
+from simulator.search.sheet import Sheet
+
+
+def of_together(ask: Ask, sheet: Sheet, front_s: float) -> list[Found]:
+    """An engine that prefills and decodes, as often as there are cards for it: with each batch that was simulated, and
+    with the largest within the limits; none where it cannot be within them."""
+    count = ask.most_gpus // sheet.cards
+    if not sheet.mixed or not count or count * sheet.cards < ask.least_gpus:
+        return []
+    found = {}
+    last, stopped = _largest(ask, sheet, front_s)
+    for size in sorted({*(size for size, _ in sheet.decode if size < last), last} - {0}):
+        one = _at(ask, sheet, size, front_s)
+        if one is not None and _is_within(ask, one):
+            found[size] = _together(ask, sheet, count, one, stopped)
+    return list(found.values())
+
+
+def _largest(ask: Ask, sheet: Sheet, front_s: float) -> tuple[int, str]:
+    """The most requests of a group within the limits, and which one stops it; 0 where none is."""
+    high = max(size for size, _ in within(ask, sheet))
+    whole = _at(ask, sheet, high, front_s)
+    if whole is not None and _is_within(ask, whole):
+        slower = any(size > high for size, _ in sheet.decode)
+        return high, "TPOT" if slower else "memory"
+    low = 0
+    while high - low > 1:
+        middle = (low + high) // 2
+        one = _at(ask, sheet, middle, front_s)
+        low, high = (middle, high) if one is not None and _is_within(ask, one) else (low, middle)
+    beyond = _at(ask, sheet, high, front_s)
+    if beyond is None:
+        return low, "prefill"
+    return low, "TPOT" if beyond.tpot_s * 1e3 > ask.tpot_ms else "TTFT"
+
+
+def _at(ask: Ask, sheet: Sheet, size: int, front_s: float) -> Together | None:
+    """With so many requests of a group, a step between two that were simulated on their line."""
+    if size < sheet.decode[0][0]:
+        return None
+    low, seconds = max(one for one in sheet.decode if one[0] <= size)
+    if size > low:
+        high, slower = min(one for one in sheet.decode if one[0] > size)
+        seconds += (slower - seconds) * (size - low) / (high - low)
+    return together(ask, sheet, size, seconds, sheet.engine.tokens, front_s)
+
+
+def _is_within(ask: Ask, one: Together) -> bool:
+    return one.tpot_s * 1e3 <= ask.tpot_ms and one.ttft_s * 1e3 <= ask.ttft_ms
+
+
+def _together(ask: Ask, sheet: Sheet, count: int, one: Together, stopped: str) -> Found:
+    return Found(Deployment(sheet.engine), count, 0, count * sheet.cards, sheet.groups * one.count, one.ttft_s * 1e3,
+                 one.tpot_s * 1e3, one.tokens_per_s / sheet.cards, 1.0 / one.tpot_s, stopped,
+                 count * one.in_flight)  # fmt: skip
+
+
+class Option(NamedTuple):
+    """Engines that prefill: the most prompts a second of one within the limit of TTFT."""
+
+    prefilling: Prefilling
+    prompts_per_s: float
+
+    @property
+    def cards(self) -> int:
+        """Of one."""
+        return self.prefilling.sheet.cards
+
+
+def options(ask: Ask, sheets: Iterable[Sheet], front_s: float) -> list[Option]:
+    """Of each number of cards the engine that prefills most; the one whose words come first where several do."""
+    best: dict[int, Option] = {}
+    for sheet in sorted(sheets, key=lambda one: one.engine.words):
+        if not sheet.prefill:
+            continue
+        one = Prefilling(sheet, front_s)
+        option = Option(one, one.at(one.most(ask.ttft_ms / 1e3))[0])
+        if option.prompts_per_s > 0.0 and (
+            sheet.cards not in best or option.prompts_per_s > best[sheet.cards].prompts_per_s
+        ):
+            best[sheet.cards] = option
+    return [best[cards] for cards in sorted(best)]
+
+
+def of_apart(ask: Ask, sheet: Sheet, beside: Sequence[Option]) -> list[Found]:
+    """An engine that decodes, with each batch within the limit of TPOT, beside those that prefill: as many of both as
+    give most tokens a second for a GPU."""
+    found = []
+    slower = any(seconds / sheet.per_iteration * 1e3 > ask.tpot_ms for _, seconds in sheet.decode)
+    for size, seconds in within(ask, sheet):
+        best = max(_ratios(ask, sheet, size, seconds, beside, "TPOT" if slower else "memory"), default=None,
+                   key=lambda one: (one.tok_s_per_gpu, -one.gpus, one.words))
+        if best is not None:
+            found.append(best)
+    return found
+
+
+def _ratios(ask: Ask, sheet: Sheet, size: int, seconds: float, beside: Sequence[Option],
+            stopped: str) -> Iterator[Found]:  # fmt: skip
+    tpot_s = seconds / sheet.per_iteration
+    tokens_per_s = sheet.groups * size / tpot_s
+    prompts_per_s = tokens_per_s / ask.output_tokens
+    for option in beside:
+        for count in range(1, ask.most_gpus // sheet.cards + 1):
+            prefilling = ceil(count * prompts_per_s / option.prompts_per_s)
+            gpus = count * sheet.cards + prefilling * option.cards
+            if gpus > ask.most_gpus:
+                break
+            if gpus < ask.least_gpus:
+                continue
+            ttft_s = option.prefilling.at(option.prefilling.busy(count * prompts_per_s / prefilling))[1]
+            waiting = round(count * prompts_per_s * ttft_s)
+            yield Found(Deployment(sheet.engine, option.prefilling.sheet.engine), count, prefilling, gpus,
+                        sheet.groups * size, ttft_s * 1e3, tpot_s * 1e3, count * tokens_per_s / gpus, 1.0 / tpot_s,
+                        stopped, count * sheet.groups * size + waiting)  # fmt: skip
