@@ -37,7 +37,7 @@ def name_of(scenario: Scenario, unnamed: str) -> str:
     """Of what is kept of a scenario; unnamed: how it begins where the scenario has no name."""
     settings = {key: str(value) for key, value in scenario.settings().items()}
     text = json.dumps([scenario.name, settings, scenario.machine_spec().model_dump_json(),
-                       repr(scenario.transformer()), repr(scenario.rate_changes), _source(), *_own(scenario)])
+                       repr(scenario.transformer()), repr(scenario.rate_changes), source(), *_own(scenario)])
     return f"{scenario.name.rpartition(':')[2] or unnamed}-{sha256(text.encode()).hexdigest()[:16]}"
 
 
@@ -56,8 +56,8 @@ def _own(scenario: Scenario) -> Iterator[str]:
 
 
 @cache
-def _source() -> str:
-    """Of Braid's own files, and of those that it brings."""
+def source() -> str:
+    """The name of Braid's own files and of those that it brings, all together: of another version it is another."""
     found = sha256()
     package = Path(__file__).resolve().parents[1]
     files = [*package.rglob("*.py"), *package.rglob("*.c")]
