@@ -155,7 +155,8 @@ def _driver(address: str | None, jobs: int | None) -> Iterator[Connection]:
         other_end.close()
         yield pipe
     finally:
-        end_group(driver.pid or 0)
-        driver.kill()  # before it had a group
-        driver.join()
+        if driver.pid is not None:
+            end_group(driver.pid)
+            driver.kill()  # before it has a group
+            driver.join()
         pipe.close()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import platform
 import signal
 import sys
 import time
@@ -152,14 +153,14 @@ def run_one(pickled: bytes, wanted: str, folder: str) -> bytes:
     result, raised = None, None
     try:
         if source() != wanted:
-            raise InputError(f"'{Path(__file__).resolve().parents[1]}' on {os.uname().nodename} is not the Braid that"
+            raise InputError(f"'{Path(__file__).resolve().parents[1]}' on {platform.node()} is not the Braid that"
                              " asks: install the same one there")
         with suppress(OSError):
             os.chdir(folder)
         work, one = pickle.loads(pickled)
         result = work(one)
     except Exception as error:  # goes on where it was asked for
-        error.add_note(f"in a worker of Ray on {os.uname().nodename}:\n{traceback.format_exc()}")
+        error.add_note(f"in a worker of Ray on {platform.node()}:\n{traceback.format_exc()}")
         raised = error
     try:
         answer = pickle.dumps((result, raised))
