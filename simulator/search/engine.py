@@ -31,7 +31,7 @@ def deployed(ask: Ask, found: Found) -> Service:
     engines, prefill = _several(service.engines, found.count), None
     if deployment.prefill is not None:
         prefill = _several(service_of(ask, deployment.prefill).engines, found.prefill_count)
-    load = Load(requests=max(4 * found.concurrency, 32), concurrency=max(found.concurrency, 1),
+    load = Load(requests=max(5 * found.concurrency, 32), concurrency=max(found.concurrency, 1),
                 input_tokens=ask.input_tokens, output_tokens=ask.output_tokens,
                 prefix_share=ask.prefix_share)  # fmt: skip
     return service.model_copy(update={"engines": engines, "prefill": prefill, "load": load})

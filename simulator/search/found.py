@@ -11,40 +11,40 @@ from simulator.search.level import Prefilling, Together, together, within
 from simulator.search.sheet import Sheet
 
 
-def of_together(ask: Ask, sheet: Sheet, front_s: float) -> list[Found]:
+def of_together(ask: Ask, sheet: Sheet) -> list[Found]:
     """An engine that prefills and decodes, as often as there are cards for it: with each batch that was simulated, and
     with the largest within the limits; none where it cannot be within them."""
     count = ask.most_gpus // sheet.cards
-    if not sheet.mixed or not count or count * sheet.cards < ask.least_gpus:
+    if not sheet.chunk or not count or count * sheet.cards < ask.least_gpus:
         return []
     found = {}
-    last, stopped = _largest(ask, sheet, front_s)
+    last, stopped = largest(ask, sheet)
     for size in sorted({*(size for size, _ in sheet.decode if size < last), last} - {0}):
-        one = _at(ask, sheet, size, front_s)
+        one = _at(ask, sheet, size)
         if one is not None and _is_within(ask, one):
             found[size] = _together(ask, sheet, count, one, stopped)
     return list(found.values())
 
 
-def _largest(ask: Ask, sheet: Sheet, front_s: float) -> tuple[int, str]:
+def largest(ask: Ask, sheet: Sheet) -> tuple[int, str]:
     """The most requests of a group within the limits, and which one stops it; 0 where none is."""
-    high = max(size for size, _ in within(ask, sheet))
-    whole = _at(ask, sheet, high, front_s)
+    high = max((size for size, _ in within(ask, sheet)), default=0)
+    whole = _at(ask, sheet, high)
     if whole is not None and _is_within(ask, whole):
         slower = any(size > high for size, _ in sheet.decode)
         return high, "TPOT" if slower else "memory"
     low = 0
     while high - low > 1:
         middle = (low + high) // 2
-        one = _at(ask, sheet, middle, front_s)
+        one = _at(ask, sheet, middle)
         low, high = (middle, high) if one is not None and _is_within(ask, one) else (low, middle)
-    beyond = _at(ask, sheet, high, front_s)
+    beyond = _at(ask, sheet, high)
     if beyond is None:
         return low, "prefill"
     return low, "TPOT" if beyond.tpot_s * 1e3 > ask.tpot_ms else "TTFT"
 
 
-def _at(ask: Ask, sheet: Sheet, size: int, front_s: float) -> Together | None:
+def _at(ask: Ask, sheet: Sheet, size: int) -> Together | None:
     """With so many requests of a group, a step between two that were simulated on their line."""
     if size < sheet.decode[0][0]:
         return None
@@ -52,7 +52,7 @@ def _at(ask: Ask, sheet: Sheet, size: int, front_s: float) -> Together | None:
     if size > low:
         high, slower = min(one for one in sheet.decode if one[0] > size)
         seconds += (slower - seconds) * (size - low) / (high - low)
-    return together(ask, sheet, size, seconds, sheet.engine.tokens, front_s)
+    return together(ask, sheet, size, seconds)
 
 
 def _is_within(ask: Ask, one: Together) -> bool:
@@ -77,13 +77,13 @@ class Option(NamedTuple):
         return self.prefilling.sheet.cards
 
 
-def options(ask: Ask, sheets: Iterable[Sheet], front_s: float) -> list[Option]:
+def options(ask: Ask, sheets: Iterable[Sheet]) -> list[Option]:
     """Of each number of cards the engine that prefills most; the one whose words come first where several do."""
     best: dict[int, Option] = {}
     for sheet in sorted(sheets, key=lambda one: one.engine.words):
         if not sheet.prefill:
             continue
-        one = Prefilling(sheet, front_s)
+        one = Prefilling(sheet)
         option = Option(one, one.at(one.most(ask.ttft_ms / 1e3))[0])
         if option.prompts_per_s > 0.0 and (
             sheet.cards not in best or option.prompts_per_s > best[sheet.cards].prompts_per_s

@@ -2,11 +2,12 @@
 
 Prefill and decode together. n requests of each of g groups decode; a request takes I steps, so that a group computes
 a = n x new / I prompt tokens a step on average, with a step's chunk of c tokens in a share f = a / c of its steps. A
-step takes D where no group has a chunk, and between M(one) and M(all) where k groups have, k binomial of g and f::
+step takes D where no group has a chunk, M = D + C(one) where one has, and more up to N = D + C(all) where k groups
+have, k binomial of g and f::
 
-    mean = (1 - f)^g D + (1 - (1 - f)^g) M(one) + (g f - 1 + (1 - f)^g) (M(all) - M(one)) / (g - 1)
+    mean = (1 - f)^g D + (1 - (1 - f)^g) M + (g f - 1 + (1 - f)^g) (N - M) / (g - 1)
     TPOT = mean / (tokens of a request in a step)
-    TTFT = wait + chunks x (M(one) + f (M(all) - M(one))),  wait = E[step^2] / (2 mean) / (1 - a / budget)
+    TTFT = wait + chunks x (M + f (N - M)),  wait = E[step^2] / (2 mean) / (1 - a / budget)
 
 A prompt waits for the end of a step, as an arrival that meets any of them by its length does, longer the nearer prompts
 come to the tokens that a step may have (`budget`: of max_num_batched_tokens what requests that decode leave).
@@ -14,7 +15,7 @@ come to the tokens that a step may have (`budget`: of max_num_batched_tokens wha
 Apart. An engine that prefills takes S(u) for its prompts where it is busy a share u of the time: P of one prompt of
 each group at first, P of as many as a step has tokens for in the end; a prompt waits u S / (2 (1 - u)), as in M/D/1.
 
-Worked example. n = 64, D = 47 ms, M(one) = 700, M(all) = 1,146 ms of 4,096 tokens, g = 16, I = 1,024 steps: a = 256,
+Worked example. n = 64, D = 47 ms, M = 700, N = 1,146 ms with chunks of 4,096 tokens, g = 16, I = 1,024 steps: a = 256,
 f = 1/16, (1 - f)^16 = 0.356, and mean = 0.356 x 47 + 0.644 x 700 + 0.356 x 446 / 15 = 478 ms: together is no way to
 serve this; apart TPOT is 47 ms.
 """
@@ -43,9 +44,10 @@ class Together:
     tokens_per_s: float
 
 
-def together(ask: Ask, sheet: Sheet, count: int, seconds: float, tokens: int, front_s: float) -> Together | None:
-    """With `count` requests of a group that decode in `seconds`; None where prompts come faster than they are computed.
-    tokens: of a group in one step at most; front_s: what servers take before a prompt comes to an engine."""
+def together(ask: Ask, sheet: Sheet, count: int, seconds: float) -> Together | None:
+    """With `count` requests of a group that decode in `seconds`; None where prompts come faster than they can be
+    computed."""
+    tokens = sheet.engine.tokens
     steps = max(ask.output_tokens / sheet.per_iteration, 1.0)
     budget = max(tokens - count, 1)
     of_step = count * ask.new_tokens / steps
@@ -53,7 +55,7 @@ def together(ask: Ask, sheet: Sheet, count: int, seconds: float, tokens: int, fr
     chunk = max(min(measured, budget), of_step)
     if of_step >= budget:
         return None
-    one, every = (seconds + (mixed - seconds) * chunk / measured for mixed in _mixed(sheet, count))
+    one, every = (seconds + more * chunk / measured for more in sheet.chunk)
     share, groups = of_step / chunk, sheet.groups
     none = (1.0 - share) ** groups
     more = (every - one) / max(groups - 1, 1)
@@ -61,24 +63,15 @@ def together(ask: Ask, sheet: Sheet, count: int, seconds: float, tokens: int, fr
     square = none * seconds**2 + (1.0 - none) * (one + max(groups * share / (1.0 - none) - 1.0, 0.0) * more) ** 2
     own = one + share * (every - one)
     wait = square / (2.0 * mean) / (1.0 - of_step / budget)
-    ttft_s, tpot_s = front_s + wait + -(-ask.new_tokens // tokens) * own, mean / sheet.per_iteration
+    ttft_s, tpot_s = sheet.front_s + wait + -(-ask.new_tokens // tokens) * own, mean / sheet.per_iteration
     rate = groups * count / tpot_s
     return Together(count, round(groups * count + rate / ask.output_tokens * ttft_s), tpot_s, ttft_s, rate)
-
-
-def _mixed(sheet: Sheet, count: int) -> tuple[float, float]:
-    """M(one) and M(all) for a number of requests, on the line through what was simulated."""
-    (low, *first), (high, *last) = sheet.mixed[0], sheet.mixed[-1]
-    share = (count - low) / (high - low) if high > low else 0.0
-    one, every = (before + share * (after - before) for before, after in zip(first, last, strict=True))
-    return one, max(one, every)
 
 
 class Prefilling(NamedTuple):
     """An engine that prefills: prompts a second at most within the limit of TTFT, and at a share of that."""
 
     sheet: Sheet
-    front_s: float
 
     def at(self, busy: float) -> tuple[float, float]:
         """(prompts a second, TTFT in seconds) where it is busy this share of the time."""
@@ -86,7 +79,7 @@ class Prefilling(NamedTuple):
         count = 1 + busy * (most - 1)
         seconds = alone + busy * (full - alone)
         wait = busy * seconds / (2.0 * (1.0 - busy))
-        return busy * count * self.sheet.groups / seconds, self.front_s + wait + seconds
+        return busy * count * self.sheet.groups / seconds, self.sheet.front_s + wait + seconds
 
     def most(self, ttft_s: float) -> float:
         """The share of the time that it can be busy within a TTFT; 0.0 where it is never so fast."""

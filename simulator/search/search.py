@@ -1,5 +1,4 @@
-"""The search: families of engines in the order of what they promise, simulated where the work is done, until all of them
-are, or need not be.
+"""The search: families of engines in the order of what they promise, simulated until all are, or need not be.
 
 What is found of a family depends on nothing but the family, so the front is the same whatever the executor, the number
 of jobs and the order; a family is dropped where, above and to the right of every corner of its roofline, at least
@@ -18,16 +17,15 @@ from typing import Any
 
 from simulator.errors import InputError, reason_of
 from simulator.search.deployment import Ask, Engine, Found
-from simulator.search.engine import service_of
 from simulator.search.found import of_apart, of_together, options
 from simulator.search.front import Seen
 from simulator.search.kept import Kept
+from simulator.search.measure import sheets
 from simulator.search.roofline import Corner, roofline_of
-from simulator.search.sheet import Sheet, sheets
+from simulator.search.sheet import Sheet
 from simulator.search.space import Family, Space
 from simulator.spec.load import load_machine
 from simulator.study.kept import source
-from simulator.units import PS_PER_S
 
 KEEP = 20
 """Families at least of which none is dropped unseen: as many as are served in the end."""
@@ -68,7 +66,7 @@ def search(ask: Ask, space: Space, execute: Executor, kept: Kept, tell: Tell | N
     outcome = Outcome(ask, sum(len(one.engines) for one in space.families) + sum(space.refused.values()))
     for reason, count in space.refused.items():
         outcome.refuse("mesh", reason, count)
-    state = _State(ask, outcome, front_seconds(ask, space.families[0].engines[0]), kept)
+    state = _State(ask, outcome, kept)
     for family, found in execute(partial(measured, ask), state.left(space.families)):
         kept.put(name_of(ask, family), {"sheets": json.dumps([as_object(one) for one in found])})
         state.add(family, found)
@@ -83,21 +81,12 @@ def measured(ask: Ask, family: Family) -> list[Sheet]:
     return sheets(ask, family.engines, family.roles)
 
 
-def front_seconds(ask: Ask, engine: Engine) -> float:
-    """What servers take before a prompt comes to an engine, where they are launched by default."""
-    try:
-        front = service_of(ask, engine).front
-    except InputError:
-        return 0.0
-    return front.request_ms / 1e3 + front.input_token_us / 1e6 * ask.input_tokens
-
-
 class _State:
     """What has been found, and what need not be looked at for it."""
 
-    def __init__(self, ask: Ask, outcome: Outcome, front_s: float, kept: Kept) -> None:
-        self._ask, self._outcome, self._front_s, self._kept = ask, outcome, front_s, kept
-        self._seen, self._beside = Seen(), options(ask, (), front_s)
+    def __init__(self, ask: Ask, outcome: Outcome, kept: Kept) -> None:
+        self._ask, self._outcome, self._kept = ask, outcome, kept
+        self._seen, self._beside = Seen(), options(ask, ())
 
     def left(self, families: Sequence[Family]) -> Iterator[Family]:
         """Families that have to be simulated, what promises most first; those that are known, or cannot be, are added
@@ -110,10 +99,7 @@ class _State:
             elif "prefill" not in family.roles and self._seen.beats(corners, KEEP):
                 self._outcome.dropped += len(family.engines)
             elif family.roles:
-                yield self._narrowed(family, corners)
-
-    def _narrowed(self, family: Family, corners: Sequence[Corner]) -> Family:
-        return family
+                yield family
 
     def _in_order(self, families: Sequence[Family]) -> list[tuple[Family, list[Corner]]]:
         found = []
@@ -127,7 +113,7 @@ class _State:
             if roofline.most < 1:
                 self._outcome.refuse("memory", f"{family.engines[0].words}: weights leave no room", len(family.engines))
             elif not corners:
-                self._outcome.refuse("TPOT", f"{family.engines[0].words}: the roofline of one request is above the limit",
+                self._outcome.refuse("TPOT", f"{family.engines[0].words}: by the roofline, even with one request",
                                      len(family.engines))  # fmt: skip
             else:
                 found.append((family, corners))
@@ -141,13 +127,13 @@ class _State:
             if sheet.kind:
                 self._outcome.refuse(sheet.kind, f"{sheet.engine.words}: {sheet.refused}", 1)
         if any(sheet.prefill for sheet in found):
-            self._beside = options(self._ask, self._outcome.sheets, self._front_s)
+            self._beside = options(self._ask, self._outcome.sheets)
         points = [one for sheet in found if not sheet.kind for one in self._points(sheet)]
         self._outcome.points += points
         self._seen.add(points)
 
     def _points(self, sheet: Sheet) -> list[Found]:
-        return [*of_together(self._ask, sheet, self._front_s), *of_apart(self._ask, sheet, self._beside)]
+        return [*of_together(self._ask, sheet), *of_apart(self._ask, sheet, self._beside)]
 
     def finish(self) -> None:
         """All points anew, now that all engines that prefill are known."""
@@ -171,5 +157,5 @@ def _sheet(one: Mapping[str, Any]) -> Sheet:
     """From JSON."""
     stack, mesh, settings, tokens = one["engine"]
     engine = Engine(stack, mesh, tuple((key, text) for key, text in settings), tokens)
-    rows = {name: tuple(tuple(row) for row in one[name]) for name in ("decode", "mixed", "prefill")}
-    return Sheet(**{**one, **rows, "engine": engine})
+    rows = {name: tuple(tuple(row) for row in one[name]) for name in ("decode", "prefill")}
+    return Sheet(**{**one, **rows, "chunk": tuple(one["chunk"]), "engine": engine})

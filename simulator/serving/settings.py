@@ -206,6 +206,10 @@ class Load(Part):
     rate: float = Field(0.0, ge=0, description="requests a second (0: a closed loop of `concurrency`)")
     burstiness: float = Field(1.0, gt=0, description="of arrivals: 1 Poisson, less burstier, inf constant")
     concurrency: PositiveInt = Field(32, description="in flight in a closed loop: requests, or conversations")
+    mid_flight: bool = Field(
+        False, description="a closed loop begins as if it had gone on for long: what is left of the outputs of those"
+        " that are in flight first is drawn evenly; otherwise all are sent at once, and again together"
+    )
     input_tokens: PositiveInt = 1024
     output_tokens: PositiveInt = 1024
     range_ratio: float = Field(1.0, gt=0, le=1, description="lengths are drawn evenly from [ratio x length, length]")
@@ -230,6 +234,13 @@ class Load(Part):
                              "was said before; give one of both")
         if self.think_s and self.turns == 1:
             raise ValueError(f"think_s is {self.think_s:g} where turns is 1: it is between the turns of a conversation")
+        return self
+
+    @model_validator(mode="after")
+    def _only_a_closed_loop_is_mid_flight(self) -> Load:
+        if self.mid_flight and (self.rate or self.turns > 1):
+            raise ValueError("mid_flight is true, which is of a closed loop of single requests: set rate to 0 and turns"
+                             " to 1")
         return self
 
     @model_validator(mode="after")

@@ -1,0 +1,101 @@
+"""The best deployments served: requests one by one through all engines, for the percentiles that steps do not have.
+
+A closed loop keeps as many requests in flight as were found, from a start as if it had gone on for long, and its steady
+state counts; or requests come as a trace has them. Where the means of TTFT or TPOT are above the limits, fewer are in
+flight, as much as the limit is missed by, and it is served again, `TRIES` times at most.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from simulator import np
+from simulator.search.deployment import Ask, Found
+from simulator.search.engine import deployed
+from simulator.serving.loop import Loop
+from simulator.serving.offered import Offered, drawn, recorded
+from simulator.serving.record import Served
+from simulator.serving.settings import Service
+from simulator.serving.steady import steady_window
+from simulator.units import PS_PER_S
+
+TRIES = 4
+ROUNDS = 5  # requests that come for each in flight
+LEAST = 64  # requests that come, however few are in flight
+MARGIN = 0.98  # of what a limit asks for, where it was missed
+
+
+class Requests(NamedTuple):
+    """Those that come: of a trace (None: alike ones, drawn), its first `limit` (None: all); seed: of all draws."""
+
+    trace: Path | None = None
+    limit: int | None = None
+    seed: int = 0
+
+
+class Times(NamedTuple):
+    """Of the steady state: means and 99th percentiles in ms, output tokens a second of a GPU, requests in flight."""
+
+    ttft_ms: float
+    tpot_ms: float
+    ttft_p99_ms: float
+    tpot_p99_ms: float
+    tok_s_per_gpu: float
+    in_flight: float
+
+
+def served(ask: Ask, requests: Requests, folder: Path | None, found: Found) -> Found:
+    """A deployment as its users see it, with the first number of requests in flight that is within the limits, or the
+    last one. folder: where steps are kept."""
+    in_flight = found.concurrency
+    for _ in range(TRIES):
+        times = _times(deployed(ask, found), requests, in_flight, folder)
+        over = max(times.ttft_ms / ask.ttft_ms, times.tpot_ms / ask.tpot_ms)
+        if over <= 1.0 or requests.trace is not None or in_flight == 1:
+            break
+        in_flight = max(int(in_flight * MARGIN / over), 1)
+    return replace(found, ttft_ms=times.ttft_ms, tpot_ms=times.tpot_ms, tok_s_per_gpu=times.tok_s_per_gpu,
+                   tok_s_per_user=1e3 / times.tpot_ms, concurrency=round(times.in_flight), served=True,
+                   ttft_p99_ms=times.ttft_p99_ms, tpot_p99_ms=times.tpot_p99_ms)  # fmt: skip
+
+
+def is_within(ask: Ask, found: Found) -> bool:
+    """Whether its means are within the limits."""
+    return found.ttft_ms <= ask.ttft_ms and found.tpot_ms <= ask.tpot_ms
+
+
+def _times(service: Service, requests: Requests, in_flight: int, folder: Path | None) -> Times:
+    offered = _offered(service, requests, in_flight)
+    run = Loop(service, offered.requests, concurrency=offered.concurrency, steps="lattice", seed=requests.seed,
+               folder=folder).run()  # fmt: skip
+    if run.interrupted:
+        raise KeyboardInterrupt
+    return times_of(run, offered.concurrency or None)
+
+
+def _offered(service: Service, requests: Requests, in_flight: int) -> Offered:
+    load = service.load.model_copy(update={"concurrency": in_flight, "mid_flight": requests.trace is None,
+                                           "requests": max(LEAST, ROUNDS * in_flight)})  # fmt: skip
+    if requests.trace is None:
+        return drawn(load, requests.seed, service.engines.cache.block_size)
+    return recorded(requests.trace, load, requests.seed, limit=requests.limit)
+
+
+def times_of(run: Served, concurrency: int | None) -> Times:
+    """Of the requests that were sent in the steady state, or of all where there is none. concurrency: of a closed loop,
+    None where requests came in time."""
+    window, times, done = steady_window(run, concurrency), run.times, run.done
+    mine = done & window.holds(times["arrival"]) if window.found else done
+    if not mine.any():
+        mine = done
+    first = (times["first_token"] - times["arrival"])[mine] / PS_PER_S * 1e3
+    tokens = run.requests.output_tokens[mine]
+    each = (times["last_token"] - times["first_token"])[mine] / PS_PER_S * 1e3 / np.maximum(tokens - 1, 1)
+    lasted = (times["last_token"] - times["arrival"])[mine] / PS_PER_S
+    span_s = (window.end_ps - window.start_ps if window.found else run.end_ps - run.start_ps) / PS_PER_S
+    per_s = len(tokens) / span_s
+    return Times(float(first.mean()), float(each.mean()), float(np.percentile(first, 99)),
+                 float(np.percentile(each, 99)), per_s * float(tokens.mean()) / run.gpus,
+                 per_s * float(lasted.mean()))  # fmt: skip
