@@ -1,6 +1,6 @@
 """SI text <-> numbers, and Quantity: a number that knows its unit, how it is known, and from where.
 
-Inside Braid everything is SI (s, B, B/s, FLOP/s, Hz); the clock counts integer picoseconds.
+Inside Braid everything is SI (s, B, B/s, FLOP/s, Hz, W); the clock counts integer picoseconds.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ _UNITS: dict[str, tuple[str, int, int]] = {
     "TFLOPS": ("FLOP/s", 10**12, 1), "PFLOPS": ("FLOP/s", 10**15, 1),
     "GOPS": ("FLOP/s", 10**9, 1), "TOPS": ("FLOP/s", 10**12, 1), "POPS": ("FLOP/s", 10**15, 1),
     "Hz": ("Hz", 1, 1), "kHz": ("Hz", 10**3, 1), "MHz": ("Hz", 10**6, 1), "GHz": ("Hz", 10**9, 1),
+    "W": ("W", 1, 1), "kW": ("W", 10**3, 1), "MW": ("W", 10**6, 1),
 }
 _SHOWN = {"s": ("s", "ms", "us", "ns", "ps"), "B": ("TiB", "GiB", "MiB", "KiB", "B"),
           "B/s": ("TB/s", "GB/s", "MB/s", "kB/s", "B/s"), "FLOP/s": ("PFLOPS", "TFLOPS", "GFLOPS", "FLOPS"),
-          "Hz": ("GHz", "MHz", "kHz", "Hz"), "1": ("1",), "B/cycle": ("B/cycle",)}
+          "Hz": ("GHz", "MHz", "kHz", "Hz"), "W": ("MW", "kW", "W"), "1": ("1",), "B/cycle": ("B/cycle",)}
 _DIMENSIONS = {"s": "a time", "B": "an amount of bytes", "B/s": "a rate of bytes", "FLOP/s": "a rate of operations",
-               "Hz": "a frequency", "1": "a plain number", "B/cycle": "bytes per clock cycle"}
+               "Hz": "a frequency", "W": "a power", "1": "a plain number", "B/cycle": "bytes per clock cycle"}
 _NUMBER = re.compile(r"\s*([+-]?(?:inf|(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?))\s*(.*?)\s*")
 
 
@@ -60,7 +61,7 @@ def to_ps(seconds: float) -> int:
 
 
 def units_of(dimension: str) -> list[str]:
-    """Every unit of a dimension ("s", "B", "B/s", "FLOP/s", "Hz", "1", "B/cycle")."""
+    """Every unit of a dimension ("s", "B", "B/s", "FLOP/s", "Hz", "W", "1", "B/cycle")."""
     return [unit for unit, (its, _, _) in _UNITS.items() if its == dimension]
 
 
@@ -167,12 +168,12 @@ class Quantity(BaseModel):
 
     @property
     def dimension(self) -> str:
-        """"s", "B", "B/s", "FLOP/s", "Hz", "1" or "B/cycle"."""
+        """"s", "B", "B/s", "FLOP/s", "Hz", "W", "1" or "B/cycle"."""
         return _UNITS[self.unit][0]
 
     @cached_property
     def si(self) -> float:
-        """The number in SI: s, B, B/s, FLOP/s, Hz, 1."""
+        """The number in SI: s, B, B/s, FLOP/s, Hz, W, 1."""
         return to_si(self.value, self.unit)
 
     @property
@@ -267,6 +268,7 @@ Bytes: TypeAlias = Annotated[Quantity, _bare("GiB"), _check("B", lambda v: v >= 
 BytesPerSecond: TypeAlias = Annotated[Quantity, _bare("GB/s"), _check("B/s", lambda v: v > 0, _RATE)]
 FlopsPerSecond: TypeAlias = Annotated[Quantity, _bare("TFLOPS"), _check("FLOP/s", lambda v: v > 0, _RATE)]
 Hertz: TypeAlias = Annotated[Quantity, _bare("GHz"), _check("Hz", lambda v: 0 < v < math.inf, "finite and more than 0")]
+Watts: TypeAlias = Annotated[Quantity, _bare("W"), _check("W", lambda v: 0 < v < math.inf, "finite and more than 0")]
 Ratio: TypeAlias = Annotated[Quantity, _bare("1"), _check("1", _finite, "finite and 0 or more")]
 Share: TypeAlias = Annotated[Quantity, _bare("1"), _check("1", lambda v: 0 <= v <= 1, "between 0 and 1")]
 Count: TypeAlias = Annotated[Quantity, _bare("1"), _check("1", _whole, "a whole number, 0 or more")]

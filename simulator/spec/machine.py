@@ -18,7 +18,7 @@ from simulator.spec.levels import LevelSpec
 from simulator.spec.nic import NicSpec, ProxySpec
 from simulator.spec.protocols import ProtocolSpec, StartUp
 from simulator.spec.typed_toml import TomlTable
-from simulator.units import Bytes, BytesPerSecond, FlopsPerSecond, Hertz, PositiveCount, Ratio, Seconds, Share
+from simulator.units import Bytes, BytesPerSecond, FlopsPerSecond, Hertz, PositiveCount, Ratio, Seconds, Share, Watts
 
 
 class HbmSpec(TomlTable):
@@ -192,6 +192,7 @@ class MachineSpec(TomlTable):
     """One machine; see the module's text. kernels: by software generation; without any it runs collectives alone.
     exchange_kernels: of libraries that exchange tokens, the same beside every generation.
 
+    card_power: what a card and its share of the server take at most (left out: not known); it slows nothing.
     cut, slow: links that are missing or slower, as `levels` has them.
     """
 
@@ -199,6 +200,7 @@ class MachineSpec(TomlTable):
     title: str
     doc: str
     dies_per_card: PositiveCount
+    card_power: Watts | None = None
     chip: ChipSpec
     host: HostSpec
     fabric: list[LevelSpec] = Field(min_length=1)
