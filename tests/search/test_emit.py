@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from simulator.commands.step import step
 from simulator.errors import InputError
 from simulator.search.deployment import Ask, Deployment, Engine, Found
-from simulator.search.emit import FRAMEWORKS, flags
+from simulator.search.emit import FRAMEWORKS, flags, framework_of, steps
 from simulator.search.launch import named, wrapped
 
 LLAMA = Ask("llama_3_1_70b", "dgx_h100", 8, 8, 4096, 1024)
@@ -254,3 +255,25 @@ def test_a_model_is_named_as_hugging_face_has_it(tmp_path: Path) -> None:
 def test_an_unknown_framework_is_refused() -> None:
     with pytest.raises(InputError, match=r"--emit sglnag: one of vllm, sglang, trtllm \(did you mean 'sglang'\?\)"):
         flags(ONE_SERVER, LLAMA, "sglnag")
+
+
+def test_steps_are_those_of_braid() -> None:
+    assert "\n".join(steps(APART, R1._replace(prefix_share=0.5))) == """\
+braid step --model deepseek_r1 --machine dgx_h200 --stack sglang --mesh dp=16,ep=16,redundant=1 \\
+    --set batch.drafts=1 --set knobs.exchange=deepep_ll --set knobs.schedule=two_batches \\
+    --batch 2048 --context 4608
+braid step --model deepseek_r1 --machine dgx_h200 --stack sglang --mesh dp=8,ep=8 \\
+    --set knobs.exchange=deepep_normal --phase prefill --context 2048 --prefix 2048 --batch 8"""
+
+
+def test_a_step_of_a_found_deployment_runs() -> None:
+    for line in "\n".join(steps(TWO_SERVERS, LLAMA)).replace(" \\\n", " ").splitlines():
+        words = shlex.split(line)
+        assert words[:2] == ["braid", "step"]
+        with step.make_context("step", words[2:]) as given:
+            assert given.params["model"] == "llama_3_1_70b"
+            assert given.params["settings"] == {"knobs.precision": "all=fp8"}
+
+
+def test_a_stack_has_its_framework() -> None:
+    assert [framework_of(stack) for stack in ("sglang_2025", "trtllm", "cann_decode")] == ["sglang", "trtllm", None]
