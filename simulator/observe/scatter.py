@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 MOST_WIDTH, HEIGHT = 100, 20
 COLUMNS_OF_TICK, ROWS_OF_TICK = 14, 4  # between labels, at least
-SIGNS, PLAIN = "·o│─┤┬└", ".o|-+++"  # a point, one on the front, lines, ticks, corner; in ASCII
+SIGNS, PLAIN = tuple("·o│─┤┬└"), tuple(".o|-+++")  # a point, one on the front, lines, ticks, corner; in ASCII
 
 Place = tuple[float, float]
 
@@ -56,7 +56,8 @@ def drawn(picture: Scatter, width: int, ascii_only: bool = False) -> list[str]:
     lines = [picture.y_axis]
     lines += [f"{rows.get(row, ''):>{margin - 1}} {left if row in rows else beside}{''.join(line)}".rstrip()
               for row, line in enumerate(signs)]
-    return [*lines, *_bottom(ticks_x, margin, across, corner + below + down), f"{picture.x_axis:>{margin + 1 + across}}"]
+    lines += _bottom(ticks_x, margin, across, corner + below + down)
+    return [*lines, f"{picture.x_axis:>{margin + 1 + across}}"]
 
 
 def _bottom(ticks_x: Sequence[float], margin: int, across: int, signs: str) -> list[str]:

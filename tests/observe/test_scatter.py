@@ -9,7 +9,8 @@ import pytest
 from simulator.observe.scatter import Scatter, drawn, ticks
 from simulator.observe.tables import console, show
 
-PICTURE = Scatter(points=[(5.0, 1200.0), (20.0, 400.0), (38.0, 150.0), (0.0, 0.0)], front=[(10.0, 1900.0), (40.0, 300.0)],
+PICTURE = Scatter(points=[(5.0, 1200.0), (20.0, 400.0), (38.0, 150.0), (0.0, 0.0)],
+                  front=[(10.0, 1900.0), (40.0, 300.0)],
                   marked=[("1", 25.0, 1000.0), ("2", 40.0, 300.0)], x_axis="tok/s/user", y_axis="tok/s/GPU",
                   height=9)  # fmt: skip
 UTF = """\
