@@ -57,7 +57,7 @@ def report(results: tuple[str, ...], out: Path | None, in_browser: bool, setting
     from simulator.commands.request import progress_bar
     from simulator.observe.page.document import document
 
-    plotly = _plotly()
+    plotly = plotly_script()
     places = [place for reference in results for place in _places(reference)]
     target = _target(out, results, force)
     found = [_read(place, settings, ranks, seed) for place in places]
@@ -71,7 +71,7 @@ def report(results: tuple[str, ...], out: Path | None, in_browser: bool, setting
         webbrowser.open(target.resolve().as_uri())
 
 
-def _plotly() -> str:
+def plotly_script() -> str:
     """The script that draws charts; InputError where it is not installed."""
     try:
         from plotly.offline import get_plotlyjs

@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 from simulator.search.launch import Launch, common_lacks, heading, hosts, lack, precisions, told, wrapped
 
 AXES = ("tp", "dp", "ep", "pp", "redundant")
-METHODS = {"all_gather": "ALLGATHER", "deepep_ll": "DEEPEPLOWLATENCY", "deepep_normal": "DEEPEP"}
+METHODS = {"all_gather": "ALLGATHER", "all_to_all": "NVLINK_TWO_SIDED", "deepep_ll": "DEEPEPLOWLATENCY",
+           "deepep_normal": "DEEPEP"}  # fmt: skip
 PORT = 8001
 
 
@@ -52,7 +53,7 @@ def _attention_ranks(launch: Launch) -> int:
 
 def _launcher(launch: Launch) -> Iterator[str]:
     """Several nodes are launched by MPI, a task for each rank."""
-    if _attention_dp(launch) and launch.exchange in METHODS:
+    if _attention_dp(launch) and launch.exchange in METHODS and (launch.exchange != "all_to_all" or launch.nodes == 1):
         yield f"TRTLLM_FORCE_COMM_METHOD={METHODS[launch.exchange]}"
     if launch.nodes > 1:
         yield (f"srun -N {launch.nodes} --ntasks {launch.mesh.ranks} --ntasks-per-node {launch.node_cards} --mpi=pmix "
@@ -90,6 +91,8 @@ def _experts(launch: Launch) -> Iterator[str]:
         yield lack(f"exchange {launch.exchange} without attention DP")
     elif mesh.dp > 1 and launch.exchange not in METHODS:
         yield lack(f"exchange {launch.exchange}")
+    elif launch.exchange == "all_to_all" and launch.nodes > 1:
+        yield lack("exchange all_to_all beyond NVLink")
     if launch.slots:
         yield (f"moe_config:\n  backend: WIDEEP\n  load_balancer:\n    num_slots: {launch.slots}\n"
                "    layer_updates_per_iter: 1")

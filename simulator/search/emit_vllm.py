@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from simulator.search.launch import Launch, common_lacks, heading, hosts, lack, precisions, told, wrapped
 
 AXES = ("tp", "cp", "dp", "ep", "pp", "redundant")
-BACKENDS = {"all_gather": "allgather_reducescatter", "deepep_ll": "deepep_low_latency",
-            "deepep_normal": "deepep_high_throughput"}  # fmt: skip
+BACKENDS = {"all_gather": "allgather_reducescatter", "all_to_all": "flashinfer_nvlink_two_sided",
+            "deepep_ll": "deepep_low_latency", "deepep_normal": "deepep_high_throughput"}  # fmt: skip
 CAPTURED = 512  # tokens of the largest graph by default, or twice max_num_seqs: vllm/config/compilation.py
 THRESHOLD = 32  # tokens up to which a step that decodes stays in one batch: dbo_decode_token_threshold
 
@@ -106,13 +106,17 @@ def _experts(launch: Launch) -> Iterator[str]:
         yield "--enable-expert-parallel"
     elif mesh.ep > 1:
         yield lack(f"ep={mesh.ep} of {together} ranks: experts are whole on {together} places, or split over all")
-    wanted = "all_reduce" if mesh.dp == 1 else launch.exchange
     backend = BACKENDS.get(launch.exchange)
-    if launch.exchange != wanted or (mesh.dp > 1 and backend is None):
-        yield lack(f"exchange {launch.exchange}" + (" of one data-parallel group" if mesh.dp == 1 else ""))
-    elif mesh.dp > 1 and mesh.ep == together:
+    if mesh.dp == 1:
+        if launch.exchange != "all_reduce":
+            yield lack(f"exchange {launch.exchange} of one data-parallel group")
+    elif backend is None:
+        yield lack(f"exchange {launch.exchange}")
+    elif launch.exchange == "all_to_all" and launch.nodes > 1:
+        yield lack("exchange all_to_all beyond NVLink")
+    elif mesh.ep == together:
         yield f"--all2all-backend {backend}"
-    elif mesh.dp > 1 and launch.exchange != "all_gather":
+    elif launch.exchange != "all_gather":
         yield lack(f"exchange {launch.exchange} of experts that all ranks split")
     if launch.slots:
         yield f"""--enable-eplb --eplb-config '{{"num_redundant_experts":{launch.slots - experts.routed}}}'"""

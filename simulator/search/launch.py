@@ -6,7 +6,7 @@ A framework's file gives flags, and `lack` where it has none for a word; `writte
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -14,8 +14,9 @@ from simulator.model.library import load_transformer
 from simulator.model.transformer import Dense, Experts, Model, in_precision
 from simulator.parallel.mesh import PLACED, Mesh
 from simulator.search.deployment import Ask, Engine, Found
+from simulator.search.engine import words_of
 from simulator.spec.model import load_model
-from simulator.study.step import StepWords, step_of
+from simulator.study.step import step_of
 
 LACK = "# not expressible: "
 WIDTH = 110  # columns of a line of a command
@@ -93,7 +94,7 @@ def launches(found: Found, ask: Ask) -> list[Launch]:
 
 def _launch(engine: Engine, ask: Ask, role: str, count: int, requests: int) -> Launch:
     phase = "prefill" if role == "prefill" else "decode"
-    scenario = step_of(StepWords(ask.model, ask.machine, engine.stack, engine.mesh, phase, dict(engine.settings)))
+    scenario = step_of(replace(words_of(ask, engine), phase=phase))
     layout, knobs, batch = (cast(Any, one) for one in (scenario.layout, scenario.knobs, scenario.batch))
     machine = scenario.machine_spec()
     model = in_precision(scenario.transformer(), knobs.precision, "knobs.precision")

@@ -22,21 +22,26 @@ from simulator.observe.page.html import (
 from simulator.observe.page.palette import SERIES
 from simulator.observe.tables import Titled, number
 from simulator.paths import installed_version
+from simulator.search.cost import cost_of
 from simulator.search.deployment import Ask, Engine, Found
 from simulator.search.emit import flags, framework_of, steps
+from simulator.spec.load import load_machine
 
 MOST_POINTS = 4000  # that are drawn besides the front
 FAINT = 0.3
 
 
 def search_page(asked: Ask, points: Sequence[Found], front: Sequence[Found], top: Sequence[Found],
-                refused: Mapping[str, int], dropped: int, notes: Sequence[str]) -> Page:
+                refused: Mapping[str, int], dropped: int, notes: Sequence[str],
+                dollars_per_gpu_hour: float | None = None) -> Page:
     """points: all that were seen; front: those that no other beats in both rates; top: the best, in order; refused: how
-    many deployments by reason; dropped: whose roofline cannot reach the front."""
+    many deployments by reason; dropped: whose roofline cannot reach the front; dollars_per_gpu_hour: if one is
+    given."""
     title = f"{asked.model} on {asked.machine}: what to deploy"
     head = element("ul", *(element("li", escaped(fact)) for fact in _facts(asked, points, refused, dropped)),
                    class_="facts")  # fmt: skip
-    sections = [_front(points, front, top), _top(asked, top), *_commands(asked, top), *_left_out(refused, dropped)]
+    sections = [_front(points, front, top), _top(asked, top, dollars_per_gpu_hour), *_commands(asked, top),
+                *_left_out(refused, dropped)]
     if notes:
         sections.append(Section("notes", "Notes", joined(map(paragraph, notes))))
     return Page(title, head, sections, installed_version())
@@ -51,13 +56,16 @@ def _facts(asked: Ask, points: Sequence[Found], refused: Mapping[str, int], drop
             f"roofline; Braid {installed_version()}"]
 
 
-def _engines(engine: Engine, count: int) -> str:
-    return f"{count} x {engine.mesh}"
+def _engines(engine: Engine | None, count: int) -> str | None:
+    return f"{count} x {engine.mesh}" if engine else None
 
 
-def _settings(engine: Engine) -> str:
-    return ", ".join([*(f"{key.rpartition('.')[2]}={text}" for key, text in engine.settings),
-                      f"tokens={engine.tokens}"])
+def _settings(found: Found) -> str:
+    """Of the engines that decode, and of those that prefill, without the part of the step that each is of."""
+    engines, prefill = found.deployment
+    words = [", ".join([*(f"{key.rpartition('.')[2]}={text}" for key, text in one.settings), f"tokens={one.tokens}"])
+             for one in (engines, prefill) if one]
+    return "; prefill: ".join(words)
 
 
 def _words(found: Found) -> list[str]:
@@ -123,28 +131,34 @@ def _four(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _top(asked: Ask, top: Sequence[Found]) -> Section:
-    """The best in numbers."""
-    headings = ("<", "<engines", "<prefill", "<stack", "~settings", ">requests", ">TTFT, ms", ">TPOT, ms", ">tok/s/GPU",
-                ">tok/s/user", ">GPUs", "<stopped by")
-    rows = []
-    for place, one in enumerate(top):
-        engines, before = one.deployment.engines, one.deployment.prefill
-        settings = f"{_settings(engines)}; prefill: {_settings(before)}" if before else _settings(engines)
-        rows.append((str(place + 1), _engines(engines, one.count),
-                     _engines(before, one.prefill_count) if before else "-", engines.stack,
-                     settings, f"{one.requests:,}", one.ttft_ms, one.tpot_ms, one.tok_s_per_gpu, one.tok_s_per_user,
-                     str(one.gpus), one.stopped_by))
-    values = Titled("the best deployments", headings, rows, "requests are of one engine that decodes")
+def _top(asked: Ask, top: Sequence[Found], price: float | None) -> Section:
+    """The best in numbers: columns that none of them has a number in are left out."""
+    machine = load_machine(asked.machine)
+    costs = [cost_of(one, machine, price) for one in top]
+    columns: dict[str, Sequence[str | float | None]] = {
+        "<": [str(place + 1) for place in range(len(top))],
+        "<engines": [_engines(one.deployment.engines, one.count) for one in top],
+        "<prefill": [_engines(one.deployment.prefill, one.prefill_count) for one in top],
+        "<stack": [one.deployment.engines.stack for one in top],
+        "~settings": [_settings(one) for one in top],
+        ">requests": [f"{one.requests:,}" for one in top],
+        ">TTFT, ms": [one.ttft_ms for one in top], ">p99": [one.ttft_p99_ms or None for one in top],
+        ">TPOT, ms": [one.tpot_ms for one in top], ">p99 ": [one.tpot_p99_ms or None for one in top],
+        ">tok/s/GPU": [one.tok_s_per_gpu for one in top], ">tok/s/user": [one.tok_s_per_user for one in top],
+        ">$/M tokens": [one.dollars for one in costs], ">J/token": [one.joules for one in costs],
+        ">GPUs": [str(one.gpus) for one in top], "<stopped by": [one.stopped_by for one in top]}  # fmt: skip
+    there = {heading: cells for heading, cells in columns.items() if any(cell is not None for cell in cells)}
+    values = Titled("the best deployments", [*there], [*zip(*there.values(), strict=True)],
+                    "requests are of one engine that decodes; dollars and joules of output tokens")
     none = paragraph(f"None keeps TTFT {asked.ttft_ms:g} ms and TPOT {asked.tpot_ms:g} ms.")
-    return Section("best", "The best", table(values) if rows else none)
+    return Section("best", "The best", table(values) if top else none)
 
 
 def _commands(asked: Ask, top: Sequence[Found]) -> list[Section]:
     """How each is launched, and how its steps are simulated."""
     parts: list[Html] = [paragraph("A click selects a text whole.", "quiet")] if top else []
     for place, one in enumerate(top):
-        parts.append(element("h3", escaped(f"{place + 1}: {'; '.join(_words(one)[:-2])}")))
+        parts.append(element("h3", escaped(f"{place + 1}: {one.words}")))
         framework = framework_of(one.deployment.engines.stack)
         if framework is not None:
             parts.append(folded(f"launched with {framework}", _text(flags(one, asked, framework))))

@@ -38,8 +38,8 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def plotly(monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
     """Not what draws, which takes a while to read and to pack; returns what would have given it."""
-    given = command._plotly
-    monkeypatch.setattr(command, "_plotly", lambda: "/* plotly */")
+    given = command.plotly_script
+    monkeypatch.setattr(command, "plotly_script", lambda: "/* plotly */")
     return given
 
 

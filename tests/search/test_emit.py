@@ -189,7 +189,7 @@ trtllm-serve disaggregated -c disaggregated.yaml
 
 MIXED = found(Engine("sglang", "tp=8,dp=2,ep=4,o_proj=4", (("knobs.cores", "66/66"), ("knobs.schedule", "hooks"))), 256)
 PROXIED = found(Engine("vllm", "dp=8,ep=8", (
-    ("batch.drafts", "2"), ("knobs.exchange", "all_to_all"), ("knobs.precision", "all=fp8"),
+    ("batch.drafts", "2"), ("knobs.exchange", "put_collect"), ("knobs.precision", "all=fp8"),
     ("knobs.schedule", "two_batches"))), 64)  # fmt: skip
 
 
@@ -200,11 +200,11 @@ PROXIED = found(Engine("vllm", "dp=8,ep=8", (
                            "knobs.cores=66/66"]),
     (MIXED, R1, "trtllm", ["dp=2 of 16 ranks: attention is data parallel over all, or not at all", "schedule hooks",
                            "o_proj=4 of the mesh", "knobs.cores=66/66"]),
-    (PROXIED, GPT_OSS, "vllm", ["exchange all_to_all",
+    (PROXIED, GPT_OSS, "vllm", ["exchange put_collect",
                                 "schedule two_batches without DeepEP between data-parallel groups",
                                 "attention, experts in fp8 without a checkpoint that was quantised so",
                                 "drafts=2: the model has no MTP layers, and no draft model is named"]),
-    (PROXIED, GPT_OSS, "sglang", ["exchange all_to_all", "schedule two_batches without DeepEP",
+    (PROXIED, GPT_OSS, "sglang", ["exchange put_collect", "schedule two_batches without DeepEP",
                                   "attention, experts in fp8 without a checkpoint that was quantised so",
                                   "drafts=2: the model has no MTP layers, and no draft model is named"]),
 ])  # fmt: skip
@@ -224,6 +224,16 @@ def test_other_meshes_of_vllm(mesh: str, apart: bool, wanted: str) -> None:
     lines = flags(found(Engine("vllm", mesh), 32, prefill, 1, 1), R1, "vllm")
     assert wanted in "\n".join(lines).replace(" \\\n    ", " ")
     assert not any(line.startswith("# not") for line in lines)
+
+
+@pytest.mark.parametrize(("framework", "word"), [
+    ("vllm", "--all2all-backend flashinfer_nvlink_two_sided"), ("trtllm", "TRTLLM_FORCE_COMM_METHOD=NVLINK_TWO_SIDED")])
+def test_rows_go_over_nvlink_alone(framework: str, word: str) -> None:
+    engines = [Engine("vllm", mesh, (("knobs.exchange", "all_to_all"),)) for mesh in ("dp=8,ep=8", "dp=16,ep=16")]
+    inside, beyond = (text(found(one, 64), R1, framework) for one in engines)
+    lacking = "# not expressible: exchange all_to_all beyond NVLink"
+    assert (word in inside, lacking in inside) == (True, False)
+    assert (word in beyond, lacking in beyond) == (False, True)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ ASK = Ask("llama_3_1_70b", "dgx_h100", 8, 16, 4096, 1024, ttft_ms=1000.0, tpot_m
 def found(stack: str, mesh: str, user: float, gpu: float, apart: bool = False, **changed: Any) -> Found:
     before = Engine(stack, "tp=2") if apart else None
     one = Found(Deployment(Engine(stack, mesh), before), 1, int(apart), 8, 64, 512.5, 1000.0 / user, gpu, user, "TPOT")
-    return one._replace(**changed)
+    return replace(one, **changed)
 
 
 BEST = [found("vllm", "tp=8", 80.0, 300.0), found("sglang", "tp=4", 50.0, 900.0),
@@ -82,11 +83,22 @@ def test_a_group_without_a_point_on_the_front_has_its_place_in_the_legend() -> N
 
 
 def test_the_best_have_their_numbers_and_what_stops_them() -> None:
-    best = section(page(), "best")
-    cells = cells_of(best)
-    rows = [cells[at:at + 12] for at in range(12, len(cells), 12)]
-    assert rows[0] == ["1", "1 x tp=8", "-", "vllm", "tokens=8192", "64", "512.5", "12.50", "300", "80", "8", "TPOT"]
-    assert rows[2][2:4] + rows[2][-1:] == ["1 x tp=2", "sglang", "prefill"]
+    """Joules are of 1275 W of a card: no price is given, and no request was served one by one."""
+    cells = cells_of(section(page(), "best"))
+    assert cells[:13] == ["", "engines", "prefill", "stack", "settings", "requests", "TTFT, ms", "TPOT, ms",
+                          "tok/s/GPU", "tok/s/user", "J/token", "GPUs", "stopped by"]
+    rows = [cells[at:at + 13] for at in range(13, len(cells), 13)]
+    assert rows[0] == ["1", "1 x tp=8", "-", "vllm", "tokens=8192", "64", "512.5", "12.50", "300", "80", "4.250", "8",
+                       "TPOT"]
+    assert rows[2][2:5] == ["1 x tp=2", "sglang", "tokens=8192; prefill: tokens=8192"]
+    assert rows[2][-1] == "prefill"
+
+
+def test_what_is_known_has_a_column() -> None:
+    served = [replace(one, served=True, ttft_p99_ms=900.5, tpot_p99_ms=35.0) for one in BEST]
+    cells = cells_of(section(page(top=served, dollars_per_gpu_hour=3.6), "best"))
+    assert [cell for cell in cells[:16] if cell.startswith(("p99", "$"))] == ["p99", "p99 ", "$/M tokens"]
+    assert cells[16 + 12] == "3.333"
 
 
 def test_commands_are_those_of_the_stack() -> None:
@@ -104,7 +116,7 @@ def test_what_was_left_out_is_counted_by_reason() -> None:
 
 
 def test_many_points_are_thinned_out_and_the_front_is_not() -> None:
-    many = [OTHERS[0]._replace(tok_s_per_user=1.0 + place) for place in range(2 * MOST_POINTS + 1)]
+    many = [replace(OTHERS[0], tok_s_per_user=1.0 + place) for place in range(2 * MOST_POINTS + 1)]
     made = page(points=many)
     assert len(traces(made)["vllm, roles together"][0]["x"]) == len(many[::3])
     assert len(traces(made)["front"][0]["x"]) == 3
