@@ -4,7 +4,9 @@ Flags are of vllm-project/vllm, by commit: vllm/config/parallel.py at 00193b8 (p
 batches, EPLB, nodes), vllm/engine/arg_utils.py at 99d7eb5 (how they are spelt; graphs, drafts, KV transfer),
 docs/serving/data_parallel_deployment.md at 01e4fce (max_num_seqs is of a data-parallel rank; ranks over nodes; Ray),
 docs/serving/context_parallel_deployment.md at 020505c (decode context parallelism is on tensor-parallel ranks),
-docs/features/nixl_connector_usage.md at 026c83f. Experts are on tensor x data parallel ranks, whole or split over all.
+docs/features/nixl_connector_usage.md at 026c83f, docs/design/dbo.md at 0621454 (two batches by DeepEP alone). Experts
+are on tensor x data parallel ranks, whole or split over all. Its All2All of pplx kernels was removed; what goes to every
+expert by itself, counts first, are FlashInfer's two-sided kernels, over NVLink.
 """
 
 from __future__ import annotations
