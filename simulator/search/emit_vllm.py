@@ -5,8 +5,8 @@ batches, EPLB, nodes), vllm/engine/arg_utils.py at 99d7eb5 (how they are spelt; 
 docs/serving/data_parallel_deployment.md at 01e4fce (max_num_seqs is of a data-parallel rank; ranks over nodes; Ray),
 docs/serving/context_parallel_deployment.md at 020505c (decode context parallelism is on tensor-parallel ranks),
 docs/features/nixl_connector_usage.md at 026c83f, docs/design/dbo.md at 0621454 (two batches by DeepEP alone). Experts
-are on tensor x data parallel ranks, whole or split over all. Its All2All of pplx kernels was removed; what goes to every
-expert by itself, counts first, are FlashInfer's two-sided kernels, over NVLink.
+are on tensor x data parallel ranks, whole or split over all. The All2All of pplx kernels was removed; rows to every
+expert by itself, with counts before them, are what FlashInfer's two-sided kernels send, over NVLink.
 """
 
 from __future__ import annotations
