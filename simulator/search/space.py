@@ -32,22 +32,18 @@ KEYS = {"exchange": "knobs.exchange", "schedule": "knobs.schedule", "micro_batch
         "cores": "knobs.cores", "precision": "knobs.precision", "drafts": "batch.drafts",
         "residual": "knobs.residual"}  # fmt: skip
 OWN = ("mode", "cards", "stack", "tokens")
-EXCHANGES = {
-    # --all2all-backend of vllm/config/parallel.py: allgather_reducescatter, pplx, deepep_*
-    "vllm": ("all_gather", "all_to_all", "deepep_ll", "deepep_normal"),
-    # --moe-a2a-backend of sglang/srt/server_args.py: none, deepep
-    "sglang": ("all_gather", "deepep_ll", "deepep_normal"),
-    # AllGatherReduceScatter and NVLink one-sided of tensorrt_llm/_torch/modules/fused_moe/communication
-    "trtllm": ("all_gather", "all_to_all"),
-    # torch_npu: AllGather/ReduceScatter, All2All, npu_moe_distribute_dispatch
-    "cann": ("all_gather", "all_to_all", "put_collect"),
-}
-SCHEDULES = {
-    "vllm": ("", "two_batches"),  # --enable-dbo
-    "sglang": ("", "two_batches", "single_batch"),  # --enable-two-batch-overlap, --enable-single-batch-overlap
-    "trtllm": ("",),
-    "cann": ("", "two_batches", "side_by_side"),  # Huawei's deployments on Atlas A2, A3 and CloudMatrix384
-}
+WAYS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    # --all2all-backend of vllm/config/parallel.py; --enable-dbo, which asks for DeepEP (vllm/config/vllm.py)
+    "vllm": {"all_gather": ("",), "deepep_ll": ("", "two_batches"), "deepep_normal": ("", "two_batches")},
+    # --moe-a2a-backend, --enable-two-batch-overlap and --enable-single-batch-overlap of sglang/srt/server_args.py
+    "sglang": {"all_gather": ("",), "deepep_ll": ("", "two_batches", "single_batch"),
+               "deepep_normal": ("", "two_batches")},
+    # AllGatherReduceScatter and NVLink All2All of tensorrt_llm/_torch/modules/fused_moe/communication
+    "trtllm": {"all_gather": ("",), "all_to_all": ("",)},
+    # AllGather with ReduceScatter, All2All, npu_moe_distribute_dispatch; schedules of Huawei's deployments
+    "cann": dict.fromkeys(("all_gather", "all_to_all", "put_collect"), ("", "two_batches", "side_by_side")),
+}  # fmt: skip
+"""By framework, how tokens may reach experts on other ranks, and in which schedules."""
 TOKENS = ("2048", "8192", "16384")
 DECODE_ONLY, PREFILL_ONLY = ("deepep_ll",), ("deepep_normal",)
 
@@ -134,6 +130,12 @@ def _mesh(one: Mapping[str, str], machine: MachineSpec, refused: Counter[str]) -
         refused["tp x cp x pp do not divide the ranks of an engine"] += 1
         return None
     dp = stage // (int(axes.get("tp", 1)) * int(axes.get("cp", 1)))
+    if dp > 1 and "ep" not in axes:
+        refused["data-parallel groups of a model without experts are engines of their own"] += 1
+        return None
+    if dp > 1 and axes.get("tp", "1") != "1" and one["stack"].startswith("trtllm"):
+        refused["TensorRT-LLM has attention data parallel over all ranks, or not at all"] += 1
+        return None
     if axes.get("ep") == "all":
         if stage == 1:
             refused["experts on one rank are not spread"] += 1
@@ -145,17 +147,23 @@ def _mesh(one: Mapping[str, str], machine: MachineSpec, refused: Counter[str]) -
 def _offered(one: Mapping[str, str], mesh: Mesh, given: Axes, modes: tuple[str, ...]
              ) -> Iterator[tuple[Engine, tuple[str, ...]]]:  # fmt: skip
     """Engines with this mesh, in the exchanges and schedules that there are for it, and what they may be."""
-    framework = next((name for name in EXCHANGES if one["stack"].startswith(name)), "vllm")
-    among = "ep" in one and (mesh.dp > 1 or mesh.apart > 0)
-    exchanges = EXCHANGES[framework] if among and mesh.ep > 1 else ("all_gather",) if among else ("",)
-    schedules = SCHEDULES[framework] if among else ("",)
+    ways = _ways(one["stack"], mesh) if "ep" in one else {"": ("",)}
     others = tuple((KEYS.get(name, name), value) for name, value in one.items()
                    if name not in (*OWN, *MESH, "exchange", "schedule") and value not in ("", "0"))  # fmt: skip
-    for exchange, schedule in product(given.get("exchange", exchanges), given.get("schedule", schedules)):
-        own = {"knobs.exchange": exchange, "knobs.schedule": schedule}
-        settings = tuple(sorted([*((key, value) for key, value in own.items() if value), *others]))
-        if roles := _roles(exchange, modes):
-            yield Engine(one["stack"], mesh.words(), settings), roles
+    for exchange in given.get("exchange", tuple(ways)):
+        for schedule in given.get("schedule", ways.get(exchange, ("",))):
+            own = {"knobs.exchange": exchange, "knobs.schedule": schedule}
+            settings = tuple(sorted([*((key, value) for key, value in own.items() if value), *others]))
+            if roles := _roles(exchange, modes):
+                yield Engine(one["stack"], mesh.words(), settings), roles
+
+
+def _ways(stack: str, mesh: Mesh) -> Mapping[str, tuple[str, ...]]:
+    """Exchanges and their schedules that the framework of a stack has for a mesh; vLLM's for one that is unknown."""
+    if mesh.dp == 1 and not mesh.apart:
+        return {"": ("",)}
+    ways = WAYS[next((name for name in WAYS if stack.startswith(name)), "vllm")]
+    return ways if mesh.ep > 1 else {"all_gather": ("",)}
 
 
 def _roles(exchange: str, modes: tuple[str, ...]) -> tuple[str, ...]:
