@@ -24,6 +24,7 @@ from simulator.commands.probe import probe
 from simulator.commands.report import report
 from simulator.commands.results import bench, influence, steps, validate
 from simulator.commands.run import run
+from simulator.commands.search import search
 from simulator.commands.serve import serve
 from simulator.commands.step import step
 from simulator.commands.sweep import ladder, sweep
@@ -32,7 +33,7 @@ from simulator.commands.whatif import whatif
 from simulator.errors import BraidError, Interrupted
 
 _COMMANDS = {"step": step, "list": list_scenarios, "services": services, "models": models,
-             "machines": machines, "show": show, "run": run, "serve": serve, "explain": explain,
+             "machines": machines, "show": show, "run": run, "serve": serve, "search": search, "explain": explain,
              "compare": compare, "whatif": whatif, "report": report, "view": view, "sweep": sweep, "ladder": ladder,
              "steps": steps, "validate": validate, "influence": influence, "bench": bench,
              "calibrate": calibrate, "probe": probe}

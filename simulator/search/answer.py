@@ -1,0 +1,132 @@
+"""What a search answers: the front, the best deployments with what bounds them, what was left out; as a file, too."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from simulator.errors import InputError, RunError, reason_of
+from simulator.paths import installed_version
+from simulator.search.deployment import Ask, Deployment, Engine, Found
+from simulator.search.engine import service_of
+from simulator.search.front import OBJECTIVES, best, front
+from simulator.search.search import Outcome
+from simulator.search.serve import is_within
+from simulator.study.simulate import simulate
+
+FILE = "search.json"
+SHOWN = 5
+LAYERS = "4"  # of neighbouring layers that are alike, of the step that is explained
+BOUNDS = 3
+
+
+class Bound(NamedTuple):
+    """A number of the machine that bounds a step: its share of the critical path, and what of the step twice as good a
+    number would save."""
+
+    parameter: str
+    share: float
+    saves: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    """ask: what was asked, and by what the best are ranked; dollars_per_gpu_hour: none if there is no price. points:
+    of all that were simulated; front: those that no other beats; top: the best of their families, those that were
+    served first; bounds: of the decode step of each of these. layouts, simulated, dropped, kept: how many; refused: how
+    many by kind of reason, reasons: one of each. notes: what a reader should know."""
+
+    ask: Ask
+    objective: str
+    points: Sequence[Found]
+    front: Sequence[Found]
+    top: Sequence[Found]
+    bounds: Sequence[Sequence[Bound]] = ()
+    layouts: int = 0
+    simulated: int = 0
+    dropped: int = 0
+    kept: int = 0
+    refused: Mapping[str, int] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    dollars_per_gpu_hour: float | None = None
+
+
+def answer(outcome: Outcome, objective: str, served: Sequence[Found] = (), price: float | None = None,
+           count: int = SHOWN) -> Answer:
+    """Of what is known so far. served: of the best deployments as their users see them, which then stand for what was
+    estimated of their families, and are left out where they miss the limits."""
+    points = [one for one in outcome.points if one.family not in {other.family for other in served}]
+    good = [one for one in served if is_within(outcome.ask, one)]
+    missed = len(served) - len(good)
+    notes = [f"{missed} of the best by steps missed the limits when they were served"] if missed else []
+    top = best(good, objective, count) if served else best(points, objective, count)
+    return Answer(outcome.ask, objective, [*points, *good], front([*points, *good]), top, (), outcome.layouts,
+                  len(outcome.sheets), outcome.dropped, outcome.kept, dict(outcome.refused), dict(outcome.reasons),
+                  notes, price)  # fmt: skip
+
+
+def explained(found: Answer) -> Answer:
+    """With what bounds the best."""
+    return replace(found, bounds=[bounds(found.ask, one) for one in found.top])
+
+
+def bounds(ask: Ask, found: Found) -> list[Bound]:
+    """Of a step that decodes as many requests as an engine has; none where that cannot be told."""
+    step = service_of(ask, found.deployment.engines).engines.step
+    layout: Any = step.layout
+    some = {} if layout.pp > 1 else {"knobs.layers": LAYERS}
+    try:
+        result = simulate(step.replace({"batch.requests": str(max(found.requests, layout.dp)),
+                                        "batch.context": str(ask.cached_tokens)} | some))  # fmt: skip
+    except (InputError, RunError):
+        return []
+    return [Bound(one["name"], one["share"], one["saves"]) for one in result.parameters[:BOUNDS]]
+
+
+def gap(found: Answer, place: int) -> float:
+    """What of its objective a deployment lacks to be as good as the one before it; 0.0 of the first."""
+    value = OBJECTIVES[found.objective]
+    return value(found.top[place - 1])[0] / value(found.top[place])[0] - 1.0 if place else 0.0
+
+
+# --- as a file ------------------------------------------------------------------------------------------------------
+
+
+def as_object(found: Answer) -> dict[str, Any]:
+    """For JSON: fields by their names, deployments by theirs."""
+    return {"version": installed_version()} | asdict(found) | {
+        "ask": found.ask._asdict(), "bounds": [[one._asdict() for one in some] for some in found.bounds],
+        **{name: [found_object(one) for one in getattr(found, name)] for name in ("points", "front", "top")}}
+
+
+def found_object(one: Found) -> dict[str, Any]:
+    """For JSON."""
+    engines, prefill = one.deployment
+    return asdict(one) | {"deployment": {"engines": engines._asdict(), "prefill": prefill and prefill._asdict()}}
+
+
+def read_answer(folder: Path) -> Answer:
+    """What `search --out` wrote into a folder; InputError if that is not what this version of Braid writes."""
+    try:
+        given = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        given.pop("version")
+        lists = {name: [_found(one) for one in given[name]] for name in ("points", "front", "top")}
+        return Answer(**{**given, **lists, "ask": Ask(**given["ask"]),
+                         "bounds": [[Bound(**one) for one in some] for some in given["bounds"]]})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"'{folder / FILE}' is not what `braid search --out` of this version writes: "
+                         f"{reason_of(error).splitlines()[0]}; search again") from None
+
+
+def _found(one: Mapping[str, Any]) -> Found:
+    engines, prefill = (one["deployment"][name] for name in ("engines", "prefill"))
+    return Found(**{**one, "deployment": Deployment(_engine(engines), _engine(prefill) if prefill else None)})
+
+
+def _engine(one: Mapping[str, Any]) -> Engine:
+    settings = tuple((str(key), str(text)) for key, text in one["settings"])
+    return Engine(one["stack"], one["mesh"], settings, one["tokens"])

@@ -1,0 +1,86 @@
+"""What a search leaves in a folder: its answer as JSON, all points as Parquet, and services of the best to be served."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+from simulator.observe.files import whole_file
+from simulator.search.answer import FILE, Answer, as_object
+from simulator.search.deployment import Ask, Found
+
+POINTS, SERVICES = "points.parquet", "deployments.py"
+
+
+def write_files(found: Answer, folder: Path) -> list[Path]:
+    """Each under a temporary name first; OSError where it cannot be written."""
+    written = [folder / FILE, folder / POINTS, folder / SERVICES]
+    with whole_file(written[0]) as part:
+        part.write_text(json.dumps(as_object(found), ensure_ascii=False) + "\n", encoding="utf-8")
+    with whole_file(written[1]) as part:
+        _write_points(found, part)
+    with whole_file(written[2]) as part:
+        part.write_text(services(found), encoding="utf-8")
+    return written
+
+
+def _write_points(found: Answer, path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    on_front = {id(one) for one in found.front}
+    rows = [{"stack": one.deployment.engines.stack, "mesh": one.deployment.engines.mesh,
+             "settings": _settings(one.deployment.engines.settings),
+             "max_num_batched_tokens": one.deployment.engines.tokens, "engines": one.count,
+             "prefill": one.deployment.prefill and one.deployment.prefill.words, "prefill_engines": one.prefill_count,
+             "gpus": one.gpus, "requests_of_an_engine": one.requests, "concurrency": one.concurrency,
+             "ttft_ms": one.ttft_ms, "tpot_ms": one.tpot_ms, "ttft_p99_ms": one.ttft_p99_ms,
+             "tpot_p99_ms": one.tpot_p99_ms, "tok_s_per_gpu": one.tok_s_per_gpu, "tok_s_per_user": one.tok_s_per_user,
+             "stopped_by": one.stopped_by, "served": one.served, "on_front": id(one) in on_front}
+            for one in found.points]  # fmt: skip
+    pq.write_table(pa.Table.from_pylist(rows) if rows else pa.table({}), path, compression="zstd")
+
+
+def _settings(settings: tuple[tuple[str, str], ...]) -> str:
+    return " ".join(f"{key}={text}" for key, text in settings)
+
+
+def services(found: Answer) -> str:
+    """A file of services, one for each of the best."""
+    functions = "".join(f'''
+
+def top_{place}() -> Service:
+    """{one.words}."""
+    return deployed(ASK, {one!r})
+''' for place, one in enumerate(found.top, 1))  # fmt: skip
+    return f'''"""Deployments that `braid search` found; serve one with `braid serve FILE:top_1`."""
+
+from __future__ import annotations
+
+from simulator.search.deployment import Ask, Deployment, Engine, Found
+from simulator.search.engine import deployed
+from simulator.serving.settings import Service
+
+ASK = {found.ask!r}
+{functions}'''
+
+
+def serve_line(ask: Ask, one: Found, place: int, folder: Path | None) -> str:
+    """The command that serves a deployment as it was served here. folder: with the services of the best; without it, of
+    one that prefills and decodes apart, what would give one."""
+    if one.deployment.prefill is not None:
+        if folder is None:
+            return f"# --out DIR writes a service for `braid serve DIR/{SERVICES}:top_{place}`"
+        return f"braid serve {shlex.quote(f'{folder / SERVICES}:top_{place}')}"
+    engine = one.deployment.engines
+    words = ["braid serve --model", ask.model, "--machine", ask.machine, "--stack", engine.stack, "--mesh", engine.mesh,
+             f"--instances {one.count} --concurrency {one.concurrency}",
+             f"--isl {ask.input_tokens} --osl {ask.output_tokens} --requests {max(5 * one.concurrency, 64)}"]  # fmt: skip
+    settings = dict(engine.settings)
+    if "batch.drafts" in settings:
+        words.append(f"--drafts {settings.pop('batch.drafts')} --acceptance {ask.acceptance:g}")
+    settings |= {"engines.scheduling.max_num_batched_tokens": str(engine.tokens), "load.mid_flight": "true"}
+    if ask.prefix_share:
+        settings["load.prefix_share"] = f"{ask.prefix_share:g}"
+    return " ".join([*words, *(f"--set {shlex.quote(f'{key}={text}')}" for key, text in settings.items())])
