@@ -27,6 +27,9 @@ class NoSuchName(InputError):  # noqa: N818
         super().__init__(text)
         self.name = name
 
+    def __reduce__(self) -> tuple[type[NoSuchName], tuple[str, str]]:
+        return NoSuchName, (self.name, str(self))  # from one process to another
+
 
 class RunError(BraidError):
     """The input is right but the run cannot be completed: it does not fit in memory, it deadlocks (exit code 1)."""

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from typing import Generic, TypeVar
 
 from simulator.errors import InputError, RunError
-from simulator.search.ray_driver import drive, end_group
+from simulator.search.ray_driver import Message, drive, end_group
 from simulator.study.processes import ctrl_c_held_back, processes, serial
 
 __all__ = ["on_ray", "processes", "serial"]
@@ -26,7 +26,7 @@ __all__ = ["on_ray", "processes", "serial"]
 W = TypeVar("W")
 T = TypeVar("T")
 TRIES = 4  # of a thing whose worker is lost, and of a cluster that is lost before it gives a result
-START_S = 120.0  # for a cluster to say that it is there; Ray itself gives up before
+START_S = 60.0  # for a cluster to say that it is there
 SILENT_S = 15.0  # a cluster that says nothing for so long is lost
 RETURN_S = 90.0  # for a cluster that is lost to be there again
 
@@ -55,11 +55,11 @@ class _Lost(Exception):  # noqa: N818
 
 
 class _Asked(Generic[W, T]):
-    """What was taken from those and is not done (`left`). given: results, since the cluster was last lost."""
+    """What was taken from those and is not done (`left`), by number."""
 
     def __init__(self, work: Callable[[W], T], those: Iterable[W], warn: Callable[[str], None]) -> None:
-        self.warn, self.left, self.given = warn, dict[int, W](), 0
-        self._work, self._those, self._lost = work, enumerate(those), Counter[int]()
+        self.warn, self.left = warn, dict[int, W]()
+        self._work, self._those, self._lost, self._given = work, enumerate(those), Counter[int](), 0
 
     def take(self) -> int | None:
         """The number of one more; None where there is none."""
@@ -70,7 +70,11 @@ class _Asked(Generic[W, T]):
 
     def send(self, pipe: Connection, number: int) -> None:
         """Ask for it, for the first time or again."""
-        pipe.send((number, pickle.dumps((self._work, self.left[number]))))
+        pickled = pickle.dumps((self._work, self.left[number]))
+        try:
+            pipe.send((number, pickled))
+        except OSError:
+            raise _Lost("its driver ended", there=True) from None
 
     def lost(self, number: int, why: str) -> None:
         """Its worker is, for the first time or again."""
@@ -80,12 +84,18 @@ class _Asked(Generic[W, T]):
             raise RunError(f"{what}: {TRIES} workers of Ray ended in the middle of it, the last one so: {why}")
         self.warn(f"a worker of Ray ended in the middle of its work, which is done again: {what}: {why}")
 
+    def cluster_lost(self) -> bool:
+        """Whether it gave results before; from here on, its workers are others."""
+        had, self._given = self._given > 0, 0
+        self._lost.clear()
+        return had
+
     def done(self, number: int, pickled: bytes) -> tuple[W, T]:
         """The thing and its result."""
         result, raised = pickle.loads(pickled)
         if raised is not None:
             raise raised
-        self.given += 1
+        self._given += 1
         return self.left.pop(number), result
 
 
@@ -102,7 +112,7 @@ def _through_losses(asked: _Asked[W, T], address: str | None, jobs: int | None) 
             if not (losses or lost.there):
                 raise _no_cluster(address, str(lost)) from None
             if lost.there:
-                losses, lost_s, asked.given = (1 if asked.given else losses + 1), time.monotonic(), 0
+                losses, lost_s = (1 if asked.cluster_lost() else losses + 1), time.monotonic()
                 asked.warn(f"{name} was lost ({lost}): {len(asked.left)} layouts are asked of it again")
             if losses == TRIES or time.monotonic() - (lost_s or 0.0) > RETURN_S:
                 raise RunError(f"{name} was lost for good: {lost}; what was done until then is kept") from None
@@ -119,28 +129,35 @@ def _no_cluster(address: str | None, why: str) -> InputError:
 def _served(asked: _Asked[W, T], pipe: Connection) -> Iterator[tuple[W, T]]:
     """Of one connection, until all is done; _Lost: it is no more."""
     slots = 0
+    while asked.left:
+        kind, number, what = _next(pipe, slots > 0)
+        if kind == "slots":
+            for again in asked.left if not slots else ():
+                asked.send(pipe, again)
+            slots = what
+        elif kind == "done":
+            yield asked.done(number, what)
+        elif kind == "ended":
+            asked.lost(number, what)
+            asked.send(pipe, number)
+        elif kind == "failed":
+            raise RunError(f"a worker of Ray cannot run Braid: {what}")
+        else:
+            raise _Lost(what, slots > 0)
+        while len(asked.left) < slots and (new := asked.take()) is not None:
+            asked.send(pipe, new)
+
+
+def _next(pipe: Connection, there: bool) -> Message:
+    """What the driver says; there: it has said something before."""
+    wait_s = SILENT_S if there else START_S
     try:
-        while asked.left:
-            if not pipe.poll(SILENT_S if slots else START_S):
-                raise _Lost(f"it said nothing for {SILENT_S if slots else START_S:.0f} s", slots > 0)
-            kind, number, what = pipe.recv()
-            if kind == "slots":
-                for again in asked.left if not slots else ():
-                    asked.send(pipe, again)
-                slots = what
-            elif kind == "done":
-                yield asked.done(number, what)
-            elif kind == "ended":
-                asked.lost(number, what)
-                asked.send(pipe, number)
-            elif kind == "failed":
-                raise RunError(f"a worker of Ray cannot run Braid: {what}")
-            else:
-                raise _Lost(what, slots > 0)
-            while len(asked.left) < slots and (new := asked.take()) is not None:
-                asked.send(pipe, new)
+        if pipe.poll(wait_s):
+            message: Message = pipe.recv()
+            return message
     except (EOFError, OSError):
-        raise _Lost("its driver ended", slots > 0) from None
+        raise _Lost("its driver ended", there) from None
+    raise _Lost(f"it said nothing for {wait_s:.0f} s", there)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import os
 import pickle
 import platform
 import signal
+import socket
 import sys
 import time
 import traceback
@@ -99,7 +100,16 @@ def _connect(address: str | None, jobs: int | None) -> None:
         os.environ.update(_environment(os.environ))
         ray.init(LOCAL, num_cpus=jobs, include_dashboard=False, object_store_memory=STORE_BYTES, **quiet)
     else:
+        _knock(address)
         ray.init(address, runtime_env={"env_vars": _environment(os.environ)}, **quiet)
+
+
+def _knock(address: str) -> None:
+    """OSError: nothing listens there; Ray would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=5.0):
+            return
 
 
 def _environment(ours: Mapping[str, str]) -> dict[str, str]:
