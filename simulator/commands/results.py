@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from simulator.commands import options
 
 if TYPE_CHECKING:
     from simulator.observe.tables import Cell
-    from simulator.serving.point_errors import PointRow
+    from simulator.serving.point_errors import Others, PointRow
 
 SHOWN_POINTS = 30  # rows of measured points that a person reads one by one
 
@@ -77,7 +77,9 @@ def validate(ctx: click.Context, pattern: str | None, jobs: int, points: Path | 
     engine (scheduling, cache, host, front): {"knobs.precision": "kv=fp8", "scheduling.max_num_batched_tokens": 16384}.
     Steps that were simulated are kept in BRAID_CACHE, or in the user's cache folder. gpu_key is A100, H100, H200,
     B200, GB200, H20 or H800, or `machine` names one. With "mode": "disagg" the layout is {"prefill": {"num_workers": 2,
-    "tp": 8}, "decode": {...}}. What cannot be simulated is named, with its reason; no failure.
+    "tp": 8}, "decode": {...}}. What cannot be simulated is named, with its reason; no failure. Where points of a family
+    and GPU have four layouts or more under one load, their order by tokens/s and GPU is compared, too: how often the
+    best measured one is among the first two simulated, Spearman's rho, and how much of the best the first one keeps.
 
     \b
     Examples:
@@ -121,11 +123,13 @@ def _compare_points(path: Path, where: str, jobs: int, beside: Path | None, as_j
     with progress_bar(f"{len(chosen)} points") as tell:
         rows, left = points.compare(chosen, jobs, tell)
     _show_points(rows, others, as_json, f"{len(chosen) - left} of {len(chosen)} points" if left else "")
+    if not as_json:
+        _show_ranks(chosen, rows, others)
     if left:
         raise Interrupted(f"stopped by Ctrl-C: what is shown is of {len(chosen) - left} of {len(chosen)} points")
 
 
-def _show_points(rows: Sequence[PointRow], others: Any, as_json: bool, part: str) -> None:
+def _show_points(rows: Sequence[PointRow], others: Others, as_json: bool, part: str) -> None:
     """As JSON or tables. part: of the points, in words, where the rest was not simulated."""
     from simulator.commands.output import print_table, to_json
     from simulator.observe.tables import plain_number
@@ -157,6 +161,23 @@ def _show_points(rows: Sequence[PointRow], others: Any, as_json: bool, part: str
                      for metric, group, count, found in table])
     for reason, count, first in point_errors.reasons(rows):
         click.echo(f"not simulated: {count} point{'s' * (count > 1)}, as {first}: {reason}")
+
+
+def _show_ranks(points: Sequence[Mapping[str, Any]], rows: Sequence[PointRow], others: Others) -> None:
+    """Orders of layouts, Braid's on all that it says something of, then beside others; nothing where there are none."""
+    from simulator.commands.output import print_table
+    from simulator.serving import point_ranks
+
+    for some in ({}, others) if others else ({},):
+        table = point_ranks.ranks(points, rows, some)
+        if not table:
+            continue
+        columns = [f">{name}, {word}" for name in table[0].scores for word in ("best in first 2", "median rho", "kept")]
+        print_table(("<layouts differ in", "<cases of", ">cases", ">layouts", *columns),
+                    [(one.reading, one.group, one.cases, one.layouts,
+                      *(cell for score in one.scores.values()
+                        for cell in (f"{score.first:.0%}", f"{score.correlation:.2f}", f"{score.kept:.0%}")))
+                     for one in table])  # fmt: skip
 
 
 @click.command()

@@ -93,7 +93,7 @@ def measured(point: Mapping[str, Any]) -> Measured:
 
 def gpus_of(point: Mapping[str, Any]) -> tuple[int, int]:
     """GPUs of a replica, and how many replicas there are. Engines that prefill and decode apart are one."""
-    parts = _parts(point)
+    parts = parts_of(point)
     ranks = sum(part.workers * part.ranks for part in parts.values())
     replicas, rest = divmod(_whole("n_gpus", point.get("n_gpus") or ranks), ranks)
     if rest or not replicas or (len(parts) > 1 and replicas > 1):
@@ -145,7 +145,7 @@ def _service(point: Mapping[str, Any]) -> Service:
     framework, launched = framework_of(point), launch_settings(point)
     if framework not in CAPTURED:
         raise NotExpressible(f"framework {framework}: there are {', '.join(CAPTURED)}")
-    parts = {role: _instances(point, part, framework, launched) for role, part in _parts(point).items()}
+    parts = {role: _instances(point, part, framework, launched) for role, part in parts_of(point).items()}
     front = Front(**of_server(launched, "front"))
     return Service(title=str(point["id"]), front=front, **parts)
 
@@ -155,7 +155,7 @@ def _instances(point: Mapping[str, Any], part: _Engines, framework: str, launche
     if not machine:
         raise NotExpressible(f"gpu_key {point.get('gpu_key')}: no such machine; there are {', '.join(MACHINES)}, or "
                              "`machine` names one of the library")
-    precision, drafts = _precision(point), draft_settings(point) or {}
+    precision, drafts = precision_of(point), draft_settings(point) or {}
     settings = merged({"knobs.precision": precision} if precision else {}, of_step(launched)) | drafts
     step = step_of(StepWords(_model(point), machine, framework, part.words, "decode", settings))
     if point.get("source_kind") in OFFLINE:
@@ -201,7 +201,7 @@ class _Engines(NamedTuple):
         return f"tp={self.tp},dp={self.dp},pp={self.pp},ep={self.ep}"
 
 
-def _parts(point: Mapping[str, Any]) -> dict[str, _Engines]:
+def parts_of(point: Mapping[str, Any]) -> dict[str, _Engines]:
     """One replica by what its engines are for, in the words of a service: "engines", and "prefill" where they prefill
     and decode apart."""
     layout, mode = trtllm_bench.layout_of(point), point.get("mode") or "agg"
@@ -235,7 +235,7 @@ def _whole(key: str, value: Any) -> int:
     return found
 
 
-def _precision(point: Mapping[str, Any]) -> str:
+def precision_of(point: Mapping[str, Any]) -> str:
     """Settings of `knobs.precision`; none where the checkpoint's own is meant, as with MXFP4 of gpt-oss.
 
     What is published of a family is one word for all its matrices; its checkpoints may quantise fewer.

@@ -17,6 +17,8 @@ METRICS = ("tpot_ms", "ttft_ms", "output_tok_s_per_gpu")
 BESIDE = {"tpot_ms": "tpot", "ttft_ms": "ttft", "output_tok_s_per_gpu": "tok_s_gpu"}
 """Names of the metrics in a file of other predictions."""
 OURS = "braid"
+Others = Mapping[str, Mapping[str, Mapping[str, float]]]
+"""Other predictions, by the point's id and who made them; times in ms."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ def reasons(rows: Sequence[PointRow]) -> list[tuple[str, int, str]]:
     return [(reason, count, next(iter(ids[reason]))) for reason, count in counted.most_common()]
 
 
-def read_others(path: Path) -> dict[str, dict[str, dict[str, float]]]:
+def read_others(path: Path) -> Others:
     """Other predictions, by the point's id and who made them: a JSON line {"id": "a", "formula": {"tpot": 9.1, "ttft":
     80, "tok_s_gpu": 210}, ...}, times in ms. InputError names file and line of what is none."""
     try:
@@ -117,22 +119,29 @@ def read_others(path: Path) -> dict[str, dict[str, dict[str, float]]]:
     return found
 
 
-def beside(rows: Sequence[PointRow],
-           others: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[tuple[str, str, int, dict[str, Any]]]:
+def names_of(others: Others) -> list[str]:
+    """Who made them, in their order in the file."""
+    return list(dict.fromkeys(name for one in others.values() for name in one))
+
+
+def said(row: PointRow, others: Others, name: str) -> float | None:
+    """What a prediction says of the metric of a point; None: nothing."""
+    if name == OURS:
+        return row.simulated
+    value = others.get(row.id, {}).get(name, {}).get(BESIDE[row.metric])
+    return value if isinstance(value, int | float) else None
+
+
+def beside(rows: Sequence[PointRow], others: Others) -> list[tuple[str, str, int, dict[str, Any]]]:
     """(metric, group, points, {name: (median, mean) of the size of the error}), Braid first, on the points of which
     all of them say something."""
-    names = list(dict.fromkeys(name for one in others.values() for name in one))
+    names = names_of(others)
     if not names:
         return []
-
-    def said(row: PointRow, name: str) -> float | None:
-        if name == OURS:
-            return row.simulated
-        value = others.get(row.id, {}).get(name, {}).get(BESIDE[row.metric])
-        return value if isinstance(value, int | float) else None
-
     table = []
-    for metric, group, those in _grouped(rows, lambda row: None not in [said(row, one) for one in (OURS, *names)]):
-        sizes = {name: [abs((said(row, name) or 0.0) / row.value - 1.0) for row in those] for name in (OURS, *names)}
+    shared = _grouped(rows, lambda row: None not in [said(row, others, one) for one in (OURS, *names)])
+    for metric, group, those in shared:
+        sizes = {name: [abs((said(row, others, name) or 0.0) / row.value - 1.0) for row in those]
+                 for name in (OURS, *names)}  # fmt: skip
         table.append((metric, group, len(those), {name: (median(size), fmean(size)) for name, size in sizes.items()}))
     return table

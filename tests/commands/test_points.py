@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from simulator.commands.results import _show_ranks
+from simulator.serving.point_errors import PointRow
 from tests.conftest import Outcome
 
 Braid = Callable[..., Outcome]
@@ -41,6 +43,17 @@ def test_errors_by_family_and_what_is_not_simulated(braid: Braid, file: Path, mo
         [metric, *group.split()] for metric in ("tpot_ms", "ttft_ms")
         for group in ("all 2", "H100 2", "llama_3_1_8b 2", "vllm 2", "llama_3_1_8b H100")]
     assert not (file.parent / "results").exists()
+
+
+def test_the_order_of_layouts_beside_that_of_others(capsys: pytest.CaptureFixture[str]) -> None:
+    points = [POINT | {"id": str(tp), "layout": {"tp": tp}, "n_gpus": 8} for tp in (1, 2, 4, 8)]
+    rows = [PointRow(str(tp), ("x", "H100", "vllm"), "output_tok_s_per_gpu", tp, tp + 1) for tp in (1, 2, 4, 8)]
+    _show_ranks(points, rows, {str(tp): {"formula": {"tok_s_gpu": -tp}} for tp in (1, 2, 4, 8)})
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("layout, stack  ")]
+    assert [line[2:] for line in lines] == [
+        ["all", "1", "4", "100%", "1.00", "100%"], ["x", "H100", "1", "4", "100%", "1.00", "100%"],
+        ["all", "1", "4", "100%", "1.00", "100%", "0%", "-1.00", "12%"],
+        ["x", "H100", "1", "4", "100%", "1.00", "100%", "0%", "-1.00", "12%"]]
 
 
 def test_where_chooses_points(braid: Braid, file: Path) -> None:
