@@ -136,10 +136,10 @@ def _score(those: Sequence[Case], name: str) -> Score:
 
 
 def among_first(case: Case, name: str) -> bool:
-    """Whether one of the best measured layouts, which are within TIE, is among the first FIRST of a prediction: fewer
-    than FIRST others are predicted faster."""
+    """Whether one of the best measured layouts, which are within TIE, is among the first FIRST of a prediction, where
+    of layouts that are predicted alike the best measured one comes last."""
     best = max(one.measured for one in case.layouts)
-    return any(sum(other.rates[name] > one.rates[name] for other in case.layouts) < FIRST
+    return any(sum(other.rates[name] >= one.rates[name] for other in case.layouts) <= FIRST
                for one in case.layouts if one.measured >= (1.0 - TIE) * best)  # fmt: skip
 
 

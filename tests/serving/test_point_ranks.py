@@ -54,7 +54,9 @@ def test_values_alike_have_the_mean_of_their_ranks() -> None:
     ([100, 90, 80, 70], [5, 6, 7, 3], False),  # third
     ([100, 99.5, 80, 70], [5, 6, 7, 3], True),  # what is within 1% of the best is the best, too
     ([100, 98.5, 80, 70], [5, 6, 7, 3], False),
-    ([100, 90, 80, 70], [5, 6, 5, 5], True),  # one is ahead of it
+    ([100, 90, 80, 70], [5, 6, 4, 6], False),  # two are ahead of it
+    ([100, 90, 80, 70], [5, 5, 5, 5], False),  # what says nothing finds nothing
+    ([100, 90, 80, 70], [5, 5, 4, 4], True),
 ], ids=str)  # fmt: skip
 def test_the_best_is_among_the_first_two(measured: list[float], simulated: list[float], found: bool) -> None:
     assert among_first(case(measured, simulated), "braid") == found
