@@ -172,7 +172,8 @@ def _found(ask: Ask, named: Any, how: _Where, folder: Path | None, objective: st
     from simulator.search.search import search
     from simulator.search.space import axes_of, space_of
 
-    shown, done, interrupted = _Shown(objective, price, quiet), list[Found](), False
+    done: list[Found] = []
+    shown, interrupted = _Shown(objective, price, quiet), False
     families = space_of(ask, axes_of(ask, named), named)
     with Kept(folder or _cache(ask), _warn) as kept:
         try:

@@ -18,7 +18,11 @@ from simulator.search.files import serve_line
 from simulator.spec.load import load_machine
 
 LETTERS = "12345"
-STOPS = {"memory": "memory (KV cache)", "prefill": "prompts come faster than they are computed"}
+STOPS = {
+    "memory": "there is no memory for more (KV cache)",
+    "prefill": "prompts of more would come faster than they are computed",
+    "steps": "steps of more are longer by more than they have tokens",
+}
 
 
 def so_far(found: Answer, after_s: float) -> None:
@@ -80,11 +84,13 @@ def _short(engine: Engine) -> str:
 
 def _why(found: Answer, place: int, one: Found) -> None:
     """One line on what bounds a deployment, and what it lacks."""
-    words = [f"its batch stops at {one.requests} requests by {STOPS.get(one.stopped_by, one.stopped_by)}"]
+    why = STOPS.get(one.stopped_by, f"{one.stopped_by} would be above its limit")
+    words = [f"{one.requests} requests on an engine: {why}"]
     if len(found.bounds) > place and found.bounds[place]:
         words.append(f"a decode step is bound by {_bounds(found.bounds[place])}")
     if lack := gap(found, place):
-        words.append(f"{lack:.1%} more would make it as good as {place}")
+        words.append(f"{lack:.1%} more tok/s/{'user' if found.objective == 'tok_s_per_user' else 'GPU'} would make it "
+                     f"as good as {place}")  # fmt: skip
     click.echo(f"{place + 1}: {'; '.join(words)}")
 
 
@@ -94,8 +100,8 @@ def _bounds(those: Sequence[Bound]) -> str:
 
 def _left_out(found: Answer) -> None:
     before = f" ({found.kept} of them before)" if found.kept else ""
-    click.echo(f"\n{found.layouts} layouts: {found.simulated} simulated{before}, {found.dropped} that their roofline keeps "
-               "from being among the best")  # fmt: skip
+    click.echo(f"\n{found.layouts} layouts: {found.simulated} simulated{before}, {found.dropped} that their roofline "
+               "keeps from being among the best")  # fmt: skip
     rows = [(kind, count, found.reasons.get(kind, "")) for kind, count in
             sorted(found.refused.items(), key=lambda one: -one[1])]  # fmt: skip
     if rows:

@@ -17,9 +17,13 @@ def words_of(ask: Ask, engine: Engine) -> StepWords:
 
 
 def service_of(ask: Ask, engine: Engine) -> Service:
-    """One engine, launched as its stack is by default; InputError for what cannot be."""
+    """One engine, launched as its stack is by default, with chunked prefill where a step has fewer tokens than a
+    prompt; InputError for what cannot be."""
     found = one_engine(words_of(ask, engine))
-    scheduling = found.engines.scheduling.model_copy(update={"max_num_batched_tokens": engine.tokens})
+    scheduling = found.engines.scheduling.model_copy(update={
+        "max_num_batched_tokens": engine.tokens,
+        "enable_chunked_prefill": found.engines.scheduling.enable_chunked_prefill or engine.tokens < ask.new_tokens,
+    })
     return found.model_copy(update={"engines": found.engines.model_copy(update={"scheduling": scheduling})})
 
 
@@ -31,7 +35,7 @@ def deployed(ask: Ask, found: Found) -> Service:
     engines, prefill = _several(service.engines, found.count), None
     if deployment.prefill is not None:
         prefill = _several(service_of(ask, deployment.prefill).engines, found.prefill_count)
-    load = Load(requests=max(5 * found.concurrency, 32), concurrency=max(found.concurrency, 1),
+    load = Load(requests=max(5 * found.concurrency, 64), concurrency=max(found.concurrency, 1),
                 input_tokens=ask.input_tokens, output_tokens=ask.output_tokens,
                 prefix_share=ask.prefix_share)  # fmt: skip
     return service.model_copy(update={"engines": engines, "prefill": prefill, "load": load})

@@ -1,4 +1,4 @@
-"""What a search leaves in a folder: its answer as JSON, all points as Parquet, and services of the best to be served."""
+"""What a search leaves in a folder: its answer as JSON, all points as Parquet, and services of the best."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from simulator.observe.files import whole_file
 from simulator.search.answer import FILE, Answer, as_object
 from simulator.search.deployment import Ask, Found
+from simulator.search.serve import LEAST, ROUNDS
 
 POINTS, SERVICES = "points.parquet", "deployments.py"
 
@@ -74,12 +75,16 @@ def serve_line(ask: Ask, one: Found, place: int, folder: Path | None) -> str:
             return f"# --out DIR writes a service for `braid serve DIR/{SERVICES}:top_{place}`"
         return f"braid serve {shlex.quote(f'{folder / SERVICES}:top_{place}')}"
     engine = one.deployment.engines
-    words = ["braid serve --model", ask.model, "--machine", ask.machine, "--stack", engine.stack, "--mesh", engine.mesh,
+    words = [f"braid serve --model {shlex.quote(ask.model)} --machine {shlex.quote(ask.machine)}",
+             f"--stack {engine.stack} --mesh {engine.mesh}",
              f"--instances {one.count} --concurrency {one.concurrency}",
-             f"--isl {ask.input_tokens} --osl {ask.output_tokens} --requests {max(5 * one.concurrency, 64)}"]  # fmt: skip
+             f"--isl {ask.input_tokens} --osl {ask.output_tokens}",
+             f"--requests {max(ROUNDS * one.concurrency, LEAST)}"]  # fmt: skip
     settings = dict(engine.settings)
     if "batch.drafts" in settings:
         words.append(f"--drafts {settings.pop('batch.drafts')} --acceptance {ask.acceptance:g}")
+    if engine.tokens < ask.new_tokens:
+        settings["engines.scheduling.enable_chunked_prefill"] = "true"
     settings |= {"engines.scheduling.max_num_batched_tokens": str(engine.tokens), "load.mid_flight": "true"}
     if ask.prefix_share:
         settings["load.prefix_share"] = f"{ask.prefix_share:g}"

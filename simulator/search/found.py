@@ -10,6 +10,8 @@ from simulator.search.deployment import Ask, Deployment, Found
 from simulator.search.level import Prefilling, Together, together, within
 from simulator.search.sheet import Sheet
 
+STEPS = "steps"
+
 
 def of_together(ask: Ask, sheet: Sheet) -> list[Found]:
     """An engine that prefills and decodes, as often as there are cards for it: with each batch that was simulated, and
@@ -22,7 +24,7 @@ def of_together(ask: Ask, sheet: Sheet) -> list[Found]:
     for size in sorted({*(size for size, _ in sheet.decode if size < last), last} - {0}):
         one = _at(ask, sheet, size)
         if one is not None and _is_within(ask, one):
-            found[size] = _together(ask, sheet, count, one, stopped)
+            found[size] = _together(ask, sheet, count, one, stopped if size == last else STEPS)
     return list(found.values())
 
 
@@ -97,8 +99,10 @@ def of_apart(ask: Ask, sheet: Sheet, beside: Sequence[Option]) -> list[Found]:
     give most tokens a second for a GPU."""
     found = []
     slower = any(seconds / sheet.per_iteration * 1e3 > ask.tpot_ms for _, seconds in sheet.decode)
+    last = max((size for size, _ in within(ask, sheet)), default=0)
     for size, seconds in within(ask, sheet):
-        best = max(_ratios(ask, sheet, size, seconds, beside, "TPOT" if slower else "memory"), default=None,
+        stopped = STEPS if size < last else "TPOT" if slower else "memory"
+        best = max(_ratios(ask, sheet, size, seconds, beside, stopped), default=None,
                    key=lambda one: (one.tok_s_per_gpu, -one.gpus, one.words))
         if best is not None:
             found.append(best)

@@ -17,11 +17,12 @@ from simulator.search.engine import deployed
 from simulator.serving.loop import Loop
 from simulator.serving.offered import Offered, drawn, recorded
 from simulator.serving.record import Served
-from simulator.serving.settings import Service
+from simulator.serving.settings import Service, changed
 from simulator.serving.steady import steady_window
 from simulator.units import PS_PER_S
 
 TRIES = 4
+LAYERS = 4  # of neighbouring layers that are alike so many are simulated
 ROUNDS = 5  # requests that come for each in flight
 LEAST = 64  # requests that come, however few are in flight
 MARGIN = 0.98  # of what a limit asks for, where it was missed
@@ -50,8 +51,9 @@ def served(ask: Ask, requests: Requests, folder: Path | None, found: Found) -> F
     """A deployment as its users see it, with the first number of requests in flight that is within the limits, or the
     last one. folder: where steps are kept."""
     in_flight = found.concurrency
+    service = _of_some_layers(deployed(ask, found))
     for _ in range(TRIES):
-        times = _times(deployed(ask, found), requests, in_flight, folder)
+        times = _times(service, requests, in_flight, folder)
         over = max(times.ttft_ms / ask.ttft_ms, times.tpot_ms / ask.tpot_ms)
         if over <= 1.0 or requests.trace is not None or in_flight == 1:
             break
@@ -59,6 +61,13 @@ def served(ask: Ask, requests: Requests, folder: Path | None, found: Found) -> F
     return replace(found, ttft_ms=times.ttft_ms, tpot_ms=times.tpot_ms, tok_s_per_gpu=times.tok_s_per_gpu,
                    tok_s_per_user=1e3 / times.tpot_ms, concurrency=round(times.in_flight), served=True,
                    ttft_p99_ms=times.ttft_p99_ms, tpot_p99_ms=times.tpot_p99_ms)  # fmt: skip
+
+
+def _of_some_layers(service: Service) -> Service:
+    """With engines whose steps are simulated with some layers for all, where they can be."""
+    some = {f"{role}.step.knobs.layers": str(LAYERS) for role in ("engines", "prefill")
+            if (one := getattr(service, role)) is not None and one.step.layout.pp == 1}  # fmt: skip
+    return changed(service, some) if some else service
 
 
 def is_within(ask: Ask, found: Found) -> bool:
