@@ -107,7 +107,8 @@ def space_of(ask: Ask, axes: Axes, given: Axes) -> Space:
     found: dict[tuple[Engine, ...], tuple[str, ...]] = {}
     for values in product(*(axes[name] for name in names)):
         one = dict(zip(names, values, strict=True))
-        if not (mesh := _mesh(one, machine, refused)):
+        mesh = _mesh(one, machine, refused)
+        if mesh is None or not _is_usual(one, mesh, machine, given, refused):
             continue
         for engine, roles in _offered(one, mesh, given, axes["mode"]):
             found.setdefault(tuple(engine._replace(tokens=most) for most in tokens), roles)
@@ -130,18 +131,25 @@ def _mesh(one: Mapping[str, str], machine: MachineSpec, refused: Counter[str]) -
         refused["tp x cp x pp do not divide the ranks of an engine"] += 1
         return None
     dp = stage // (int(axes.get("tp", 1)) * int(axes.get("cp", 1)))
-    if dp > 1 and "ep" not in axes:
-        refused["data-parallel groups of a model without experts are engines of their own"] += 1
-        return None
-    if dp > 1 and axes.get("tp", "1") != "1" and one["stack"].startswith("trtllm"):
-        refused["TensorRT-LLM has attention data parallel over all ranks, or not at all"] += 1
-        return None
     if axes.get("ep") == "all":
         if stage == 1:
             refused["experts on one rank are not spread"] += 1
             return None
         axes["ep"] = str(stage)
     return Mesh.model_validate({**axes, "dp": str(dp)})
+
+
+def _is_usual(one: Mapping[str, str], mesh: Mesh, machine: MachineSpec, given: Axes, refused: Counter[str]) -> bool:
+    """Whether a mesh is one that is deployed; those of axes that a user named are."""
+    if mesh.dp > 1 and "ep" not in one:
+        refused["data-parallel groups of a model without experts are engines of their own"] += 1
+    elif mesh.dp > 1 and mesh.tp > 1 and one["stack"].startswith("trtllm"):
+        refused["TensorRT-LLM has attention data parallel over all ranks, or not at all"] += 1
+    elif mesh.pp > 1 and "pp" not in given and (mesh.dp > 1 or mesh.stage < machine.node_dies):
+        refused["stages of a pipeline are whole nodes, tensor parallel, unless pp is named"] += 1
+    else:
+        return True
+    return False
 
 
 def _offered(one: Mapping[str, str], mesh: Mesh, given: Axes, modes: tuple[str, ...]
