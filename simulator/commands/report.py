@@ -14,6 +14,7 @@ from simulator.errors import InputError
 if TYPE_CHECKING:
     from simulator.observe.page.document import Page
     from simulator.observe.recorded import Recorded
+    from simulator.search.answer import Answer
     from simulator.serving.kept_result import KeptService
 
 PAGE = "report.html"
@@ -33,10 +34,11 @@ def report(results: tuple[str, ...], out: Path | None, in_browser: bool, setting
            seed: int, force: bool) -> None:
     """Write results as a page of HTML: metrics, a timeline to zoom into, what hid under what, and what bounded it.
 
-    RESULT is a folder that `run --out` or `serve --out` wrote, a folder of such folders (`sweep --out`,
+    RESULT is a folder that `run --out`, `serve --out` or `search --out` wrote, a folder of such folders (`sweep --out`,
     `compare --out`), or a scenario, which is then simulated (--set, --ranks and --seed are for these). One run has a
     page of its own, two are set against each other (A, B), more become curves; services have a page, or a curve, of
-    theirs. The page is one file and reads nothing from a network. Needs the extra 'report': pip install '.[report]'.
+    theirs, and a search has one. The page is one file and reads nothing from a network. Needs the extra 'report':
+    pip install '.[report]'.
 
     \b
     Examples:
@@ -98,26 +100,29 @@ def _places(reference: str) -> list[Path | str]:
 
 
 def _is_result(path: Path) -> bool:
+    from simulator.search.answer import is_folder_of_search
     from simulator.serving.kept_result import is_folder_of_service
     from simulator.study.recorded import is_folder_of_run
 
-    return is_folder_of_run(path) or is_folder_of_service(path)
+    return is_folder_of_run(path) or is_folder_of_service(path) or is_folder_of_search(path)
 
 
-def _read(place: Path | str, settings: dict[str, str], ranks: str, seed: int) -> Recorded | KeptService:
+def _read(place: Path | str, settings: dict[str, str], ranks: str, seed: int) -> Recorded | KeptService | Answer:
     """What is in a folder, or what a scenario comes to."""
     from simulator.commands.request import progress_bar, recorded
+    from simulator.search.answer import is_folder_of_search, read_answer
     from simulator.serving.kept_result import is_folder_of_service, read_service
 
     if isinstance(place, str):
         return recorded(place, settings, ranks, seed)
     with progress_bar(f"reading {place}"):
-        if not is_folder_of_service(place):
+        searched = is_folder_of_search(place)
+        if not searched and not is_folder_of_service(place):
             return recorded(str(place), settings, ranks, seed)
         if settings or ranks != "roles" or seed:
             raise InputError("--set, --ranks and --seed are of a scenario, which is simulated; "
-                             f"'{place}' is of a service")
-        return read_service(place)
+                             f"'{place}' is of a {'search' if searched else 'service'}")
+        return read_answer(place) if searched else read_service(place)
 
 
 def _facts(run: Recorded) -> list[str]:
@@ -129,18 +134,28 @@ def _facts(run: Recorded) -> list[str]:
     return [*lines, f"Braid {run.about['version']}", *changes]
 
 
-def _page(found: Sequence[Recorded | KeptService], tell: Callable[[float], None]) -> Page:
-    """The page that fits what there is: of one run, of two, of more; of services."""
+def _page(found: Sequence[Recorded | KeptService | Answer], tell: Callable[[float], None]) -> Page:
+    """The page that fits what there is: of one run, of two, of more; of services; of one search."""
     from simulator.observe.page.many_page import many_page
     from simulator.observe.page.run_page import run_page
     from simulator.observe.page.summary import Words
     from simulator.observe.recorded import Recorded
+    from simulator.search.answer import Answer
+    from simulator.search.page import search_page
+    from simulator.search.why import why
     from simulator.serving.page import service_page
     from simulator.study.glossary import meaning_of_any
 
     words = Words(meaning_of_any, _facts)
+    if isinstance(found[0], Answer) and len(found) == 1:
+        one, whys = found[0], [f"{place + 1}: {why(found[0], place)}" for place in range(len(found[0].top))]
+        return search_page(one.ask, one.points, one.front, one.top, one.refused, one.dropped, [*whys, *one.notes],
+                           one.dollars_per_gpu_hour)  # fmt: skip
+    if searched := [one for one in found if isinstance(one, Answer)]:
+        raise InputError(f"a page is of one search alone: {searched[0].ask.model} on {searched[0].ask.machine} is one "
+                         f"of {len(found)} results")
     runs = [one for one in found if isinstance(one, Recorded)]
-    services = [one for one in found if not isinstance(one, Recorded)]
+    services = [one for one in found if not isinstance(one, Recorded | Answer)]
     if runs and services:
         raise InputError(f"{runs[0].name} is a run and {services[0].name} a service: a page is of the one or the other")
     if services:

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import rich_click as click
 
 from simulator.observe.scatter import Scatter
 from simulator.observe.tables import Cell, Titled, console, show
-from simulator.search.answer import Answer, Bound, gap
+from simulator.search.answer import Answer
 from simulator.search.cost import cost_of
 from simulator.search.deployment import Engine, Found
 from simulator.search.emit import steps
 from simulator.search.files import serve_line
+from simulator.search.why import why
 from simulator.spec.load import load_machine
 
 LETTERS = "12345"
-STOPS = {
-    "memory": "there is no memory for more (KV cache)",
-    "prefill": "prompts of more would come faster than they are computed",
-    "steps": "steps of more are longer by more than they have tokens",
-}
 
 
 def so_far(found: Answer, after_s: float) -> None:
@@ -39,8 +34,8 @@ def print_answer(found: Answer, folder: Path | None) -> None:
     click.echo(f"{ask.model} on {gpus} GPUs of {ask.machine}, {ask.input_tokens:,} tokens in and "
                f"{ask.output_tokens:,} out, TTFT {ask.ttft_ms:g} ms and TPOT {ask.tpot_ms:g} ms at most\n")
     show(console(), _picture(found), _best(found))
-    for place, one in enumerate(found.top):
-        _why(found, place, one)
+    for place in range(len(found.top)):
+        click.echo(f"{place + 1}: {why(found, place)}")
     for place, one in enumerate(found.top, 1):
         click.echo(f"\n# {place}: {one.words}")
         click.echo(serve_line(ask, one, place, folder))
@@ -80,22 +75,6 @@ def _engines(one: Found) -> str:
 def _short(engine: Engine) -> str:
     settings = " ".join(text for _, text in engine.settings)
     return " ".join(filter(None, (engine.stack, engine.mesh, settings, f"{engine.tokens} tokens")))
-
-
-def _why(found: Answer, place: int, one: Found) -> None:
-    """One line on what bounds a deployment, and what it lacks."""
-    why = STOPS.get(one.stopped_by, f"{one.stopped_by} would be above its limit")
-    words = [f"{one.requests} requests on an engine: {why}"]
-    if len(found.bounds) > place and found.bounds[place]:
-        words.append(f"a decode step is bound by {_bounds(found.bounds[place])}")
-    if lack := gap(found, place):
-        words.append(f"{lack:.1%} more tok/s/{'user' if found.objective == 'tok_s_per_user' else 'GPU'} would make it "
-                     f"as good as {place}")  # fmt: skip
-    click.echo(f"{place + 1}: {'; '.join(words)}")
-
-
-def _bounds(those: Sequence[Bound]) -> str:
-    return ", ".join(f"{one.parameter} {one.share:.0%} (twice as good saves {one.saves:.0%})" for one in those)
 
 
 def _left_out(found: Answer) -> None:

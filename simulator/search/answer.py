@@ -12,7 +12,7 @@ from simulator.errors import InputError, RunError, reason_of
 from simulator.paths import installed_version
 from simulator.search.deployment import Ask, Deployment, Engine, Found
 from simulator.search.engine import service_of
-from simulator.search.front import OBJECTIVES, best, front
+from simulator.search.front import best, front
 from simulator.search.search import Outcome
 from simulator.search.serve import is_within
 from simulator.study.simulate import simulate
@@ -87,12 +87,6 @@ def bounds(ask: Ask, found: Found) -> list[Bound]:
     return [Bound(one["name"], one["share"], one["saves"]) for one in result.parameters[:BOUNDS]]
 
 
-def gap(found: Answer, place: int) -> float:
-    """What of its objective a deployment lacks to be as good as the one before it; 0.0 of the first."""
-    value = OBJECTIVES[found.objective]
-    return value(found.top[place - 1])[0] / value(found.top[place])[0] - 1.0 if place else 0.0
-
-
 # --- as a file ------------------------------------------------------------------------------------------------------
 
 
@@ -107,6 +101,11 @@ def found_object(one: Found) -> dict[str, Any]:
     """For JSON."""
     engines, prefill = one.deployment
     return asdict(one) | {"deployment": {"engines": engines._asdict(), "prefill": prefill and prefill._asdict()}}
+
+
+def is_folder_of_search(path: Path) -> bool:
+    """Whether `search --out` wrote this folder."""
+    return (path / FILE).is_file()
 
 
 def read_answer(folder: Path) -> Answer:
