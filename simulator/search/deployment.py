@@ -45,6 +45,11 @@ class Engine(NamedTuple):
     tokens: int = 8192
 
     @property
+    def framework(self) -> str:
+        """Whose engine it is, as stacks begin: engines of one hand keys and values to each other."""
+        return self.stack.partition("_")[0]
+
+    @property
     def words(self) -> str:
         """All of it in one line, as `braid step` would be told."""
         return " ".join([self.stack, self.mesh, *(f"{key}={text}" for key, text in self.settings),

@@ -74,30 +74,31 @@ class Option(NamedTuple):
     prompts_per_s: float
 
     @property
-    def cards(self) -> int:
-        """Of one."""
-        return self.prefilling.sheet.cards
+    def kind(self) -> tuple[str, int]:
+        """Framework, and cards of one."""
+        return self.prefilling.sheet.engine.framework, self.prefilling.sheet.cards
 
 
 def options(ask: Ask, sheets: Iterable[Sheet]) -> list[Option]:
-    """Of each number of cards the engine that prefills most; the one whose words come first where several do."""
-    best: dict[int, Option] = {}
+    """Of each framework and number of cards the engine that prefills most; the one whose words come first where several
+    do."""
+    best: dict[tuple[str, int], Option] = {}
     for sheet in sorted(sheets, key=lambda one: one.engine.words):
         if not sheet.prefill:
             continue
         one = Prefilling(sheet)
         option = Option(one, one.at(one.most(ask.ttft_ms / 1e3))[0])
-        if option.prompts_per_s > 0.0 and (
-            sheet.cards not in best or option.prompts_per_s > best[sheet.cards].prompts_per_s
-        ):
-            best[sheet.cards] = option
-    return [best[cards] for cards in sorted(best)]
+        known = best.get(option.kind)
+        if option.prompts_per_s > (known.prompts_per_s if known else 0.0):
+            best[option.kind] = option
+    return [best[kind] for kind in sorted(best)]
 
 
 def of_apart(ask: Ask, sheet: Sheet, beside: Sequence[Option]) -> list[Found]:
-    """An engine that decodes, with each batch within the limit of TPOT, beside those that prefill: as many of both as
-    give most tokens a second for a GPU."""
+    """An engine that decodes, with each batch within the limit of TPOT, beside those of its framework that prefill: as
+    many of both as give most tokens a second for a GPU."""
     found = []
+    beside = [one for one in beside if one.prefilling.sheet.engine.framework == sheet.engine.framework]
     slower = any(seconds / sheet.per_iteration * 1e3 > ask.tpot_ms for _, seconds in sheet.decode)
     last = max((size for size, _ in within(ask, sheet)), default=0)
     for size, seconds in within(ask, sheet):
@@ -117,7 +118,7 @@ def _ratios(ask: Ask, sheet: Sheet, size: int, seconds: float, beside: Sequence[
     for option in beside:
         for count in range(1, ask.most_gpus // sheet.cards + 1):
             prefilling = ceil(count * prompts_per_s / option.prompts_per_s)
-            gpus = count * sheet.cards + prefilling * option.cards
+            gpus = count * sheet.cards + prefilling * option.prefilling.sheet.cards
             if gpus > ask.most_gpus:
                 break
             if gpus < ask.least_gpus:
