@@ -7,6 +7,8 @@ from simulator.serving.launches import one_engine
 from simulator.serving.settings import Instances, Load, Service
 from simulator.study.step import StepWords
 
+RAMP = 0.9  # of the time that a request takes
+
 
 def words_of(ask: Ask, engine: Engine) -> StepWords:
     """As `braid step` would be told."""
@@ -35,10 +37,15 @@ def deployed(ask: Ask, found: Found) -> Service:
     engines, prefill = _several(service.engines, found.count), None
     if deployment.prefill is not None:
         prefill = _several(service_of(ask, deployment.prefill).engines, found.prefill_count)
-    load = Load(requests=max(5 * found.concurrency, 64), concurrency=max(found.concurrency, 1),
-                input_tokens=ask.input_tokens, output_tokens=ask.output_tokens,
+    load = Load(requests=max(4 * found.concurrency, 64), concurrency=max(found.concurrency, 1),
+                ramp_s=ramp_s(ask, found), input_tokens=ask.input_tokens, output_tokens=ask.output_tokens,
                 prefix_share=ask.prefix_share)  # fmt: skip
     return service.model_copy(update={"engines": engines, "prefill": prefill, "load": load})
+
+
+def ramp_s(ask: Ask, found: Found) -> float:
+    """A little less than a request takes, in seconds: in that time a closed loop is filled."""
+    return round(RAMP * (found.ttft_ms + (ask.output_tokens - 1) * found.tpot_ms) / 1e3, 3)
 
 
 def _several(instances: Instances, count: int) -> Instances:

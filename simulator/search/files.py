@@ -9,7 +9,8 @@ from pathlib import Path
 from simulator.observe.files import whole_file
 from simulator.search.answer import FILE, Answer, as_object
 from simulator.search.deployment import Ask, Found
-from simulator.search.serve import LEAST, ROUNDS
+from simulator.search.engine import ramp_s
+from simulator.search.serve import requests_of
 
 POINTS, SERVICES = "points.parquet", "deployments.py"
 
@@ -79,13 +80,14 @@ def serve_line(ask: Ask, one: Found, place: int, folder: Path | None) -> str:
              f"--stack {engine.stack} --mesh {engine.mesh}",
              f"--instances {one.count} --concurrency {one.concurrency}",
              f"--isl {ask.input_tokens} --osl {ask.output_tokens}",
-             f"--requests {max(ROUNDS * one.concurrency, LEAST)}"]  # fmt: skip
+             f"--requests {requests_of(one.concurrency)}"]  # fmt: skip
     settings = dict(engine.settings)
     if "batch.drafts" in settings:
         words.append(f"--drafts {settings.pop('batch.drafts')} --acceptance {ask.acceptance:g}")
     if engine.tokens < ask.new_tokens:
         settings["engines.scheduling.enable_chunked_prefill"] = "true"
-    settings |= {"engines.scheduling.max_num_batched_tokens": str(engine.tokens), "load.mid_flight": "true"}
+    settings |= {"engines.scheduling.max_num_batched_tokens": str(engine.tokens),
+                 "load.ramp_s": f"{ramp_s(ask, one):g}"}  # fmt: skip
     if ask.prefix_share:
         settings["load.prefix_share"] = f"{ask.prefix_share:g}"
     return " ".join([*words, *(f"--set {shlex.quote(f'{key}={text}')}" for key, text in settings.items())])

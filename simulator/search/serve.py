@@ -1,8 +1,9 @@
 """The best deployments served: requests one by one through all engines, for the percentiles that steps do not have.
 
-A closed loop keeps as many requests in flight as were found, from a start as if it had gone on for long, and its steady
-state counts; or requests come as a trace has them. Where the means of TTFT or TPOT are above the limits, fewer are in
-flight, as much as the limit is missed by, and it is served again, `TRIES` times at most.
+A closed loop keeps as many requests in flight as were found; the first ones are sent over the time that one takes, so
+that it begins as it goes on, and the steady state counts. Or requests come as a trace has them. Where the means of TTFT
+or TPOT are above the limits, fewer are in flight, and it is served again: `TRIES` times at most, between those that
+were within the limits and those that were not.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from simulator.units import PS_PER_S
 
 TRIES = 4
 LAYERS = 4  # of neighbouring layers that are alike so many are simulated
-ROUNDS = 5  # requests that come for each in flight
+ROUNDS = 4  # requests that come for each in flight
 LEAST = 64  # requests that come, however few are in flight
 MARGIN = 0.98  # of what a limit asks for, where it was missed
+CLOSE = 0.05  # of the requests in flight: no closer is looked
 
 
 class Requests(NamedTuple):
@@ -34,6 +36,11 @@ class Requests(NamedTuple):
     trace: Path | None = None
     limit: int | None = None
     seed: int = 0
+
+
+def requests_of(in_flight: int) -> int:
+    """Requests that come, where so many are in flight."""
+    return max(LEAST, ROUNDS * in_flight)
 
 
 class Times(NamedTuple):
@@ -48,16 +55,20 @@ class Times(NamedTuple):
 
 
 def served(ask: Ask, requests: Requests, folder: Path | None, found: Found) -> Found:
-    """A deployment as its users see it, with the first number of requests in flight that is within the limits, or the
-    last one. folder: where steps are kept."""
-    in_flight = found.concurrency
-    service = _of_some_layers(deployed(ask, found))
-    for _ in range(TRIES):
-        times = _times(service, requests, in_flight, folder)
-        over = max(times.ttft_ms / ask.ttft_ms, times.tpot_ms / ask.tpot_ms)
-        if over <= 1.0 or requests.trace is not None or in_flight == 1:
+    """A deployment as its users see it, with the most requests in flight of those tried that are within the limits, or
+    as many as were found if none is. folder: where steps are kept."""
+    in_flight, within, above = found.concurrency, 0, 0
+    service, times = _of_some_layers(deployed(ask, found)), None
+    for _ in range(TRIES if requests.trace is None else 1):
+        tried = _times(service, requests, in_flight, folder)
+        over = max(tried.ttft_ms / ask.ttft_ms, tried.tpot_ms / ask.tpot_ms)
+        if times is None or over <= 1.0:
+            times = tried
+        within, above = (in_flight, above) if over <= 1.0 else (within, in_flight)
+        if not above or above - within <= max(CLOSE * above, 1):
             break
-        in_flight = max(int(in_flight * MARGIN / over), 1)
+        in_flight = (within + above) // 2 if within else max(int(in_flight * max(MARGIN / over, 0.5)), 1)
+    assert times is not None
     return replace(found, ttft_ms=times.ttft_ms, tpot_ms=times.tpot_ms, tok_s_per_gpu=times.tok_s_per_gpu,
                    tok_s_per_user=1e3 / times.tpot_ms, concurrency=round(times.in_flight), served=True,
                    ttft_p99_ms=times.ttft_p99_ms, tpot_p99_ms=times.tpot_p99_ms)  # fmt: skip
@@ -85,8 +96,7 @@ def _times(service: Service, requests: Requests, in_flight: int, folder: Path | 
 
 
 def _offered(service: Service, requests: Requests, in_flight: int) -> Offered:
-    load = service.load.model_copy(update={"concurrency": in_flight, "mid_flight": requests.trace is None,
-                                           "requests": max(LEAST, ROUNDS * in_flight)})  # fmt: skip
+    load = service.load.model_copy(update={"concurrency": in_flight, "requests": requests_of(in_flight)})
     if requests.trace is None:
         return drawn(load, requests.seed, service.engines.cache.block_size)
     return recorded(requests.trace, load, requests.seed, limit=requests.limit)

@@ -54,10 +54,10 @@ class _Move:
 
 
 class Loop:
-    """One run of a service. concurrency: so many requests in flight, a new one for each that ends; 0: they come at
-    their times. folder: where steps are kept (None: nowhere). tell: told the share done; warn: what a user should know
-    while it runs. until: says when that is enough. InputError where a request arrives after requests.LATEST_S, and as
-    of `kind_of` and `Transfers`."""
+    """One run of a service. concurrency: requests come at their times while fewer are in flight, else one for each that
+    ends; 0: they come at their times. folder: where steps are kept (None: nowhere). tell: told the share done; warn:
+    what a user should know while it runs. until: says when that is enough. InputError where a request arrives after
+    requests.LATEST_S, and as of `kind_of` and `Transfers`."""
 
     def __init__(self, service: Service, requests: Requests, *, concurrency: int = 0, steps: Mode = "audit",
                  seed: int = 0, folder: Path | None = None, tell: Tell | None = None,
@@ -109,7 +109,7 @@ class Loop:
         """To the end of all requests, to when it is enough, or to Ctrl-C: then what there is so far."""
         interrupted = False
         for request in np.flatnonzero(self._requests.after < 0).tolist():
-            at_ps = 0 if self._closed else to_ps(float(self._requests.arrival_s[request]))
+            at_ps = to_ps(float(self._requests.arrival_s[request]))
             call_later(self._clock, at_ps, partial(self._at, self._arrive, request))
         if not self._closed:
             for at_s in (LOOKED_AT_S / 2, LOOKED_AT_S):

@@ -32,11 +32,9 @@ def drawn(load: Load, seed: int, block_tokens: int) -> Offered:
     shares prefixes."""
     inputs, outputs = (_lengths(load, tokens, stream_of(seed, name))
                        for name, tokens in (("input", load.input_tokens), ("output", load.output_tokens)))  # fmt: skip
-    if load.mid_flight:
-        begun = outputs[:load.concurrency]
-        outputs = np.concatenate([stream_of(seed, "left").integers(1, begun + 1), outputs[load.concurrency:]])
     count = -(-load.requests // load.turns)
-    times = arrivals(count, load.rate / load.turns, seed, load.burstiness) if load.rate else np.zeros(count)
+    rate = load.concurrency / load.ramp_s if load.ramp_s else load.rate
+    times = arrivals(count, rate / load.turns, seed, load.burstiness) if rate else np.zeros(count)
     if load.turns > 1:
         turns = np.full(count, load.turns)
         turns[-1] = load.requests - load.turns * (count - 1)

@@ -206,9 +206,10 @@ class Load(Part):
     rate: float = Field(0.0, ge=0, description="requests a second (0: a closed loop of `concurrency`)")
     burstiness: float = Field(1.0, gt=0, description="of arrivals: 1 Poisson, less burstier, inf constant")
     concurrency: PositiveInt = Field(32, description="in flight in a closed loop: requests, or conversations")
-    mid_flight: bool = Field(
-        False, description="a closed loop begins as if it had gone on for long: what is left of the outputs of those"
-        " that are in flight first is drawn evenly; otherwise all are sent at once, and again together"
+    ramp_s: float = Field(
+        0.0, ge=0, le=1e6, description="of a closed loop: requests come at their times, `concurrency` of them in so"
+        " many seconds, and wait where so many are in flight; best a little less than one takes (0: all at once; where"
+        " they are alike they then end, and come again, together)"
     )
     input_tokens: PositiveInt = 1024
     output_tokens: PositiveInt = 1024
@@ -237,10 +238,10 @@ class Load(Part):
         return self
 
     @model_validator(mode="after")
-    def _only_a_closed_loop_is_mid_flight(self) -> Load:
-        if self.mid_flight and (self.rate or self.turns > 1):
-            raise ValueError("mid_flight is true, which is of a closed loop of single requests: set rate to 0 and turns"
-                             " to 1")
+    def _only_a_closed_loop_has_a_ramp(self) -> Load:
+        if self.ramp_s and (self.rate or self.turns > 1):
+            raise ValueError(f"ramp_s is {self.ramp_s:g}, which is of a closed loop of single requests: set it to 0, or"
+                             " rate to 0 and turns to 1")
         return self
 
     @model_validator(mode="after")

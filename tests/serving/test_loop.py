@@ -11,7 +11,7 @@ import pytest
 from simulator.errors import InputError
 from simulator.serving.loop import Loop
 from simulator.serving.record import DONE, NEVER, REFUSED, UNFINISHED
-from simulator.serving.requests import independent
+from simulator.serving.requests import Requests, independent
 from simulator.serving.settings import Service
 from tests.serving.services import drawn, instances, run, service, steps_by_formula
 
@@ -29,7 +29,7 @@ def inside(arrival: np.ndarray, gone: np.ndarray) -> int:
 
 @pytest.mark.parametrize("concurrency", [1, 7, 100])
 def test_a_closed_loop_has_so_many_in_flight(concurrency: int) -> None:
-    requests = drawn(60, 1)
+    requests = at_once(drawn(60, 1))
     served = run(service(), requests, concurrency=concurrency)
     assert served.done.all()
     assert inside(served.times["arrival"], served.times["last_token"]) == min(concurrency, 60)
@@ -37,6 +37,21 @@ def test_a_closed_loop_has_so_many_in_flight(concurrency: int) -> None:
     first = min(concurrency, 60)
     assert not served.times["arrival"][:first].any()
     np.testing.assert_array_equal(served.times["arrival"][first:], np.sort(served.times["last_token"])[: 60 - first])
+
+
+def at_once(requests: Requests) -> Requests:
+    """The same, all sent at the start."""
+    return replace(requests, arrival_s=np.zeros(len(requests)))
+
+
+def test_a_closed_loop_is_filled_at_the_times_of_its_requests() -> None:
+    requests = drawn(60, 1)
+    served = run(service(), requests, concurrency=7)
+    assert served.done.all()
+    assert inside(served.times["arrival"], served.times["last_token"]) <= 7
+    wanted = (requests.arrival_s * 1e12).round()
+    assert (served.times["arrival"] >= wanted - 1).all()
+    np.testing.assert_allclose(served.times["arrival"][:3], wanted[:3], atol=1)  # nobody waits yet
 
 
 def test_admission_makes_the_others_wait_in_front() -> None:
