@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from simulator.commands import options
 if TYPE_CHECKING:
     from simulator.search.answer import Answer
     from simulator.search.deployment import Ask, Found
+    from simulator.search.kept import Kept
     from simulator.search.search import Outcome
 
 FIRST_S = 10.0  # until the first front is shown; later ones come after twice as long each
@@ -182,8 +184,9 @@ def _found(ask: Ask, named: Any, how: _Where, folder: Path | None, objective: st
                 outcome = search(ask, families, how.execute, kept, shown)
             if count and outcome.points:
                 best = answer(outcome, objective, price=price, count=count).top
+                shown.show(outcome)
                 with progress_bar(f"serving the best {len(best)}") as tell:
-                    _serve(ask, offered, best, how, done, tell)
+                    _serve(ask, offered, best, how, kept, done, tell)
         except KeyboardInterrupt:
             interrupted = True
             if shown.outcome is None:
@@ -203,15 +206,21 @@ def _cache(ask: Ask) -> Path | None:
     return folder and folder / f"search-{sha256(repr(ask).encode()).hexdigest()[:16]}"
 
 
-def _serve(ask: Ask, offered: tuple[Path | None, int | None, int], best: Sequence[Found], how: _Where,
+def _serve(ask: Ask, offered: tuple[Path | None, int | None, int], best: Sequence[Found], how: _Where, kept: Kept,
            done: list[Found], tell: Callable[[float], None]) -> None:
-    """The best as their users see them, each added to `done`."""
+    """The best as their users see them, each added to `done`; what was served before is known."""
     from functools import partial
 
-    from simulator.search.serve import Requests, served
+    from simulator.search.answer import found_object, found_of
+    from simulator.search.serve import Requests, name_of, served
     from simulator.study.kept import cache_folder
 
-    for _, one in how.execute(partial(served, ask, Requests(*offered), cache_folder()), best):
+    requests = Requests(*offered)
+    known = {one.words: kept.get(name_of(ask, requests, one)) for one in best}
+    done += [found_of(json.loads(row["found"])) for row in known.values() if row]
+    left = [one for one in best if not known[one.words]]
+    for before, one in how.execute(partial(served, ask, requests, cache_folder()), left):
+        kept.put(name_of(ask, requests, before), {"found": json.dumps(found_object(one))})
         done.append(one)
         tell(len(done) / len(best))
 
@@ -238,13 +247,18 @@ class _Shown:
         done = len(outcome.sheets) + outcome.dropped + sum(outcome.refused.values())
         self.tell(min(done / max(outcome.layouts, 1), 1.0))
         after_s = self._clock() - self._begun
-        if self._quiet or after_s < self._next_s or not outcome.points:
+        if after_s >= self._next_s:
+            self._next_s = 2.0 * after_s
+            self.show(outcome)
+
+    def show(self, outcome: Outcome) -> None:
+        """The front so far, where a person reads it."""
+        if self._quiet or not outcome.points:
             return
         from simulator.commands.search_tables import so_far
         from simulator.search.answer import answer
 
-        self._next_s = 2.0 * after_s
-        so_far(answer(outcome, self._objective, price=self._price), after_s)
+        so_far(answer(outcome, self._objective, price=self._price), self._clock() - self._begun)
 
 
 def _show(found: Answer, folder: Path | None, emit: str | None, as_json: bool) -> None:

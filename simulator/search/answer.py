@@ -113,7 +113,7 @@ def read_answer(folder: Path) -> Answer:
     try:
         given = json.loads((folder / FILE).read_text(encoding="utf-8"))
         given.pop("version")
-        lists = {name: [_found(one) for one in given[name]] for name in ("points", "front", "top")}
+        lists = {name: [found_of(one) for one in given[name]] for name in ("points", "front", "top")}
         return Answer(**{**given, **lists, "ask": Ask(**given["ask"]),
                          "bounds": [[Bound(**one) for one in some] for some in given["bounds"]]})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -121,7 +121,8 @@ def read_answer(folder: Path) -> Answer:
                          f"{reason_of(error).splitlines()[0]}; search again") from None
 
 
-def _found(one: Mapping[str, Any]) -> Found:
+def found_of(one: Mapping[str, Any]) -> Found:
+    """From JSON."""
     engines, prefill = (one["deployment"][name] for name in ("engines", "prefill"))
     return Found(**{**one, "deployment": Deployment(_engine(engines), _engine(prefill) if prefill else None)})
 

@@ -8,7 +8,9 @@ were within the limits and those that were not.
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +22,8 @@ from simulator.serving.offered import Offered, drawn, recorded
 from simulator.serving.record import Served
 from simulator.serving.settings import Service, changed
 from simulator.serving.steady import steady_window
+from simulator.spec.load import load_machine
+from simulator.study.kept import source
 from simulator.units import PS_PER_S
 
 TRIES = 4
@@ -79,6 +83,14 @@ def _of_some_layers(service: Service) -> Service:
     some = {f"{role}.step.knobs.layers": str(LAYERS) for role in ("engines", "prefill")
             if (one := getattr(service, role)) is not None and one.step.layout.pp == 1}  # fmt: skip
     return changed(service, some) if some else service
+
+
+def name_of(ask: Ask, requests: Requests, found: Found) -> str:
+    """Of what is kept of a deployment that was served: what was asked of it, and the version of Braid."""
+    trace = requests.trace and sha256(requests.trace.read_bytes()).hexdigest()
+    text = json.dumps([ask, found.words, found.concurrency, trace, requests.limit, requests.seed, source(),
+                       load_machine(ask.machine).model_dump_json()])  # fmt: skip
+    return sha256(text.encode()).hexdigest()[:24]
 
 
 def is_within(ask: Ask, found: Found) -> bool:
