@@ -28,8 +28,8 @@ def layouts(model: str) -> Measurement:
 
 
 def two_processes() -> Measurement:
-    """How many times as fast two processes are as one, by the clock, with their start."""
-    axes = {"stack": ("sglang",), "mode": ("together",), "tokens": ("8192",)}
+    """How many times as fast two processes are as one, by the clock, with their start: "mixture" once more."""
+    axes = {"stack": ("sglang",)}
     clocks = []
     for execute in (serial, partial(processes, jobs=2)):
         begun = perf_counter()

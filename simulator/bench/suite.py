@@ -91,6 +91,12 @@ BENCHMARKS = (
     Benchmark("trace", "The trace of cm384_decode:decode_50ms, of the ranks that are shown", _later("observed.traced"),
               "s", 10.0),
     Benchmark("explain", "Its folder read and explained, all ranks", _later("observed.explained"), "s", 5.0),
+    Benchmark("search_dense", "500 layouts of Llama-3.1-70B on 8 H100 that fit, searched",
+              _later("searches.layouts", "dense"), "s", 60.0),
+    Benchmark("search_mixture", "500 layouts of DeepSeek-R1 on 16 H200 that fit, in one stack, searched",
+              _later("searches.layouts", "mixture"), "s", 300.0),
+    Benchmark("search_two_processes", "the same on two processes, by the clock, how many times as fast",
+              _later("searches.two_processes"), "x", 1.8, more_is_better=True),
     Benchmark("command_show", "`braid show flow_mla:h800_flow_32`, whole command, one of the slowest to show",
               _later("runs.whole_command", "show", "flow_mla:h800_flow_32"), "s", 2.0),
 )
