@@ -50,7 +50,9 @@ def step_of(words: StepWords) -> Scenario:
     machine = load_machine(words.machine)
     given = {"model": words.model, "machine": words.machine} | dict(words.settings)
     named = library.load_scenario(f"transformer:{words.phase}").replace(given)
-    named = named.replace({"kernels": generation_of(machine, words.stack, named.transformer(), words.phase)})
+    knobs: Any = named.knobs
+    model = knobs.model_of(named.transformer())
+    named = named.replace({"kernels": generation_of(machine, words.stack, model, words.phase)})
     chosen = _on_mesh(named, machine, words.mesh) if words.mesh else _smallest(named, machine)
     return chosen if "knobs.exchange" in words.settings else _exchanging(chosen)
 

@@ -117,6 +117,16 @@ def test_mistakes_say_what_is_right(braid: Braid, mistake: str) -> None:
     assert said in done.err
 
 
+def test_kernels_are_sought_for_the_precision_that_is_set(braid: Braid) -> None:
+    """Ascend has none in FP8, which the checkpoint is in."""
+    words = ("step", "--model", "deepseek_r1", "--machine", "atlas_a2", "--mesh", "dp=16,ep=16", "--batch", 16,
+             "--set", "knobs.layers=4")
+    refused = braid(*words)
+    assert refused.is_one_clear_message(2), refused
+    assert "set knobs.precision, as all=int8" in refused.err
+    assert braid(*words, "--precision", "all=int8", "--json").json["changes"]["kernels"] == "cann_2025"
+
+
 def test_a_context_beyond_memory_names_what_fits(braid: Braid) -> None:
     words = (*SMALL, "--mesh", "tp=1", "--batch", 64)
     done = braid("step", *words, "--context", 400000)
