@@ -37,6 +37,8 @@ COLLECTIVES: dict[tuple[Form, Form], str] = {
     ("own", "heads"): "all_to_all",
     ("heads", "all"): "all_gather",
 }
+OF_ALL_TO_ALL = {"ring": "direct", "hierarchical": "pairwise"}
+"""How an All2All goes about it where an algorithm is of other collectives alone: over nodes peer by peer."""
 FREE: set[tuple[Form, Form]] = {("all", "own"), ("all", "heads")}
 
 
@@ -63,7 +65,7 @@ class Engines:
         if self.reducing and kind == "all_reduce" and near:
             return self.reducing, self.reducing_algorithm
         if kind == "all_to_all":
-            return self.engine, self.all_to_all or ("direct" if self.algorithm == "ring" else self.algorithm)
+            return self.engine, self.all_to_all or OF_ALL_TO_ALL.get(self.algorithm, self.algorithm)
         return self.engine, self.algorithm
 
 

@@ -1,6 +1,8 @@
 """CANN on Ascend: which kernels a generation has for a phase, and what it sends of a model in its precision.
 
-`cann_2025` is that of servers in production (Atlas A2), `cann_recipes` that of the recipes for Atlas A3.
+`cann_2025` is that of servers in production (Atlas A2), `cann_recipes` that of the recipes for Atlas A3. Collectives of
+the first go node by node (HCCL's pipeline over servers, as Huawei's "DeepSeek V3/R1 inference deployment best practice
+on Ascend servers" of 2025 has it), and All2All between nodes peer by peer.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ class CannMixed(CannPrefill):
         return kernels
 
 
-DEPLOYED = CannPrefill("cann_2025", operands="tnd")
+NODE_BY_NODE = "hierarchical"
+DEPLOYED = CannPrefill("cann_2025", operands="tnd", algorithm=NODE_BY_NODE)
 RECIPES = CannPrefill("cann_recipes_2025", latents_apart=True)
 
 
@@ -63,10 +66,11 @@ def deployed(model: Model, phase: str) -> CannPrefill | CannDecode:
     """Kernels of `cann_2025`, which has those of all phases."""
     if phase == "prefill":
         return _prefill(DEPLOYED, model, phase)
-    decode = decoding(model, "decode")
+    decode = replace(decoding(model, "decode"), algorithm=NODE_BY_NODE)
     if phase == "decode":
         return decode
-    return CannMixed("cann_2025", wire_bytes=decode.wire_bytes, scale_bytes=decode.scale_bytes, decoding=decode)
+    return CannMixed("cann_2025", wire_bytes=decode.wire_bytes, scale_bytes=decode.scale_bytes,
+                     algorithm=NODE_BY_NODE, decoding=decode)
 
 
 def recipes(model: Model, phase: str) -> CannPrefill:

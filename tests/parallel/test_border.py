@@ -73,3 +73,11 @@ def test_a_stack_takes_the_first_engine_that_the_machine_has() -> None:
 def test_a_machine_without_any_of_them_is_an_error() -> None:
     with pytest.raises(InputError, match="of which the machine has none; it has sdma"):
         engines_for(STACK, {"sdma": 8}, "", "", "", 1e6)
+
+
+@pytest.mark.parametrize(("algorithm", "of_rows"), [
+    ("ring", "direct"), ("hierarchical", "pairwise"), ("direct", "direct"), ("auto", "auto")])
+def test_an_all_to_all_goes_its_own_way_where_it_has_no_such_algorithm(algorithm: str, of_rows: str) -> None:
+    """Over nodes peer by peer where others go node by node."""
+    assert Engines("sdma", algorithm).of("all_to_all", 1e6, 16) == ("sdma", of_rows)
+    assert Engines("sdma", algorithm, all_to_all="direct").of("all_to_all", 1e6, 16) == ("sdma", "direct")

@@ -41,3 +41,8 @@ def test_a_mixed_pass_gathers_hidden_states() -> None:
     attention = R1.layers[0].attention
     with pytest.raises(InputError, match="latents are gathered in prefill alone"):
         stack_of("cann_2025", R1, "mixed").latents(attention)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("phase", ["decode", "prefill", "mixed"])
+def test_collectives_of_a2_go_node_by_node(phase: str) -> None:
+    assert stack_of("cann_2025", R1, phase).algorithm == "hierarchical"

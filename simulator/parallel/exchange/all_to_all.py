@@ -34,7 +34,7 @@ class AllToAll(Exchange):
         if task.mesh.apart:
             self._uneven("dispatch.counts", ((4 * slots,) * task.mesh.ep,) * task.mesh.attending)
         else:
-            self._group.all_to_all("dispatch.counts", 4 * slots, self._via)
+            self._group.all_to_all("dispatch.counts", 4 * slots, self._via, task.of_rows)
         if task.settings.host_reads:
             for name, work in stack.split_sizes(task.experts):
                 task.npu.launch(work, name)
@@ -54,7 +54,7 @@ class AllToAll(Exchange):
     def _exchange(self, name: str, row_bytes: float, back: bool = False) -> None:
         sizes, mesh = self._routed.sizes(row_bytes), self._task.mesh
         if self._routed.even and not (mesh.shared_places or mesh.apart):
-            self._group.all_to_all(name, sizes[0][0], self._via)
+            self._group.all_to_all(name, sizes[0][0], self._via, self._task.of_rows)
             return
         self._uneven(name, sizes, back)
 
@@ -62,7 +62,8 @@ class AllToAll(Exchange):
         """From every source to every place, or back."""
         table = self._task.table(sizes)
         table = tuple(zip(*table, strict=True)) if back else table
-        self._task.npu.launch(Collective("all_to_all", self._group.name, self._via, sizes=table), name)
+        self._task.npu.launch(
+            Collective("all_to_all", self._group.name, self._via, sizes=table, algorithm=self._task.of_rows), name)
 
 
 def check_whole(task: ExpertTask, name: str) -> None:

@@ -37,7 +37,7 @@ class SortedRows(Exchange):
         npu.launch(ops.cached(ops.copy(4 * self._copies, 4.0)), "gate.sort")  # four passes of a radix sort
         npu.launch(ops.cached(ops.passes(self._tokens * hidden, self._copies * hidden)), "gate.copies")
         size = 4 * task.experts.routed // self._group.size
-        self._group.all_to_all("dispatch.counts", size, task.via, task.moving.algorithm)
+        self._group.all_to_all("dispatch.counts", size, task.via, task.of_rows)
 
     def scales(self) -> None:
         """Of each row."""
@@ -66,7 +66,7 @@ class SortedRows(Exchange):
     def _send(self, name: str, row_bytes: int, back: bool = False) -> None:
         """Every rank's rows to where their experts are, or back; with drawn routing as uneven as what arrives."""
         task, group = self._task, self._group
-        via, algorithm = task.via, task.moving.algorithm
+        via, algorithm = task.via, task.of_rows
         routed = task.routed(task.own)
         if routed.even and not task.mesh.shared_places:
             group.all_to_all(name, self._copies * row_bytes // group.size, via, algorithm)

@@ -14,7 +14,7 @@ from simulator.model.expert_load import ExpertLoad
 from simulator.model.expert_state import ExpertState
 from simulator.model.layout import split
 from simulator.model.transformer import Experts, Model
-from simulator.parallel.border import Engines, Form
+from simulator.parallel.border import OF_ALL_TO_ALL, Engines, Form
 from simulator.parallel.mesh import Mesh, place_of
 from simulator.parallel.routed import Draw, Routed, Routing, Together, routed, together
 from simulator.program.rank import Rank
@@ -81,6 +81,12 @@ class ExpertTask:
         """The same with how it goes about it, for collectives of all tokens."""
         how = self.settings.algorithm or self.engines.algorithm
         return replace(self.engines, engine=self.via, algorithm=how)
+
+    @property
+    def of_rows(self) -> str:
+        """How an All2All of rows goes about it: all at once, but over nodes peer by peer where other collectives go
+        node by node."""
+        return OF_ALL_TO_ALL.get(how := self.moving.algorithm, "direct" if how == "auto" else how)
 
     @property
     def own(self) -> tuple[int, ...]:
