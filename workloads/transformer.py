@@ -28,7 +28,7 @@ from simulator.parallel.border import Engines, engines_for
 from simulator.parallel.exchange.deepep_normal import NormalSettings, check_sms
 from simulator.parallel.exchange.rows import DISPATCH_DTYPE, DispatchDtype
 from simulator.parallel.exchange.task import ExchangeSettings
-from simulator.parallel.exchange.ways import HOSTS, buffers_of, check_there, settings_of
+from simulator.parallel.exchange.ways import HOSTS, buffers_of, check_there, driven_by, settings_of
 from simulator.parallel.forward import Forward
 from simulator.parallel.gathered_weights import GatheredWeights, Gathering
 from simulator.parallel.ledger import Load, fullest_rank, stages_of
@@ -115,7 +115,9 @@ class Knobs(BaseModel):
     algorithm: str = Field("", description="of AllGather, ReduceScatter and AllReduce on it (empty: as the stack does)")
     reducing_engine: str = Field("", description="what drives AllReduce (empty: as the stack does; none: the same)")
     reducing_mb: float | None = Field(None, gt=0, description="largest buffer of `reducing_engine` (none: any)")
-    exchange_engine: str = Field("", description="what drives dispatch and combine (empty: as the others)")
+    exchange_engine: str = Field(
+        "", description="what drives dispatch and combine (empty: as the others; put_collect: kernels that write rows"
+        " of themselves where the machine has them)")
     dispatch_dtype: DispatchDtype = Field("", description=DISPATCH_DTYPE)
     exchange_sms: int | None = Field(
         None, ge=2, multiple_of=2, description="SMs of the kernels of deepep_normal, two a channel (none: 20)"
@@ -168,7 +170,8 @@ def exchange_settings(case: Case) -> ExchangeSettings:
     knobs, name = case.knobs, exchange_of(case)
     if not has_experts(case):
         return ExchangeSettings(name)
-    return ExchangeSettings(name, knobs.exchange_engine, case.routing.skew, case.seed,
+    dispatching, combining = driven_by(name, knobs.exchange_engine, case.engines)
+    return ExchangeSettings(name, dispatching, case.routing.skew, case.seed, combine_engine=combining,
                             own=settings_of(name, knobs.dispatch_dtype, knobs.exchange_sms),
                             node=case.node_ranks, ported=case.port_ranks, state=case.routing.state)
 

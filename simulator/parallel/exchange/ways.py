@@ -26,6 +26,7 @@ from simulator.parallel.ledger import Item
 from simulator.spec.load import load_machine
 
 ROWS: dict[str, type[RowKernels]] = {"proxy": Proxy, "generic_proxy": GenericProxy, "deepep_ll": LowLatency}
+FUSED = ("fused_both", "fused_push", "fused_pull")  # by preference: writes and reads at once are as published
 EXCHANGES: dict[str, Callable[[ExpertTask], Exchange]] = {
     "all_reduce": AllReduce,
     "all_gather": AllGather,
@@ -62,6 +63,16 @@ def check_there(name: str, machine: str, engines: Collection[str], cores: Collec
 def _is_there(name: str, engines: Collection[str], cores: Collection[str]) -> bool:
     """Ways of DeepEP have engines of their own, others with hosts or cards kernels of GPUs."""
     return name in engines if name.startswith("deepep") else name not in HOSTS or "sm" in cores
+
+
+def driven_by(name: str, chosen: str, there: Collection[str]) -> tuple[str, str]:
+    """What drives dispatch, and combine, on a machine with these engines: `chosen`, or of put_collect the kernels that
+    write rows of themselves where there are such; combine has an engine of its own beside some. Empty: as others."""
+    engine = chosen
+    if not engine and name == "put_collect":
+        engine = next((one for one in FUSED if one in there), "")
+    combine = f"{engine}_combine"
+    return engine, combine if combine in there else ""
 
 
 def settings_of(name: str, dispatch_dtype: DispatchDtype, sms: int | None) -> RowSettings | NormalSettings | None:
