@@ -13,8 +13,8 @@ from functools import cache
 from simulator.die.kernels import Work
 from simulator.errors import InputError
 from simulator.model.micro_batch import MicroBatch
-from simulator.model.transformer import Attention, Experts, Latent, Model, with_precision
-from simulator.stack.cann_decode import CannDecode, decoding
+from simulator.model.transformer import Attention, Latent, Model, with_precision
+from simulator.stack.cann_decode import CannDecode, decoding, sent_dtype
 from simulator.stack.cann_prefill import CannPrefill
 
 Kernels = list[tuple[str, Work]]
@@ -69,7 +69,7 @@ def deployed(model: Model, phase: str) -> CannPrefill | CannDecode:
     decode = replace(decoding(model, "decode"), algorithm=NODE_BY_NODE)
     if phase == "decode":
         return decode
-    return CannMixed("cann_2025", wire_bytes=decode.wire_bytes, scale_bytes=decode.scale_bytes,
+    return CannMixed(DEPLOYED.name, DEPLOYED.operands, wire_bytes=decode.wire_bytes, scale_bytes=decode.scale_bytes,
                      algorithm=NODE_BY_NODE, decoding=decode)
 
 
@@ -82,6 +82,4 @@ def _prefill(stack: CannPrefill, model: Model, phase: str) -> CannPrefill:
     """The stack with activations as the model's layers take them; InputError for another phase."""
     if phase != "prefill":
         raise InputError(f"kernels '{stack.name}' are of prefill here: batch.phase={phase} has none on this machine")
-    mixed = any(isinstance(layer.feed_forward, Experts) for layer in model.layers)
-    dtype = model.precision.experts if mixed else model.precision.dense
-    return stack if dtype == "int8" else replace(stack, wire_bytes=2.0, scale_bytes=0.0)
+    return stack if sent_dtype(model) == "int8" else replace(stack, wire_bytes=2.0, scale_bytes=0.0)

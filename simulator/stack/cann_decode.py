@@ -254,10 +254,14 @@ def decoding(model: Model, phase: str) -> CannDecode:
     phase, or where a module is in a precision without kernels."""
     if phase != "decode":
         raise InputError(f"kernels cann_decode are of decode alone: batch.phase={phase} has none in this generation")
+    return CannDecode() if sent_dtype(model) == "int8" else CannDecode(wire_bytes=2.0, scale_bytes=0.0)
+
+
+def sent_dtype(model: Model) -> str:
+    """Of what goes to experts, or to a dense FFN; InputError where a module is in a precision without kernels."""
     precision, mixed = model.precision, any(isinstance(layer.feed_forward, Experts) for layer in model.layers)
     parts = ("attention", *(("experts", "shared") if mixed else ()), "dense")
     if wrong := [f"{part}={getattr(precision, part)}" for part in parts if getattr(precision, part) not in DTYPES]:
         raise InputError(f"{model.name}: {', '.join(wrong)}: these kernels take {' or '.join(DTYPES)}; set "
                          "knobs.precision, as all=int8")  # fmt: skip
-    sent = precision.experts if mixed else precision.dense
-    return CannDecode() if sent == "int8" else CannDecode(wire_bytes=2.0, scale_bytes=0.0)
+    return precision.experts if mixed else precision.dense

@@ -31,6 +31,14 @@ def test_a_mixed_pass_does_what_decode_and_prefill_do(model: Model) -> None:
         assert attention_flops(model, "mixed", batch) == attention_flops(model, phase, batch)
 
 
+def test_a_mixed_pass_attends_prompts_with_the_kernels_of_prefill() -> None:
+    """Those that the machine has."""
+    mixed, prefill = (stack_of("cann_2025", R1, phase) for phase in ("mixed", "prefill"))
+    families = [{work.family for _, work in stack.attend(R1, R1.layers[0].attention, PROMPTS, 4, 1)}
+                for stack in (mixed, prefill)]  # fmt: skip
+    assert families[0] >= families[1] > {"vector"}
+
+
 def test_recipes_have_kernels_of_prefill_alone() -> None:
     for phase in ("decode", "mixed"):
         with pytest.raises(InputError, match=f"'cann_recipes_2025' are of prefill here: batch.phase={phase} has none"):
