@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from simulator.search.deployment import Ask, Engine, Found
 from simulator.serving.launches import one_engine
-from simulator.serving.settings import Instances, Load, Service
+from simulator.serving.settings import Instances, Load, Service, changed
 from simulator.study.step import StepWords
 
 RAMP = 0.9  # of the time that a request takes
+OF_ENGINES = "engines."
+"""How settings begin that are of `braid serve`, and not of a step."""
 
 
-def words_of(ask: Ask, engine: Engine) -> StepWords:
-    """As `braid step` would be told."""
-    own = dict(engine.settings)
+def words_of(ask: Ask, engine: Engine, phase: str = "decode") -> StepWords:
+    """As `braid step` would be told. phase: of the kernels that the engine has to have."""
+    own = {key: text for key, text in engine.settings if not key.startswith(OF_ENGINES)}
     if "batch.drafts" in own:
         own["batch.acceptance"] = str(ask.acceptance)
-    return StepWords(ask.model, ask.machine, engine.stack, engine.mesh, "decode", own)
+    return StepWords(ask.model, ask.machine, engine.stack, engine.mesh, phase, own)
 
 
-def service_of(ask: Ask, engine: Engine) -> Service:
+def service_of(ask: Ask, engine: Engine, phase: str = "decode") -> Service:
     """One engine, launched as its stack is by default, with chunked prefill where a step has fewer tokens than a
-    prompt; InputError for what cannot be."""
-    found = one_engine(words_of(ask, engine))
+    prompt; InputError for what cannot be. phase: "prefill" of one that does nothing else."""
+    own = {key: text for key, text in engine.settings if key.startswith(OF_ENGINES)}
+    found = changed(one_engine(words_of(ask, engine, phase)), own)
     scheduling = found.engines.scheduling.model_copy(update={
         "max_num_batched_tokens": engine.tokens,
         "enable_chunked_prefill": found.engines.scheduling.enable_chunked_prefill or engine.tokens < ask.new_tokens,
@@ -36,7 +39,7 @@ def deployed(ask: Ask, found: Found) -> Service:
     service = service_of(ask, deployment.engines)
     engines, prefill = _several(service.engines, found.count), None
     if deployment.prefill is not None:
-        prefill = _several(service_of(ask, deployment.prefill).engines, found.prefill_count)
+        prefill = _several(service_of(ask, deployment.prefill, "prefill").engines, found.prefill_count)
     load = Load(requests=max(4 * found.concurrency, 64), concurrency=max(found.concurrency, 1),
                 ramp_s=ramp_s(ask, found), input_tokens=ask.input_tokens, output_tokens=ask.output_tokens,
                 prefix_share=ask.prefix_share)  # fmt: skip

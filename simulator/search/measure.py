@@ -19,7 +19,8 @@ five steps are simulated (1, 64, 128, and two of 64 to 128), and two with prompt
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from simulator.die.memory import DoesNotFit
@@ -53,9 +54,14 @@ def front_seconds(service: Service, input_tokens: int) -> float:
     return service.front.request_ms / 1e3 + service.front.input_token_us / 1e6 * input_tokens
 
 
+def phase_of(roles: Sequence[str]) -> str:
+    """Of which an engine has to have kernels."""
+    return "prefill" if tuple(roles) == ("prefill",) else "decode"
+
+
 def _sheet(ask: Ask, engine: Engine, roles: Sequence[str], known: dict[tuple[object, ...], float]) -> Sheet:
     try:
-        service = service_of(ask, engine)
+        service = service_of(ask, engine, phase_of(roles))
         instances = service.engines
         capacity, _ = tokens_of_cache(instances)
     except DoesNotFit as error:
@@ -66,12 +72,22 @@ def _sheet(ask: Ask, engine: Engine, roles: Sequence[str], known: dict[tuple[obj
     found = Sheet(engine, step.cards, step.data_parallel, step.batch.tokens_per_iteration, capacity,
                   front_seconds(service, ask.input_tokens))  # fmt: skip
     most = min(capacity // (ask.input_tokens + ask.output_tokens), instances.scheduling.max_num_seqs)
-    if most < 1:
+    if most < 1 and ("prefill" not in roles or capacity < ask.input_tokens):
         return found._replace(kind="memory", refused=f"the cache of a group has room for {capacity} tokens")
-    try:
-        return _Simulated(ask, instances, known).filled(found, most, roles)
-    except (InputError, RunError) as error:
-        return found._replace(kind="layout", refused=str(error).partition("\n")[0])
+    return _filled(found, most, roles, _Simulated(ask, instances, known))
+
+
+def _filled(sheet: Sheet, most: int, roles: Sequence[str], simulated: _Simulated) -> Sheet:
+    """With what each role asks for; refused where there is none that it can have. most: requests of a group."""
+    refused = ""
+    for fill in simulated.parts(roles, most):
+        try:
+            sheet = fill(sheet)
+        except (InputError, RunError) as error:
+            refused = refused or str(error).partition("\n")[0]
+    if refused and not (sheet.kind or sheet.prefill or sheet.chunk or (sheet.decode and "decode" in roles)):
+        return sheet._replace(kind="layout", refused=refused)
+    return sheet
 
 
 class _Simulated:
@@ -87,23 +103,28 @@ class _Simulated:
         self._limit_s = ask.tpot_ms / 1e3 * batch.tokens_per_iteration
         self._tokens = min(ask.new_tokens, instances.scheduling.max_num_batched_tokens)
 
-    def filled(self, sheet: Sheet, most: int, roles: Sequence[str]) -> Sheet:
-        """With what these roles ask for. most: requests of a group."""
-        if {"together", "decode"} & set(roles):
-            sheet = sheet._replace(decode=self._decodes(most))
-            if sheet.decode[0][1] > self._limit_s:
-                return sheet._replace(kind="TPOT", refused=f"a step of {sheet.decode[0][0]} requests of a group takes "
-                                                           f"{sheet.decode[0][1] * 1e3:.1f} ms")  # fmt: skip
-        if "together" in roles:
-            sheet = self._together(sheet)
+    def parts(self, roles: Sequence[str], most: int) -> Iterator[Callable[[Sheet], Sheet]]:
+        """Of what these roles ask for, one after the other: prompts, steps that decode, and what prompts add to
+        them."""
         if "prefill" in roles:
-            sheet = sheet._replace(prefill=self._prefills())
-        return sheet
+            yield self._prefill_steps
+        if most and {"together", "decode"} & set(roles):
+            yield partial(self._decode_steps, most)
+        if most and "together" in roles:
+            yield self._steps_together
 
-    def _together(self, sheet: Sheet) -> Sheet:
-        """With what a chunk adds; and steps of the largest batch within the limits, which is sought on the line between
-        batches that were simulated, until it is one of them."""
-        for _ in range(BETWEEN + 1):
+    def _decode_steps(self, most: int, sheet: Sheet) -> Sheet:
+        """With steps that decode; an engine that is too slow for that may prefill."""
+        decode = self._decodes(most)
+        if decode[0][1] <= self._limit_s:
+            return sheet._replace(decode=decode)
+        slow = f"a step of {decode[0][0]} requests of a group takes {decode[0][1] * 1e3:.1f} ms"
+        return sheet if sheet.prefill else sheet._replace(decode=decode, kind="TPOT", refused=slow)
+
+    def _steps_together(self, sheet: Sheet) -> Sheet:
+        """With what a chunk adds, where it decodes; and steps of the largest batch within the limits, which is sought
+        on the line between batches that were simulated, until it is one of them."""
+        for _ in range(BETWEEN + 1 if sheet.decode and not sheet.kind else 0):
             count, _ = largest(self._ask, sheet) if sheet.chunk else max(self._within(sheet), default=(0, 0.0))
             sizes = [size for size in self._instances.capture if size <= count and size > count - count // 8]
             count = max(sizes, default=count)
@@ -177,11 +198,13 @@ class _Simulated:
                                 [one] * groups + [beside] * (self._groups - groups))  # fmt: skip
         return self._with_host(seconds, count + 1)
 
-    def _prefills(self) -> tuple[tuple[int, float], ...]:
-        """A prompt of each group, or all its chunks; and as many as a step takes."""
-        most = max(self._instances.scheduling.max_num_batched_tokens // self._ask.new_tokens, 1)
+    def _prefill_steps(self, sheet: Sheet) -> Sheet:
+        """With a prompt of each group, or all its chunks; and as many as a step takes and the cache has room for."""
+        held = sheet.capacity // self._ask.input_tokens
+        most = max(min(self._instances.scheduling.max_num_batched_tokens // self._ask.new_tokens, held), 1)
         chunks = -(-self._ask.new_tokens // self._tokens)
-        return tuple((count, chunks * self._prompts(count)) for count in dict.fromkeys((1, most)))
+        return sheet._replace(prefill=tuple((count, chunks * self._prompts(count))
+                                            for count in dict.fromkeys((1, most))))
 
     def _prompts(self, count: int) -> float:
         prompts = ((-(-self._ask.new_tokens // -(-self._ask.new_tokens // self._tokens)), self._before()),) * count

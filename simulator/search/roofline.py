@@ -93,14 +93,15 @@ class Roofline(NamedTuple):
         return found
 
 
-def roofline_of(ask: Ask, engine: Engine) -> Roofline:
-    """InputError for what cannot be: a mesh that does not divide, a stack without kernels of the model."""
-    step = step_of(words_of(ask, engine))
+def roofline_of(ask: Ask, engine: Engine, phase: str = "decode") -> Roofline:
+    """InputError for what cannot be: a mesh that does not divide, a stack without kernels of the model in a phase."""
+    step = step_of(words_of(ask, engine, phase))
     layout, knobs, batch = (_any(one) for one in (step.layout, step.knobs, step.batch))
     model, chip = knobs.model_of(step.transformer()), step.machine_spec().chip
     check(layout, model)
     mesh = layout.placed(knobs.exchange != "all_reduce")
-    weights = [item for stage in range(mesh.pp) for item in weights_of(model, mesh, stage, bool(batch.drafts))]
+    weights = [item for stage in range(mesh.pp) for item in weights_of(model, mesh, stage, bool(batch.drafts),
+                                                                       gathered=knobs.gathered.kept())]
     experts = sum(size for title, _, size in weights if title == "routed experts")
     dense = sum(size for title, _, size in weights if title not in ("routed experts", *_unread(model)))
     cache = sum(cache_bytes(model, mesh, [ask.cached_tokens], stage) for stage in range(mesh.pp))

@@ -20,7 +20,7 @@ from simulator.search.deployment import Ask, Engine, Found
 from simulator.search.found import of_apart, of_together, options
 from simulator.search.front import Seen
 from simulator.search.kept import Kept
-from simulator.search.measure import sheets
+from simulator.search.measure import phase_of, sheets
 from simulator.search.roofline import Corner, roofline_of
 from simulator.search.sheet import Sheet
 from simulator.search.space import Family, Space
@@ -105,19 +105,19 @@ class _State:
         found = []
         for family in families:
             try:
-                roofline = roofline_of(self._ask, family.engines[0])
+                roofline = roofline_of(self._ask, family.engines[0], phase_of(family.roles))
             except InputError as error:
                 self._outcome.refuse("layout", reason_of(error).partition("\n")[0], len(family.engines))
                 continue
             corners = roofline.corners(self._ask)
             if roofline.most < 1:
                 self._outcome.refuse("memory", f"{family.engines[0].words}: weights leave no room", len(family.engines))
-            elif not corners:
+            elif not corners and "prefill" not in family.roles:
                 self._outcome.refuse("TPOT", f"{family.engines[0].words}: by the roofline, even with one request",
                                      len(family.engines))  # fmt: skip
             else:
                 found.append((family, corners))
-        return sorted(found, key=lambda one: (-max(corner.tok_s_per_gpu for corner in one[1]),
+        return sorted(found, key=lambda one: (-max((corner.tok_s_per_gpu for corner in one[1]), default=0.0),
                                               one[0].engines[0].words))  # fmt: skip
 
     def add(self, family: Family, found: Sequence[Sheet]) -> None:

@@ -1,8 +1,9 @@
 """The layouts that are searched: axes with their values, from the model and the machine, and what cannot be.
 
 An axis is a mesh axis (tp, cp, pp, ep, redundant, o_proj, dense, ...), or one of cards, stack, exchange, schedule,
-micro_batches, cores, precision, drafts, tokens, mode; or any setting of a step by its whole key. dp follows: what the
-cards of an engine leave. "all" of ep is every rank of a stage. By default axes have what the frameworks have: stacks
+micro_batches, cores, precision, drafts, tokens, mode; or any setting of a step by its whole key, or of engines that are
+served (engines.cache.gpu_memory_utilization). dp follows: what the cards of an engine leave. "all" of ep is every rank
+of a stage. By default axes have what the frameworks have: stacks
 that the machine has kernels of, exchanges and schedules that the framework of a stack offers, experts whole or spread
 over all ranks, two stages at most. Precision stays that of the checkpoint, since another one changes what the model
 answers, and drafts are looked at where it is said how many are accepted.
@@ -12,22 +13,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import cache
 from itertools import product
 from typing import NamedTuple
 
 from simulator.errors import InputError
 from simulator.model.library import load_transformer
-from simulator.model.transformer import Experts, Model
+from simulator.model.transformer import Experts, Model, in_precision
 from simulator.parallel.mesh import Mesh
 from simulator.paths import did_you_mean
 from simulator.search.deployment import Ask, Engine
 from simulator.spec.load import load_machine
 from simulator.spec.machine import MachineSpec
+from simulator.stack.stacks import stack_of
 from simulator.study.nearest import generations
 
 Axes = Mapping[str, tuple[str, ...]]
 MODES = ("together", "apart")
-MESH = ("tp", "cp", "pp", "ep", "redundant", "replicas", "o_proj", "dense", "shared", "head", "embedding", "apart")
+MESH = ("tp", "cp", "pp", "ep", "redundant", "replicas", "o_proj", "dense", "shared", "head", "embedding",
+        "shared_places", "apart")
 KEYS = {"exchange": "knobs.exchange", "schedule": "knobs.schedule", "micro_batches": "knobs.micro_batches",
         "cores": "knobs.cores", "precision": "knobs.precision", "drafts": "batch.drafts",
         "residual": "knobs.residual"}  # fmt: skip
@@ -45,6 +49,7 @@ WAYS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 }  # fmt: skip
 """By framework, how tokens may reach experts on other ranks, and in which schedules."""
 TOKENS = ("2048", "8192", "16384")
+PHASES = {"together": "mixed", "decode": "decode", "prefill": "prefill"}
 DECODE_ONLY, PREFILL_ONLY = ("deepep_ll",), ("deepep_normal",)
 
 
@@ -110,7 +115,7 @@ def space_of(ask: Ask, axes: Axes, given: Axes) -> Space:
         mesh = _mesh(one, machine, refused)
         if mesh is None or not _is_usual(one, mesh, machine, given, refused):
             continue
-        for engine, roles in _offered(one, mesh, given, axes["mode"]):
+        for engine, roles in _offered(one, mesh, given, _roles(ask, one, axes["mode"])):
             found.setdefault(tuple(engine._replace(tokens=most) for most in tokens), roles)
     if not found:
         raise InputError(f"there is nothing to search: {_words(refused) or 'no axis has a value'}")
@@ -152,7 +157,25 @@ def _is_usual(one: Mapping[str, str], mesh: Mesh, machine: MachineSpec, given: A
     return False
 
 
-def _offered(one: Mapping[str, str], mesh: Mesh, given: Axes, modes: tuple[str, ...]
+def _roles(ask: Ask, one: Mapping[str, str], modes: tuple[str, ...]) -> tuple[str, ...]:
+    """What engines may be, of what a stack has kernels for; all where it has none, and why is said later."""
+    found = (*(("together",) if "together" in modes else ()), *(("decode", "prefill") if "apart" in modes else ()))
+    return tuple(role for role in found
+                 if _runs(ask.model, ask.machine, one["stack"], one.get("precision", ""), PHASES[role])) or found
+
+
+@cache
+def _runs(model: str, machine: str, stack: str, precision: str, phase: str) -> bool:
+    words = tuple(filter(None, precision.split(",")))
+    try:
+        stack_of(stack, in_precision(load_transformer(model), words, "precision"), phase,
+                 load_machine(machine).chip.dtypes)
+    except InputError:
+        return False
+    return True
+
+
+def _offered(one: Mapping[str, str], mesh: Mesh, given: Axes, there: tuple[str, ...]
              ) -> Iterator[tuple[Engine, tuple[str, ...]]]:  # fmt: skip
     """Engines with this mesh, in the exchanges and schedules that there are for it, and what they may be."""
     ways = _ways(one["stack"], mesh) if "ep" in one else {"": ("",)}
@@ -162,7 +185,7 @@ def _offered(one: Mapping[str, str], mesh: Mesh, given: Axes, modes: tuple[str, 
         for schedule in given.get("schedule", ways.get(exchange, ("",))):
             own = {"knobs.exchange": exchange, "knobs.schedule": schedule}
             settings = tuple(sorted([*((key, value) for key, value in own.items() if value), *others]))
-            if roles := _roles(exchange, modes):
+            if roles := _with_exchange(exchange, there):
                 yield Engine(one["stack"], mesh.words(), settings), roles
 
 
@@ -174,10 +197,9 @@ def _ways(stack: str, mesh: Mesh) -> Mapping[str, tuple[str, ...]]:
     return ways if mesh.ep > 1 else {"all_gather": ("",)}
 
 
-def _roles(exchange: str, modes: tuple[str, ...]) -> tuple[str, ...]:
+def _with_exchange(exchange: str, roles: tuple[str, ...]) -> tuple[str, ...]:
     """DeepEP's kernels for few tokens are of engines that decode and nothing else, its others of those that prefill:
     the first have buffers for few tokens of a rank, the others are in no captured graph."""
-    found = (*(("together",) if "together" in modes else ()), *(("decode", "prefill") if "apart" in modes else ()))
     if exchange in DECODE_ONLY:
-        return tuple(role for role in found if role == "decode")
-    return tuple(role for role in found if role == "prefill") if exchange in PREFILL_ONLY else found
+        return tuple(role for role in roles if role == "decode")
+    return tuple(role for role in roles if role == "prefill") if exchange in PREFILL_ONLY else roles
