@@ -1,6 +1,7 @@
 """Where work is done: in this process, in processes beside it, or on a Ray cluster.
 
 Each executor takes things as late as it can, and gives each thing with its result as soon as that is done, in no order.
+None among the things says that there is none until one of those that were taken is done.
 What `work` raises is raised here. The end of the iterator, of whatever kind, ends what the executor has started.
 `work` is a function of a module, or a `functools.partial` of one; things and results can be pickled and are small.
 """
@@ -31,7 +32,7 @@ SILENT_S = 15.0  # a cluster that says nothing for so long is lost
 RETURN_S = 90.0  # for a cluster that is lost to be there again
 
 
-def on_ray(work: Callable[[W], T], those: Iterable[W], address: str | None, jobs: int | None,
+def on_ray(work: Callable[[W], T], those: Iterable[W | None], address: str | None, jobs: int | None,
            warn: Callable[[str], None]) -> Iterator[tuple[W, T]]:
     """Each of those and its `work`, in workers of the Ray cluster at `address` ("host:port", "auto", "ray://...");
     None starts one on this machine, of `jobs` CPUs. jobs: of a cluster, as many at once at most; None is all CPUs.
@@ -57,16 +58,17 @@ class _Lost(Exception):  # noqa: N818
 class _Asked(Generic[W, T]):
     """What was taken from those and is not done (`left`), by number."""
 
-    def __init__(self, work: Callable[[W], T], those: Iterable[W], warn: Callable[[str], None]) -> None:
+    def __init__(self, work: Callable[[W], T], those: Iterable[W | None], warn: Callable[[str], None]) -> None:
         self.warn, self.left = warn, dict[int, W]()
         self._work, self._those, self._lost, self._given = work, enumerate(those), Counter[int](), 0
 
     def take(self) -> int | None:
-        """The number of one more; None where there is none."""
-        for number, one in self._those:
-            self.left[number] = one
-            return number
-        return None
+        """The number of one more; None where there is none, or none yet."""
+        number, one = next(self._those, (0, None))
+        if one is None:
+            return None
+        self.left[number] = one
+        return number
 
     def send(self, pipe: Connection, number: int) -> None:
         """Ask for it, for the first time or again."""

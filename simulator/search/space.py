@@ -36,6 +36,8 @@ KEYS = {"exchange": "knobs.exchange", "schedule": "knobs.schedule", "micro_batch
         "cores": "knobs.cores", "precision": "knobs.precision", "drafts": "batch.drafts",
         "residual": "knobs.residual"}  # fmt: skip
 OWN = ("mode", "cards", "stack", "tokens")
+WAY = ("exchange", "schedule")
+NOT_OFFERED = "the framework of the stack has no such exchange or schedule for the mesh"
 WAYS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     # --all2all-backend of vllm/config/parallel.py; --enable-dbo, which asks for DeepEP (vllm/config/vllm.py)
     "vllm": {"all_gather": ("",), "deepep_ll": ("", "two_batches"), "deepep_normal": ("", "two_batches")},
@@ -65,6 +67,11 @@ class Space(NamedTuple):
 
     families: tuple[Family, ...]
     refused: Mapping[str, int]
+
+    @property
+    def layouts(self) -> int:
+        """All of them, with those that were refused."""
+        return sum(len(one.engines) for one in self.families) + sum(self.refused.values())
 
 
 def axes_of(ask: Ask, changes: Axes) -> dict[str, tuple[str, ...]]:
@@ -106,55 +113,110 @@ def _powers(most: int) -> tuple[str, ...]:
 def space_of(ask: Ask, axes: Axes, given: Axes) -> Space:
     """All combinations of the axes that can be told apart. given: axes that a user named, which are taken as they are,
     whatever the framework of a stack offers."""
-    machine, refused = load_machine(ask.machine), Counter[str]()
-    names = [name for name in axes if name not in ("mode", "tokens")]
-    tokens = tuple(sorted(map(int, axes["tokens"])))
-    found: dict[tuple[Engine, ...], tuple[str, ...]] = {}
-    for values in product(*(axes[name] for name in names)):
-        one = dict(zip(names, values, strict=True))
-        mesh = _mesh(one, machine, refused)
-        if mesh is None or not _is_usual(one, mesh, machine, given, refused):
-            continue
-        for engine, roles in _offered(one, mesh, given, _roles(ask, one, axes["mode"])):
-            found.setdefault(tuple(engine._replace(tokens=most) for most in tokens), roles)
-    if not found:
+    refused = Counter[str]()
+    families = tuple(Grid(ask, axes, given).families(refused))
+    if not families:
         raise InputError(f"there is nothing to search: {_words(refused) or 'no axis has a value'}")
-    return Space(tuple(Family(*one) for one in found.items()), refused)
+    return Space(families, refused)
+
+
+class Grid(NamedTuple):
+    """All combinations of axes for what is asked. given: axes that a user named."""
+
+    ask: Ask
+    axes: Axes
+    given: Axes
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """Of the engines of each family."""
+        return tuple(sorted(map(int, self.axes["tokens"])))
+
+    def families(self, refused: Counter[str]) -> Iterator[Family]:
+        """Each once; refused: told how many combinations cannot be, by reason."""
+        machine, found = load_machine(self.ask.machine), set[Family]()
+        names = [name for name in self.axes if name not in ("mode", "tokens", *WAY)]
+        for values in product(*(self.axes[name] for name in names)):
+            one = dict(zip(names, values, strict=True))
+            mesh = self._mesh(one, machine)
+            if isinstance(mesh, str):
+                refused[mesh] += 1
+                continue
+            for exchange, schedule in self._offered(one, mesh):
+                family = self._family(one, mesh, exchange, schedule)
+                if family is not None and family not in found:
+                    found.add(family)
+                    yield family
+
+    def choices(self) -> dict[str, tuple[str, ...]]:
+        """Values of which one of each makes a family, or what cannot be."""
+        found = {name: values for name, values in self.axes.items() if name not in ("mode", "tokens", *WAY)}
+        ways = [way for stack in self.axes["stack"] for way in _framework(stack).items()] if "ep" in found else []
+        exchanges = dict.fromkeys(["", *(exchange for exchange, _ in ways)])
+        schedules = dict.fromkeys(["", *(schedule for _, some in ways for schedule in some)])
+        return found | {"exchange": self.given.get("exchange", tuple(exchanges)),
+                        "schedule": self.given.get("schedule", tuple(schedules))}  # fmt: skip
+
+    def family(self, choice: Mapping[str, str]) -> Family | str:
+        """The one of these values, or why it cannot be."""
+        mesh = self._mesh(choice, load_machine(self.ask.machine))
+        if isinstance(mesh, str):
+            return mesh
+        way = choice["exchange"], choice["schedule"]
+        if way not in self._offered(choice, mesh):
+            return NOT_OFFERED
+        return self._family(choice, mesh, *way) or NOT_OFFERED
+
+    def _mesh(self, one: Mapping[str, str], machine: MachineSpec) -> Mesh | str:
+        mesh = _mesh(one, machine)
+        return mesh if isinstance(mesh, str) else _unusual(one, mesh, machine, self.given) or mesh
+
+    def _offered(self, one: Mapping[str, str], mesh: Mesh) -> Iterator[tuple[str, str]]:
+        """Exchanges and schedules that there are for a mesh."""
+        ways = _ways(one["stack"], mesh) if "ep" in one else {"": ("",)}
+        for exchange in self.given.get("exchange", tuple(ways)):
+            for schedule in self.given.get("schedule", ways.get(exchange, ("",))):
+                yield exchange, schedule
+
+    def _family(self, one: Mapping[str, str], mesh: Mesh, exchange: str, schedule: str) -> Family | None:
+        """None where these engines can be nothing that is looked for."""
+        others = ((KEYS.get(name, name), value) for name, value in one.items()
+                  if name not in (*OWN, *MESH, *WAY) and value not in ("", "0"))  # fmt: skip
+        own = (("knobs.exchange", exchange), ("knobs.schedule", schedule))
+        engine = Engine(one["stack"], mesh.words(), tuple(sorted([*(way for way in own if way[1]), *others])))
+        roles = _with_exchange(exchange, _roles(self.ask, one, self.axes["mode"]))
+        return Family(tuple(engine._replace(tokens=most) for most in self.tokens), roles) if roles else None
 
 
 def _words(refused: Mapping[str, int]) -> str:
     return "; ".join(f"{count} layouts: {reason}" for reason, count in refused.items())
 
 
-def _mesh(one: Mapping[str, str], machine: MachineSpec, refused: Counter[str]) -> Mesh | None:
-    """With as many data-parallel groups as the cards of an engine leave; None, and why, where they leave none."""
+def _mesh(one: Mapping[str, str], machine: MachineSpec) -> Mesh | str:
+    """With as many data-parallel groups as the cards of an engine leave, or why they leave none."""
     ranks = int(one["cards"]) * machine.dies_per_card.count
     axes = {name: one[name] for name in MESH if name in one}
     inside = int(axes.get("tp", 1)) * int(axes.get("cp", 1)) * int(axes.get("pp", 1))
     stage = ranks // int(axes.get("pp", 1)) - int(axes.get("apart", 0))
     if inside > ranks or stage % (int(axes.get("tp", 1)) * int(axes.get("cp", 1))):
-        refused["tp x cp x pp do not divide the ranks of an engine"] += 1
-        return None
+        return "tp x cp x pp do not divide the ranks of an engine"
     dp = stage // (int(axes.get("tp", 1)) * int(axes.get("cp", 1)))
     if axes.get("ep") == "all":
         if stage == 1:
-            refused["experts on one rank are not spread"] += 1
-            return None
+            return "experts on one rank are not spread"
         axes["ep"] = str(stage)
     return Mesh.model_validate({**axes, "dp": str(dp)})
 
 
-def _is_usual(one: Mapping[str, str], mesh: Mesh, machine: MachineSpec, given: Axes, refused: Counter[str]) -> bool:
-    """Whether a mesh is one that is deployed; those of axes that a user named are."""
+def _unusual(one: Mapping[str, str], mesh: Mesh, machine: MachineSpec, given: Axes) -> str:
+    """Why a mesh is none that is deployed; "" of one that is, and of axes that a user named."""
     if mesh.dp > 1 and "ep" not in one:
-        refused["data-parallel groups of a model without experts are engines of their own"] += 1
-    elif mesh.dp > 1 and mesh.tp > 1 and one["stack"].startswith("trtllm"):
-        refused["TensorRT-LLM has attention data parallel over all ranks, or not at all"] += 1
-    elif mesh.pp > 1 and "pp" not in given and (mesh.dp > 1 or mesh.stage < machine.node_dies):
-        refused["stages of a pipeline are whole nodes, tensor parallel, unless pp is named"] += 1
-    else:
-        return True
-    return False
+        return "data-parallel groups of a model without experts are engines of their own"
+    if mesh.dp > 1 and mesh.tp > 1 and one["stack"].startswith("trtllm"):
+        return "TensorRT-LLM has attention data parallel over all ranks, or not at all"
+    if mesh.pp > 1 and "pp" not in given and (mesh.dp > 1 or mesh.stage < machine.node_dies):
+        return "stages of a pipeline are whole nodes, tensor parallel, unless pp is named"
+    return ""
 
 
 def _roles(ask: Ask, one: Mapping[str, str], modes: tuple[str, ...]) -> tuple[str, ...]:
@@ -175,26 +237,15 @@ def _runs(model: str, machine: str, stack: str, precision: str, phase: str) -> b
     return True
 
 
-def _offered(one: Mapping[str, str], mesh: Mesh, given: Axes, there: tuple[str, ...]
-             ) -> Iterator[tuple[Engine, tuple[str, ...]]]:  # fmt: skip
-    """Engines with this mesh, in the exchanges and schedules that there are for it, and what they may be."""
-    ways = _ways(one["stack"], mesh) if "ep" in one else {"": ("",)}
-    others = tuple((KEYS.get(name, name), value) for name, value in one.items()
-                   if name not in (*OWN, *MESH, "exchange", "schedule") and value not in ("", "0"))  # fmt: skip
-    for exchange in given.get("exchange", tuple(ways)):
-        for schedule in given.get("schedule", ways.get(exchange, ("",))):
-            own = {"knobs.exchange": exchange, "knobs.schedule": schedule}
-            settings = tuple(sorted([*((key, value) for key, value in own.items() if value), *others]))
-            if roles := _with_exchange(exchange, there):
-                yield Engine(one["stack"], mesh.words(), settings), roles
-
-
 def _ways(stack: str, mesh: Mesh) -> Mapping[str, tuple[str, ...]]:
     """Exchanges and their schedules that the framework of a stack has for a mesh; vLLM's for one that is unknown."""
     if mesh.dp == 1 and not mesh.apart:
         return {"": ("",)}
-    ways = WAYS[next((name for name in WAYS if stack.startswith(name)), "vllm")]
-    return ways if mesh.ep > 1 else {"all_gather": ("",)}
+    return _framework(stack) if mesh.ep > 1 else {"all_gather": ("",)}
+
+
+def _framework(stack: str) -> Mapping[str, tuple[str, ...]]:
+    return WAYS[next((name for name in WAYS if stack.startswith(name)), "vllm")]
 
 
 def _with_exchange(exchange: str, roles: tuple[str, ...]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from functools import partial
 from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.connection import wait
 from threading import Thread
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from simulator.errors import RunError
 
@@ -43,24 +43,27 @@ def _of_numbered(work: Callable[[W], T], numbered: tuple[int, W]) -> T:
     return work(numbered[1])
 
 
-def serial(work: Callable[[W], T], those: Iterable[W]) -> Iterator[tuple[W, T]]:
-    """Each of those and its `work`, in this process; the next is taken from those when this one has been used."""
+def serial(work: Callable[[W], T], those: Iterable[W | None]) -> Iterator[tuple[W, T]]:
+    """Each of those and its `work`, in this process; the next is taken from those when this one has been used. None
+    among those is none of them."""
     for one in those:
-        yield one, work(one)
+        if one is not None:
+            yield one, work(one)
 
 
-def processes(work: Callable[[W], T], those: Iterable[W], jobs: int) -> Iterator[tuple[W, T]]:
+def processes(work: Callable[[W], T], those: Iterable[W | None], jobs: int) -> Iterator[tuple[W, T]]:
     """Each of those and its `work` in one of `jobs` processes, as soon as it is done: not in their order. They are
-    taken from those as late as can be: no more than 2 x jobs are taken and not done. What `work` raises is raised here
-    and ends the processes, as the end of the iterator does. RunError: a process was killed."""
-    taken, none = iter(those), object()
+    taken from those as late as can be: no more than 2 x jobs are taken and not done. None among those: there is none
+    until one that was taken is done. What `work` raises is raised here and ends the processes, as the end of the
+    iterator does. RunError: a process was killed."""
+    taken = iter(those)
     running: dict[Future[T], W] = {}
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=follow_the_parent) as pool:
         try:
             while True:
-                while len(running) < AHEAD * jobs and (one := next(taken, none)) is not none:
+                while len(running) < AHEAD * jobs and (one := next(taken, None)) is not None:
                     with ctrl_c_held_back():  # also from the processes that start here
-                        running[pool.submit(work, cast(W, one))] = cast(W, one)
+                        running[pool.submit(work, one)] = one
                 if not running:
                     return
                 future = next(iter(first_of(running, return_when=FIRST_COMPLETED).done))
