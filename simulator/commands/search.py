@@ -46,6 +46,8 @@ FIRST_S = 10.0  # until the first front is shown; later ones come after twice as
 @click.option("--fix", multiple=True, metavar="KEY=VALUE", help="One value of an axis. Repeatable.")
 @click.option("--vary", multiple=True, metavar="KEY=A,B", help="Values of an axis (A;B where one has commas). "
               "Repeatable.")
+@click.option("--trials", type=click.IntRange(min=1), default=2000, show_default=True, metavar="N",
+              help="Layouts that are simulated, about, where there are more than 4000.")
 @click.option("--serve", type=click.IntRange(min=0), default=20, show_default=True, metavar="N",
               help="Serve the best N with requests over time, for their percentiles.")
 @click.option("--executor", type=click.Choice(["serial", "processes", "ray"]), default=None,
@@ -64,7 +66,7 @@ FIRST_S = 10.0  # until the first front is shown; later ones come after twice as
 @options.as_json
 def search(model: str, machine: str, gpus: str, isl: int | None, osl: int | None, prefix: float, ttft: float,
            tpot: float, objective: str, trace: Path | None, limit: int | None, acceptance: float, space: Path | None,
-           fix: tuple[str, ...], vary: tuple[str, ...], serve: int, executor: str | None, jobs: int,
+           fix: tuple[str, ...], vary: tuple[str, ...], trials: int, serve: int, executor: str | None, jobs: int,
            ray_address: str | None, price: float | None, emit: str | None, seed: int, out: Path | None, force: bool,
            as_json: bool) -> None:
     """Search for what to deploy: meshes, stacks, exchanges, schedules, chunks, prefill together or apart.
@@ -79,6 +81,9 @@ def search(model: str, machine: str, gpus: str, isl: int | None, osl: int | None
     step), mode (together, apart), and every setting of `braid show transformer:decode`. dp is what the cards leave.
     Precision is the checkpoint's unless it is named, since another one changes what a model answers.
 
+    All layouts are looked at up to 4000. Where there are more, some are chosen (NSGA-II of Optuna, from --seed) until
+    --trials are simulated, or the front has stayed the same for ten generations.
+
     What is simulated is kept in BRAID_CACHE, or in the user's cache folder, or with --out: a search that was stopped
     goes on where it was.
 
@@ -92,6 +97,9 @@ def search(model: str, machine: str, gpus: str, isl: int | None, osl: int | None
       # one stack, prefill and decode on the same engines, keys and values in FP8 or not
       braid search --model llama_3_1_70b --machine dgx_h100 --gpus 8 --isl 1024 --osl 1024 --fix stack=vllm \\
           --fix mode=together --vary precision=,kv=fp8 --emit vllm
+      # more layouts than can all be looked at: 600 of them
+      braid search --model deepseek_r1 --machine dgx_h200 --gpus 16 --isl 4096 --osl 1024 --trials 600 --serve 0 \\
+          --vary redundant=0,1,2 --vary cp=1,2 --vary knobs.dispatch_dtype=,bf16 --vary residual=replicated,split
     """
     from simulator.commands.output import results_folder
     from simulator.search import asked
@@ -102,7 +110,7 @@ def search(model: str, machine: str, gpus: str, isl: int | None, osl: int | None
     named = asked.axes(space, fix, vary)
     folder = results_folder(out, force, FILE)
     found, interrupted = _found(ask, named, how, folder.path if folder else None, objective, serve,
-                                (trace, limit, seed), price, as_json)  # fmt: skip
+                                trials, (trace, limit, seed), price, as_json)  # fmt: skip
     _show(found, folder.path if folder else None, emit, as_json)
     if interrupted:
         from simulator.errors import Interrupted
@@ -165,19 +173,22 @@ def _ask(model: str, machine: str, cards: tuple[int, int], lengths: tuple[int | 
 
 
 def _found(ask: Ask, named: Any, how: _Where, folder: Path | None, objective: str, count: int,
-           offered: tuple[Path | None, int | None, int], price: float | None, quiet: bool) -> tuple[Answer, bool]:
+           trials: int, offered: tuple[Path | None, int | None, int], price: float | None,
+           quiet: bool) -> tuple[Answer, bool]:  # fmt: skip
     """The answer, and whether Ctrl-C came before all of it was known."""
     from simulator.commands.request import progress_bar
     from simulator.errors import InputError
     from simulator.search.answer import answer, explained
+    from simulator.search.evolve import Effort, chosen
     from simulator.search.kept import Kept
     from simulator.search.search import search
-    from simulator.search.space import axes_of, space_of
+    from simulator.search.space import axes_of
 
     done: list[Found] = []
     shown, interrupted = _Shown(objective, price, quiet), False
-    families = space_of(ask, axes_of(ask, named), named)
-    with Kept(folder or _cache(ask), _warn) as kept:
+    axes, folder = axes_of(ask, named), folder or _cache(ask)
+    with Kept(folder, _warn) as kept:
+        families = chosen(ask, axes, named, Effort(trials, offered[-1], folder, _warn))
         try:
             with progress_bar(f"{ask.model} on {ask.machine}") as tell:
                 shown.tell = tell
@@ -244,8 +255,7 @@ class _Shown:
 
     def __call__(self, outcome: Outcome) -> None:
         self.outcome = outcome
-        done = len(outcome.sheets) + outcome.dropped + sum(outcome.refused.values())
-        self.tell(min(done / max(outcome.layouts, 1), 1.0))
+        self.tell(outcome.share)
         after_s = self._clock() - self._begun
         if after_s >= self._next_s:
             self._next_s = 2.0 * after_s

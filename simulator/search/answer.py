@@ -63,6 +63,8 @@ def answer(outcome: Outcome, objective: str, served: Sequence[Found] = (), price
     good = [one for one in served if is_within(outcome.ask, one)]
     missed = len(served) - len(good)
     notes = [f"{missed} of the best by steps missed the limits when they were served"] if missed else []
+    if outcome.stopped:
+        notes.append(f"not all of {outcome.layouts} combinations were asked for: {outcome.stopped}")
     top = best(good, objective, count) if served else best(points, objective, count)
     return Answer(outcome.ask, objective, [*points, *good], front([*points, *good]), top, (), outcome.layouts,
                   len(outcome.sheets), outcome.dropped, outcome.kept, dict(outcome.refused), dict(outcome.reasons),

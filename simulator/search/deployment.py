@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import NamedTuple
 
 
@@ -43,6 +44,13 @@ class Engine(NamedTuple):
     mesh: str
     settings: tuple[tuple[str, str], ...] = ()
     tokens: int = 8192
+
+    @property
+    def ranks(self) -> int:
+        """Of one engine."""
+        axes = dict(one.split("=") for one in self.mesh.split(","))
+        sizes = [int(axes.get(name, 1)) for name in ("tp", "cp", "dp")]
+        return (prod(sizes) + int(axes.get("apart", 0))) * int(axes.get("pp", 1))
 
     @property
     def framework(self) -> str:

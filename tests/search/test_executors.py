@@ -52,6 +52,21 @@ def test_results_are_the_same_and_things_are_taken_late(run: Run, most: int) -> 
     assert active_children() == []
 
 
+@pytest.mark.parametrize("run", [serial, TWO])
+def test_things_may_follow_from_results(run: Callable[..., Iterator[tuple[int, int]]]) -> None:
+    done: dict[int, int] = {}
+
+    def things() -> Iterator[int | None]:
+        yield from (1, 2, 3)
+        while len(done) < 3:
+            yield None
+        yield sum(done.values())
+
+    for pair in run(work.square, things()):
+        done.update([pair])
+    assert done == {1: 1, 2: 4, 3: 9, 14: 196}
+
+
 @pytest.mark.parametrize("run", [serial, partial(processes, jobs=1)])
 def test_what_work_raises_comes_as_it_is(run: Run) -> None:
     with pytest.raises(InputError, match="three is none"):
