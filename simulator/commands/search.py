@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,16 @@ if TYPE_CHECKING:
 FIRST_S = 10.0  # until the first front is shown; later ones come after twice as long each
 
 
+class Number(click.FloatRange):
+    """In a range; "nan" and "inf" are none."""
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        found = super().convert(value, parameter, context)
+        if not isfinite(found):
+            self.fail(f"{value} is not a finite number.", parameter, context)
+        return found
+
+
 @click.command()
 @click.option("--model", required=True, metavar="NAME",
               help="Of the library, or a Hugging Face config.json, or its folder.")
@@ -27,11 +38,11 @@ FIRST_S = 10.0  # until the first front is shown; later ones come after twice as
 @click.option("--gpus", required=True, metavar="N", help="Cards of all engines together: 16, or 8..64.")
 @click.option("--isl", type=click.IntRange(min=1), metavar="N", help="Prompt tokens of a request.")
 @click.option("--osl", type=click.IntRange(min=2), metavar="N", help="Its output tokens.")
-@click.option("--prefix", type=click.FloatRange(min=0, max=1, max_open=True), default=0.0, metavar="SHARE",
+@click.option("--prefix", type=Number(min=0, max=1, max_open=True), default=0.0, metavar="SHARE",
               help="Share of each prompt that is cached before it comes.")
-@click.option("--ttft", type=click.FloatRange(min=0, min_open=True), default=2000.0, show_default=True, metavar="MS",
+@click.option("--ttft", type=Number(min=0, min_open=True), default=2000.0, show_default=True, metavar="MS",
               help="Mean time to the first token, at most.")
-@click.option("--tpot", type=click.FloatRange(min=0, min_open=True), default=50.0, show_default=True, metavar="MS",
+@click.option("--tpot", type=Number(min=0, min_open=True), default=50.0, show_default=True, metavar="MS",
               help="Mean time of each further token, at most.")
 @click.option("--objective", type=click.Choice(["tok_s_per_gpu", "cost", "tok_s_per_user"]), default="tok_s_per_gpu",
               show_default=True, help="What the best are ranked by.")
@@ -39,7 +50,7 @@ FIRST_S = 10.0  # until the first front is shown; later ones come after twice as
               help="Recorded requests, as of `braid serve`: their mean lengths are searched for, and the best are "
                    "served with them.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N requests of the trace.")
-@click.option("--acceptance", type=click.FloatRange(min=0, max=1), default=0.0, metavar="P",
+@click.option("--acceptance", type=Number(min=0, max=1), default=0.0, metavar="P",
               help="Probability of a draft token after those before it: drafts (MTP) of 1 to 3 tokens are looked at.")
 @click.option("--space", type=click.Path(path_type=Path), metavar="FILE.toml",
               help="Axes with their values, as tp = [4, 8].")
@@ -55,7 +66,7 @@ FIRST_S = 10.0  # until the first front is shown; later ones come after twice as
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
               help="Simulate N layouts at a time.")
 @click.option("--ray-address", metavar="ADDRESS", help="Of a Ray cluster; without it one is started here.")
-@click.option("--price", type=click.FloatRange(min=0, min_open=True), metavar="DOLLARS", help="Of a GPU hour.")
+@click.option("--price", type=Number(min=0, min_open=True), metavar="DOLLARS", help="Of a GPU hour.")
 @click.option("--emit", type=click.Choice(["vllm", "sglang", "trtllm"]), default=None,
               help="Print the commands that launch the best deployment of this framework.")
 @options.seed
@@ -103,12 +114,12 @@ def search(model: str, machine: str, gpus: str, isl: int | None, osl: int | None
     """
     from simulator.commands.output import results_folder
     from simulator.search import asked
-    from simulator.search.answer import FILE
+    from simulator.search.kept import FILES
 
     how = _Where(executor, jobs, ray_address).checked()
     ask = _ask(model, machine, asked.gpus(gpus), (isl, osl), prefix, (ttft, tpot), (trace, limit), acceptance)
     named = asked.axes(space, fix, vary)
-    folder = results_folder(out, force, FILE)
+    folder = results_folder(out, force, FILES)
     found, interrupted = _found(ask, named, how, folder.path if folder else None, objective, serve,
                                 trials, (trace, limit, seed), price, as_json)  # fmt: skip
     _show(found, folder.path if folder else None, emit, as_json)
@@ -176,12 +187,15 @@ def _found(ask: Ask, named: Any, how: _Where, folder: Path | None, objective: st
            trials: int, offered: tuple[Path | None, int | None, int], price: float | None,
            quiet: bool) -> tuple[Answer, bool]:  # fmt: skip
     """The answer, and whether Ctrl-C came before all of it was known."""
+    from dataclasses import replace
+
     from simulator.commands.request import progress_bar
     from simulator.errors import InputError
     from simulator.search.answer import answer, explained
     from simulator.search.evolve import Effort, chosen
     from simulator.search.kept import Kept
     from simulator.search.search import search
+    from simulator.search.serve import Requests
     from simulator.search.space import axes_of
 
     done: list[Found] = []
@@ -203,9 +217,10 @@ def _found(ask: Ask, named: Any, how: _Where, folder: Path | None, objective: st
             if shown.outcome is None:
                 raise
             outcome = shown.outcome
-    if not outcome.points and not interrupted:
-        raise InputError(f"no layout of {ask.model} on {ask.machine} is within the limits: {_reasons(outcome)}")
-    return explained(answer(outcome, objective, done, price)), interrupted
+    found = replace(answer(outcome, objective, done, price), requests=Requests(*offered))
+    if not found.points and not done and not interrupted:
+        raise InputError(f"no layout of {ask.model} on {ask.machine} does what is asked: {_reasons(found)}")
+    return explained(found), interrupted
 
 
 def _cache(ask: Ask) -> Path | None:
@@ -236,9 +251,11 @@ def _serve(ask: Ask, offered: tuple[Path | None, int | None, int], best: Sequenc
         tell(len(done) / len(best))
 
 
-def _reasons(outcome: Outcome) -> str:
-    return "; ".join(f"{count} layouts: {kind} ({outcome.reasons[kind]})"
-                     for kind, count in outcome.refused.most_common())  # fmt: skip
+def _reasons(found: Answer) -> str:
+    from simulator.search.space import counted
+
+    return "; ".join(f"{counted(count)}: {kind} ({found.reasons[kind]})"
+                     for kind, count in sorted(found.refused.items(), key=lambda one: -one[1]))  # fmt: skip
 
 
 class _Shown:
@@ -278,18 +295,18 @@ def _show(found: Answer, folder: Path | None, emit: str | None, as_json: bool) -
     from simulator.search.answer import as_object
     from simulator.search.files import write_files
 
-    written = write_files(found, folder) if folder else []
+    launch = _launch(found, emit) if emit else []
     if as_json:
-        click.echo(to_json({name: value for name, value in as_object(found).items() if name != "points"}))
+        shown = {name: value for name, value in as_object(found).items() if name != "points"}
+        click.echo(to_json(shown | ({"launch": launch} if emit else {})))
     else:
         print_answer(found, folder)
-        for path in written:
-            click.echo(f"wrote {path}")
-    if emit and not as_json:
-        _emit(found, emit)
+        click.echo("\n".join(launch), nl=bool(launch))
+    for path in write_files(found, folder) if folder else []:
+        click.echo(f"wrote {path}", err=as_json)
 
 
-def _emit(found: Answer, framework: str) -> None:
+def _launch(found: Answer, framework: str) -> list[str]:
     """The commands that launch the best deployment of a framework."""
     from simulator.search.emit import flags, framework_of
 
@@ -297,5 +314,5 @@ def _emit(found: Answer, framework: str) -> None:
     if one is None:
         stacks = ", ".join(dict.fromkeys(one.deployment.engines.stack for one in found.top))
         _warn(f"--emit {framework}: none of the best is of it ({stacks}); --fix stack={framework} searches it alone")
-        return
-    click.echo("\n".join(flags(one, found.ask, framework)))
+        return []
+    return flags(one, found.ask, framework)

@@ -14,6 +14,7 @@ from simulator.search.cost import cost_of
 from simulator.search.deployment import Engine, Found
 from simulator.search.emit import steps
 from simulator.search.files import serve_line
+from simulator.search.space import counted
 from simulator.search.why import why
 from simulator.spec.load import load_machine
 
@@ -31,14 +32,15 @@ def print_answer(found: Answer, folder: Path | None) -> None:
     """All of it on stdout. folder: where files are written, None for nowhere."""
     ask = found.ask
     gpus = str(ask.least_gpus) if ask.least_gpus == ask.most_gpus else f"{ask.least_gpus} to {ask.most_gpus}"
-    click.echo(f"{ask.model} on {gpus} GPUs of {ask.machine}, {ask.input_tokens:,} tokens in and "
-               f"{ask.output_tokens:,} out, TTFT {ask.ttft_ms:g} ms and TPOT {ask.tpot_ms:g} ms at most\n")
+    click.echo(f"{ask.model} on {gpus} GPU{'' if gpus == '1' else 's'} of {ask.machine}, "
+               f"{ask.input_tokens:,} tokens in and {ask.output_tokens:,} out, "
+               f"TTFT {ask.ttft_ms:g} ms and TPOT {ask.tpot_ms:g} ms at most\n")
     show(console(), _picture(found), _best(found))
     for place in range(len(found.top)):
         click.echo(f"{place + 1}: {why(found, place)}")
     for place, one in enumerate(found.top, 1):
         click.echo(f"\n# {place}: {one.words}")
-        click.echo(serve_line(ask, one, place, folder))
+        click.echo(serve_line(ask, one, place, folder, found.requests))
         click.echo("\n".join(steps(one, ask)))
     _left_out(found)
 
@@ -79,8 +81,8 @@ def _short(engine: Engine) -> str:
 
 def _left_out(found: Answer) -> None:
     before = f" ({found.kept} of them before)" if found.kept else ""
-    click.echo(f"\n{found.layouts} layouts: {found.simulated} simulated{before}, {found.dropped} that their roofline "
-               "keeps from being among the best")  # fmt: skip
+    click.echo(f"\n{counted(found.layouts)}: {found.simulated} simulated{before}, {found.dropped} dropped "
+               "that their roofline keeps from being among the best")  # fmt: skip
     rows = [(kind, count, found.reasons.get(kind, "")) for kind, count in
             sorted(found.refused.items(), key=lambda one: -one[1])]  # fmt: skip
     if rows:

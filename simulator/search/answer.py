@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -12,15 +13,18 @@ from simulator.errors import InputError, RunError, reason_of
 from simulator.paths import installed_version
 from simulator.search.deployment import Ask, Deployment, Engine, Found
 from simulator.search.engine import service_of
+from simulator.search.found import largest
 from simulator.search.front import best, front
 from simulator.search.search import Outcome
-from simulator.search.serve import is_within
+from simulator.search.serve import Requests, is_within
 from simulator.study.simulate import simulate
 
 FILE = "search.json"
 SHOWN = 5
 LAYERS = "4"  # of neighbouring layers that are alike, of the step that is explained
 BOUNDS = 3
+UNMET = {"GPUs": "no number of such engines, and of those that prefill before them, has as many GPUs as are asked for",
+         "prefill": "prompts come faster than they are computed"}  # fmt: skip
 
 
 class Bound(NamedTuple):
@@ -37,7 +41,8 @@ class Answer:
     """ask: what was asked, and by what the best are ranked; dollars_per_gpu_hour: none if there is no price. points:
     of all that were simulated; front: those that no other beats; top: the best of their families, those that were
     served first; bounds: of the decode step of each of these. layouts, simulated, dropped, kept: how many; refused: how
-    many by kind of reason, reasons: one of each. notes: what a reader should know."""
+    many by kind of reason, reasons: one of each. notes: what a reader should know. requests: with which
+    the best are served."""
 
     ask: Ask
     objective: str
@@ -53,6 +58,7 @@ class Answer:
     reasons: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
     dollars_per_gpu_hour: float | None = None
+    requests: Requests = field(default_factory=Requests)
 
 
 def answer(outcome: Outcome, objective: str, served: Sequence[Found] = (), price: float | None = None,
@@ -62,13 +68,29 @@ def answer(outcome: Outcome, objective: str, served: Sequence[Found] = (), price
     points = [one for one in outcome.points if one.family not in {other.family for other in served}]
     good = [one for one in served if is_within(outcome.ask, one)]
     missed = len(served) - len(good)
-    notes = [f"{missed} of the best by steps missed the limits when they were served"] if missed else []
+    notes = [f"{missed} of the best by steps missed the limits when they were served"
+             + ("" if good else "; --serve 0 shows them by steps")] if missed else []
     if outcome.stopped:
         notes.append(f"not all of {outcome.layouts} combinations were asked for: {outcome.stopped}")
+    refused, reasons = _refused(outcome)
     top = best(good, objective, count) if served else best(points, objective, count)
     return Answer(outcome.ask, objective, [*points, *good], front([*points, *good]), top, (), outcome.layouts,
-                  len(outcome.sheets), outcome.dropped, outcome.kept, dict(outcome.refused), dict(outcome.reasons),
-                  notes, price)  # fmt: skip
+                  len(outcome.sheets), outcome.dropped, outcome.kept, refused, reasons, notes, price)
+
+
+def _refused(outcome: Outcome) -> tuple[dict[str, int], dict[str, str]]:
+    """Those of a search, and layouts that were simulated and are within the limits in no deployment: how many by kind
+    of reason, and one reason of each."""
+    counts, reasons = Counter(outcome.refused), dict(outcome.reasons)
+    used = {one.deployment.engines for one in outcome.points}
+    for sheet in outcome.sheets:
+        if sheet.kind or not sheet.decode or sheet.engine in used:
+            continue
+        size, stopped = largest(outcome.ask, sheet) if sheet.chunk else (1, "")
+        kind = "GPUs" if size else stopped
+        counts[kind] += 1
+        reasons.setdefault(kind, f"{sheet.engine.words}: {UNMET.get(kind) or f'{kind} is above its limit'}")
+    return dict(counts), reasons
 
 
 def explained(found: Answer) -> Answer:
@@ -95,8 +117,13 @@ def bounds(ask: Ask, found: Found) -> list[Bound]:
 def as_object(found: Answer) -> dict[str, Any]:
     """For JSON: fields by their names, deployments by theirs."""
     return {"version": installed_version()} | asdict(found) | {
-        "ask": found.ask._asdict(), "bounds": [[one._asdict() for one in some] for some in found.bounds],
+        "ask": found.ask._asdict(), "requests": _requests_object(found.requests),
+        "bounds": [[one._asdict() for one in some] for some in found.bounds],
         **{name: [found_object(one) for one in getattr(found, name)] for name in ("points", "front", "top")}}
+
+
+def _requests_object(requests: Requests) -> dict[str, Any]:
+    return requests._asdict() | {"trace": requests.trace and str(requests.trace)}
 
 
 def found_object(one: Found) -> dict[str, Any]:
@@ -116,7 +143,9 @@ def read_answer(folder: Path) -> Answer:
         given = json.loads((folder / FILE).read_text(encoding="utf-8"))
         given.pop("version")
         lists = {name: [found_of(one) for one in given[name]] for name in ("points", "front", "top")}
-        return Answer(**{**given, **lists, "ask": Ask(**given["ask"]),
+        trace = given["requests"]["trace"]
+        requests = Requests(**{**given["requests"], "trace": trace and Path(trace)})
+        return Answer(**{**given, **lists, "ask": Ask(**given["ask"]), "requests": requests,
                          "bounds": [[Bound(**one) for one in some] for some in given["bounds"]]})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"'{folder / FILE}' is not what `braid search --out` of this version writes: "

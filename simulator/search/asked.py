@@ -8,13 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from simulator.errors import InputError, reason_of
-from simulator.search.space import Axes
+from simulator.paths import did_you_mean
+from simulator.search.space import KEYS, MESH, MODES, OWN, Axes
+
+NAMES = (*OWN, *MESH, *KEYS)
+LEFT_OUT = ("o_proj", "dense", "shared", "head", "embedding")  # may be "", as in a mesh without them
+LEAST = dict.fromkeys(("cards", "tokens", *MESH), 1) | {"redundant": 0, "apart": 0, "drafts": 0}
+"""Axes that are whole numbers, and the least that each can be."""
+FOUND = ("batch.phase", "batch.requests", "batch.context", "batch.prefix", "batch.chunk", "batch.prompt",
+         "batch.acceptance", "knobs.layers", "layout.")  # fmt: skip
+"""Settings of a step, or how they begin, that a search gives values to itself."""
 
 
 def gpus(text: str) -> tuple[int, int]:
     """"8..64" -> (8, 64), "16" -> (16, 16); InputError for anything else."""
     low, dots, high = (one.strip() for one in text.partition(".."))
-    numbers = [int(one) for one in (low, high if dots else low) if one.isdecimal()]
+    numbers = [int(one) for one in (low, high if dots else low) if one.isascii() and one.isdecimal()]
     if len(numbers) != 2 or not 1 <= numbers[0] <= numbers[1]:
         raise InputError(f"--gpus {text}: a number of GPUs, or FROM..TO, as 16 or 8..64")
     return numbers[0], numbers[1]
@@ -29,8 +38,28 @@ def axes(file: Path | None, fixed: Iterable[str], varied: Iterable[str]) -> Axes
             key, equals, value = (one.strip() for one in text.partition("="))
             if not equals or not key:
                 raise InputError(f"{option} {text}: write KEY=VALUE, as {option} tp=8")
-            found[key] = (value,) if option == "--fix" else _several(value)
+            values = (value,) if option == "--fix" else _several(value)
+            _check(f"{option} {text}", key, values)
+            found[key] = values
     return found
+
+
+def _check(where: str, name: str, values: Iterable[str]) -> None:
+    """InputError for a name that is no axis, and for values that it cannot have; `where` they were given."""
+    if "." not in name and name not in NAMES:
+        raise InputError(f"{where}: {name} is no axis of a search{did_you_mean(name, NAMES)}; axes are "
+                         f"{', '.join(NAMES)}, or any setting of a step, as knobs.cores")
+    if name.startswith(FOUND):
+        raise InputError(f"{where}: {name} is no axis of a search, which gives it values itself"
+                         + (f"; {name.removeprefix('layout.')} is one" if name.startswith("layout.") else ""))
+    for value in values:
+        if name == "mode" and value not in MODES:
+            raise InputError(f"{where}: mode is {value!r}: {' or '.join(MODES)} would be right")
+        if name not in LEAST or (name == "ep" and value == "all") or (name in LEFT_OUT and not value):
+            continue
+        if not (value.isascii() and value.isdecimal()) or int(value) < LEAST[name]:
+            raise InputError(f"{where}: {name} is {value!r}: a whole number of at least {LEAST[name]}"
+                             f"{', or all,' if name == 'ep' else ''} would be right")
 
 
 def _several(text: str) -> tuple[str, ...]:
@@ -42,8 +71,12 @@ def _of_file(path: Path) -> dict[str, tuple[str, ...]]:
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(f"cannot read '{path}': {getattr(error, 'strerror', None) or reason_of(error)}") from None
-    return {name: _values(path, name, value) for name, value in _flat(given)}
+        raise InputError(f"--space: cannot read '{path}': {getattr(error, 'strerror', None) or reason_of(error)}; axes "
+                         "with their values are right, as tp = [4, 8]") from None
+    found = {name: _values(path, name, value) for name, value in _flat(given)}
+    for name, values in found.items():
+        _check(str(path), name, values)
+    return found
 
 
 def _flat(given: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, Any]]:

@@ -9,7 +9,7 @@ from simulator.errors import InputError
 from simulator.paths import did_you_mean
 from simulator.search import emit_sglang, emit_trtllm, emit_vllm
 from simulator.search.deployment import Ask, Engine, Found
-from simulator.search.engine import OF_ENGINES
+from simulator.search.engine import words_of
 from simulator.search.launch import Launch, launches, wrapped
 
 FRAMEWORKS: Mapping[str, Callable[[Sequence[Launch]], list[str]]] = {
@@ -44,5 +44,4 @@ def steps(found: Found, ask: Ask) -> list[str]:
 def _step(engine: Engine, ask: Ask) -> list[str]:
     model, machine = (shlex.quote(one) for one in (ask.model, ask.machine))
     return [f"braid step --model {model} --machine {machine}", f"--stack {engine.stack} --mesh {engine.mesh}",
-            *(f"--set {shlex.quote(f'{key}={text}')}" for key, text in engine.settings
-              if not key.startswith(OF_ENGINES))]
+            *(f"--set {shlex.quote(f'{key}={text}')}" for key, text in words_of(ask, engine).settings.items())]

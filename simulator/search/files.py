@@ -4,27 +4,34 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from simulator.errors import RunError
 from simulator.observe.files import whole_file
 from simulator.search.answer import FILE, Answer, as_object
 from simulator.search.deployment import Ask, Found
 from simulator.search.engine import ramp_s
-from simulator.search.serve import requests_of
+from simulator.search.serve import Requests, requests_of
 
 POINTS, SERVICES = "points.parquet", "deployments.py"
+OF_ENGINE = ("engines.", "knobs.", "layout.", "machine.")
+"""How settings begin that `braid serve --set` takes as they are."""
 
 
 def write_files(found: Answer, folder: Path) -> list[Path]:
-    """Each under a temporary name first; OSError where it cannot be written."""
-    written = [folder / FILE, folder / POINTS, folder / SERVICES]
-    with whole_file(written[0]) as part:
-        part.write_text(json.dumps(as_object(found), ensure_ascii=False) + "\n", encoding="utf-8")
-    with whole_file(written[1]) as part:
-        _write_points(found, part)
-    with whole_file(written[2]) as part:
-        part.write_text(services(found), encoding="utf-8")
-    return written
+    """Each under a temporary name first; RunError where one cannot be written."""
+    writers: Mapping[str, Callable[[Path], object]] = {
+        FILE: lambda part: part.write_text(json.dumps(as_object(found), ensure_ascii=False) + "\n", encoding="utf-8"),
+        POINTS: lambda part: _write_points(found, part),
+        SERVICES: lambda part: part.write_text(services(found), encoding="utf-8")}  # fmt: skip
+    for name, write in writers.items():
+        try:
+            with whole_file(folder / name) as part:
+                write(part)
+        except OSError as error:
+            raise RunError(f"cannot write '{folder / name}': {error.strerror or error}") from None
+    return [folder / name for name in writers]
 
 
 def _write_points(found: Answer, path: Path) -> None:
@@ -68,26 +75,39 @@ ASK = {found.ask!r}
 {functions}'''
 
 
-def serve_line(ask: Ask, one: Found, place: int, folder: Path | None) -> str:
-    """The command that serves a deployment as it was served here. folder: with the services of the best; without it, of
-    one that prefills and decodes apart, what would give one."""
-    if one.deployment.prefill is not None:
-        if folder is None:
-            return f"# --out DIR writes a service for `braid serve DIR/{SERVICES}:top_{place}`"
-        return f"braid serve {shlex.quote(f'{folder / SERVICES}:top_{place}')}"
+def serve_line(ask: Ask, one: Found, place: int, folder: Path | None, requests: Requests) -> str:
+    """The command that serves a deployment as it was served here, with these requests. folder: with the services of the
+    best; without it, of one that prefills and decodes apart, what would give one."""
+    if one.deployment.prefill is None:
+        return " ".join([*_engine_words(ask, one, requests.trace is not None), *_request_words(requests)])
+    if folder is None:
+        return f"# --out DIR writes a service for `braid serve DIR/{SERVICES}:top_{place}`"
+    service = shlex.quote(f"{folder / SERVICES}:top_{place}")
+    return " ".join([f"braid serve {service}", *_request_words(requests)])
+
+
+def _request_words(requests: Requests) -> list[str]:
+    trace, limit, seed = requests
+    return [*([f"--trace {shlex.quote(str(trace))}"] if trace else []), *([f"--limit {limit}"] if limit else []),
+            *([f"--seed {seed}"] if seed else [])]  # fmt: skip
+
+
+def _engine_words(ask: Ask, one: Found, has_trace: bool) -> list[str]:
     engine = one.deployment.engines
     words = [f"braid serve --model {shlex.quote(ask.model)} --machine {shlex.quote(ask.machine)}",
              f"--stack {engine.stack} --mesh {engine.mesh}",
-             f"--instances {one.count} --concurrency {one.concurrency}",
-             f"--isl {ask.input_tokens} --osl {ask.output_tokens}",
-             f"--requests {requests_of(one.concurrency)}"]  # fmt: skip
-    settings = dict(engine.settings)
-    if "batch.drafts" in settings:
-        words.append(f"--drafts {settings.pop('batch.drafts')} --acceptance {ask.acceptance:g}")
+             f"--instances {one.count}"]  # fmt: skip
+    if not has_trace:
+        words.append(f"--concurrency {one.concurrency} --isl {ask.input_tokens} --osl {ask.output_tokens} "
+                     f"--requests {requests_of(one.concurrency)}")
+    settings = {key if key.startswith(OF_ENGINE) else f"engines.step.{key}": text for key, text in engine.settings}
+    if "engines.step.batch.drafts" in settings:
+        words.append(f"--drafts {settings.pop('engines.step.batch.drafts')} --acceptance {ask.acceptance:g}")
     if engine.tokens < ask.new_tokens:
         settings["engines.scheduling.enable_chunked_prefill"] = "true"
-    settings |= {"engines.scheduling.max_num_batched_tokens": str(engine.tokens),
-                 "load.ramp_s": f"{ramp_s(ask, one):g}"}  # fmt: skip
-    if ask.prefix_share:
+    settings["engines.scheduling.max_num_batched_tokens"] = str(engine.tokens)
+    if not has_trace:
+        settings["load.ramp_s"] = f"{ramp_s(ask, one):g}"
+    if ask.prefix_share and not has_trace:
         settings["load.prefix_share"] = f"{ask.prefix_share:g}"
-    return " ".join([*words, *(f"--set {shlex.quote(f'{key}={text}')}" for key, text in settings.items())])
+    return [*words, *(f"--set {shlex.quote(f'{key}={text}')}" for key, text in settings.items())]

@@ -20,6 +20,7 @@ from simulator.errors import InputError, reason_of
 from simulator.search.kept_table import HASH, read_rows, write_rows
 
 TABLE, JOURNAL, LOCK = "layouts.parquet", "layouts.journal", "layouts.lock"
+FILES = "layouts.*"  # what a folder has since a search began there
 PART = ".layouts-"  # how the temporary name of a table begins
 
 Row = dict[str, Any]

@@ -162,7 +162,7 @@ class _State:
             self.outcome.refuse("layout", reason_of(error).partition("\n")[0], layouts)
             return None
         if roofline.most < 1:
-            self.outcome.refuse("memory", f"{engine.words}: weights leave no room", layouts)
+            self.outcome.refuse("memory", f"{engine.words}: weights leave no room for one request", layouts)
             return None
         corners = roofline.corners(self._ask)
         if not corners and "prefill" not in family.roles:

@@ -74,7 +74,8 @@ def served(ask: Ask, requests: Requests, folder: Path | None, found: Found) -> F
         in_flight = (within + above) // 2 if within else max(int(in_flight * max(MARGIN / over, 0.5)), 1)
     assert times is not None
     return replace(found, ttft_ms=times.ttft_ms, tpot_ms=times.tpot_ms, tok_s_per_gpu=times.tok_s_per_gpu,
-                   tok_s_per_user=1e3 / times.tpot_ms, concurrency=round(times.in_flight), served=True,
+                   tok_s_per_user=1e3 / times.tpot_ms if times.tpot_ms else 0.0,
+                   concurrency=max(round(times.in_flight), 1), served=True,
                    ttft_p99_ms=times.ttft_p99_ms, tpot_p99_ms=times.tpot_p99_ms)  # fmt: skip
 
 

@@ -12,7 +12,7 @@ answers, and drafts are looked at where it is said how many are accepted.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from itertools import product
 from typing import NamedTuple
@@ -23,9 +23,11 @@ from simulator.model.transformer import Experts, Model, in_precision
 from simulator.parallel.mesh import Mesh
 from simulator.paths import did_you_mean
 from simulator.search.deployment import Ask, Engine
+from simulator.search.engine import OF_ENGINES
 from simulator.spec.load import load_machine
 from simulator.spec.machine import MachineSpec
 from simulator.stack.stacks import stack_of
+from simulator.study.library import load_scenario
 from simulator.study.nearest import generations
 
 Axes = Mapping[str, tuple[str, ...]]
@@ -75,7 +77,7 @@ class Space(NamedTuple):
 
 
 def axes_of(ask: Ask, changes: Axes) -> dict[str, tuple[str, ...]]:
-    """The default ones, and those that are changed; InputError for a name that is none."""
+    """The default ones, and those that are changed; InputError for a stack or a setting that there is not."""
     machine, model = load_machine(ask.machine), load_transformer(ask.model)
     stacks = tuple(one for one in generations(machine) if one in machine.kernels)
     found = {"mode": MODES, "cards": _sizes(ask, machine), "stack": stacks,
@@ -84,15 +86,30 @@ def axes_of(ask: Ask, changes: Axes) -> dict[str, tuple[str, ...]]:
              "exchange": ("",), "schedule": ("",), "tokens": TOKENS}  # fmt: skip
     if ask.acceptance and model.drafts:
         found["drafts"] = ("0", "1", "2", "3")
-    for name, values in changes.items():
-        known = (*OWN, *MESH, *KEYS)
-        if "." not in name and name not in known:
-            raise InputError(f"{name} is no axis of a search{did_you_mean(name, known)}; axes are {', '.join(known)}, "
-                             "or any setting of a step, as knobs.cores")
-        if not values:
-            raise InputError(f"{name}: give one value or more, as {name}=1,2")
-        found[name] = values
-    return found
+    if not found["stack"] and "stack" not in changes:
+        raise InputError(f"--machine {ask.machine}: it has kernels of no stack; `braid machines` says which have some")
+    for name in changes:
+        _check(ask, machine, name, changes[name])
+    if ask.acceptance and not model.drafts and "drafts" not in changes:
+        raise InputError(f"--acceptance {ask.acceptance:g}: {ask.model} has no layers that draft (MTP); --fix drafts=1 "
+                         "gives it one")
+    return {**found, **changes}
+
+
+def _check(ask: Ask, machine: MachineSpec, name: str, values: Iterable[str]) -> None:
+    """InputError for values that no layout can have."""
+    step, there = load_scenario("transformer:decode"), [*machine.kernels, *machine.generations]
+    for value in values:
+        if name == "stack" and not any(one.startswith(value) for one in there):
+            raise InputError(f"stack={value}: {ask.machine} has no kernels of it{did_you_mean(value, there)}; it has "
+                             f"{', '.join(there)}")
+        if name == "drafts" and value != "0" and not ask.acceptance:
+            raise InputError(f"drafts={value}: --acceptance P says how many of them are accepted")
+        if name in KEYS or ("." in name and not name.startswith(OF_ENGINES)):
+            try:
+                step.replace({"model": ask.model, "machine": ask.machine, KEYS.get(name, name): value})
+            except InputError as error:
+                raise InputError(f"{name}={value}: {str(error).removeprefix('--set ')}") from None
 
 
 def experts_of(model: Model) -> Experts | None:
@@ -168,7 +185,7 @@ class Grid(NamedTuple):
         return self._family(choice, mesh, *way) or NOT_OFFERED
 
     def _mesh(self, one: Mapping[str, str], machine: MachineSpec) -> Mesh | str:
-        mesh = _mesh(one, machine)
+        mesh = _mesh(one, self.ask.most_gpus, machine)
         return mesh if isinstance(mesh, str) else _unusual(one, mesh, machine, self.given) or mesh
 
     def _offered(self, one: Mapping[str, str], mesh: Mesh) -> Iterator[tuple[str, str]]:
@@ -189,22 +206,29 @@ class Grid(NamedTuple):
 
 
 def _words(refused: Mapping[str, int]) -> str:
-    return "; ".join(f"{count} layouts: {reason}" for reason, count in refused.items())
+    return "; ".join(f"{counted(count)}: {reason}" for reason, count in refused.items())
 
 
-def _mesh(one: Mapping[str, str], machine: MachineSpec) -> Mesh | str:
+def counted(layouts: int) -> str:
+    """In words."""
+    return f"{layouts:,} layout{'' if layouts == 1 else 's'}"
+
+
+def _mesh(one: Mapping[str, str], most_gpus: int, machine: MachineSpec) -> Mesh | str:
     """With as many data-parallel groups as the cards of an engine leave, or why they leave none."""
     ranks = int(one["cards"]) * machine.dies_per_card.count
-    axes = {name: one[name] for name in MESH if name in one}
-    inside = int(axes.get("tp", 1)) * int(axes.get("cp", 1)) * int(axes.get("pp", 1))
-    stage = ranks // int(axes.get("pp", 1)) - int(axes.get("apart", 0))
-    if inside > ranks or stage % (int(axes.get("tp", 1)) * int(axes.get("cp", 1))):
+    axes = {name: one[name] for name in MESH if one.get(name)}
+    if int(one["cards"]) > most_gpus:
+        return "an engine has more cards than there are GPUs"
+    tensor, stages = int(axes.get("tp", 1)) * int(axes.get("cp", 1)), int(axes.get("pp", 1))
+    stage = ranks // stages - int(axes.get("apart", 0))
+    if stage < 1 or ranks % stages or stage % tensor:
         return "tp x cp x pp do not divide the ranks of an engine"
-    dp = stage // (int(axes.get("tp", 1)) * int(axes.get("cp", 1)))
+    dp = stage // tensor
     if axes.get("ep") == "all":
         if stage == 1:
             return "experts on one rank are not spread"
-        axes["ep"] = str(stage)
+        axes["ep"] = axes["apart"] if int(axes.get("apart", 0)) else str(stage)
     return Mesh.model_validate({**axes, "dp": str(dp)})
 
 

@@ -271,7 +271,7 @@ def test_steps_are_those_of_braid() -> None:
     assert "\n".join(steps(APART, R1._replace(prefix_share=0.5))) == """\
 braid step --model deepseek_r1 --machine dgx_h200 --stack sglang --mesh dp=16,ep=16,redundant=1 \\
     --set batch.drafts=1 --set knobs.exchange=deepep_ll --set knobs.schedule=two_batches \\
-    --batch 2048 --context 4608
+    --set batch.acceptance=0.7 --batch 2048 --context 4608
 braid step --model deepseek_r1 --machine dgx_h200 --stack sglang --mesh dp=8,ep=8 \\
     --set knobs.exchange=deepep_normal --phase prefill --context 2048 --prefix 2048 --batch 8"""
 
