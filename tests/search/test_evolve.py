@@ -100,7 +100,7 @@ def shuffled(seed: int, most: int) -> Executor:
 
 
 def evolution(effort: Effort, changes: dict[str, tuple[str, ...]] = CHOICES) -> Evolution:
-    found = chosen(ASK, axes_of(ASK, changes), changes, effort)
+    found = chosen(ASK, {**axes_of(ASK, {}), **changes}, changes, effort)
     assert isinstance(found, Evolution)
     return found
 
@@ -123,7 +123,7 @@ def area(points: Iterable[Found]) -> float:
 
 
 def test_a_tenth_of_the_layouts_comes_near_the_front_of_all() -> None:
-    space = space_of(ASK, axes_of(ASK, CHOICES), CHOICES)
+    space = space_of(ASK, {**axes_of(ASK, {}), **CHOICES}, CHOICES)
     engines = [engine for family in space.families for engine in family.engines]
     assert len(engines) == LAYOUTS > EXHAUSTIVE
     whole = area(point for engine in engines for point in Simulated.points(ASK, Sheet(engine)))
@@ -199,7 +199,7 @@ def test_what_cannot_be_is_counted_once_by_reason(monkeypatch: pytest.MonkeyPatc
     """However often it is asked for: at the end of a narrow space, nearly all that cannot be has been."""
     monkeypatch.setattr(evolve, "ASKED", 300)
     narrow = {"stack": ("vllm",), "tokens": ("2048",)}
-    grid = Grid(ASK, axes_of(ASK, narrow), narrow)
+    grid = Grid(ASK, {**axes_of(ASK, {}), **narrow}, narrow)
     known, found = set[Family](), Evolution(ASK, grid, Effort())
     while some := found.generation(lambda family: True):
         assert not known & set(some), "a family came twice"
@@ -248,7 +248,7 @@ def test_without_optuna_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(evolve, "find_spec", lambda name: None if name == "optuna" else find(name))
     with pytest.raises(InputError, match=r"pip install 'braid\[search\]', or narrow the space with --fix"):
-        chosen(ASK, axes_of(ASK, CHOICES), CHOICES, Effort())
+        chosen(ASK, {**axes_of(ASK, {}), **CHOICES}, CHOICES, Effort())
 
 
 def test_optuna_says_nothing(capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder) -> None:
