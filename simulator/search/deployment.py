@@ -75,7 +75,7 @@ class Deployment(NamedTuple):
 class Found:
     """What a deployment gives. count, prefill_count: engines of each kind; gpus: cards of all. requests: in flight on
     each engine that decodes. tok_s_per_gpu: output tokens; tok_s_per_user: of one request. stopped_by: what keeps the
-    requests from being more: "TPOT", "TTFT", "memory" (or max_num_seqs), "prefill", or "steps" that get longer by more
+    requests from being more: "TPOT", "TTFT", "memory", "max_num_seqs", "prefill", or "steps" that get longer by more
     than they get tokens. concurrency: requests in flight of
     the whole deployment, those that wait for their first token included. served: whether the times are those of
     requests that were served one by one, with the 99th percentiles (0.0: they are estimates from steps)."""

@@ -34,7 +34,7 @@ def largest(ask: Ask, sheet: Sheet) -> tuple[int, str]:
     whole = _at(ask, sheet, high)
     if whole is not None and _is_within(ask, whole):
         slower = any(size > high for size, _ in sheet.decode)
-        return high, "TPOT" if slower else "memory"
+        return high, "TPOT" if slower else sheet.full
     low = 0
     while high - low > 1:
         middle = (low + high) // 2
@@ -102,7 +102,7 @@ def of_apart(ask: Ask, sheet: Sheet, beside: Sequence[Option]) -> list[Found]:
     slower = any(seconds / sheet.per_iteration * 1e3 > ask.tpot_ms for _, seconds in sheet.decode)
     last = max((size for size, _ in within(ask, sheet)), default=0)
     for size, seconds in within(ask, sheet):
-        stopped = STEPS if size < last else "TPOT" if slower else "memory"
+        stopped = STEPS if size < last else "TPOT" if slower else sheet.full
         best = max(_ratios(ask, sheet, size, seconds, beside, stopped), default=None,
                    key=lambda one: (one.tok_s_per_gpu, -one.gpus, one.words))
         if best is not None:

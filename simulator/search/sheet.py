@@ -9,10 +9,11 @@ from simulator.search.deployment import Engine
 
 class Sheet(NamedTuple):
     """What an engine does. cards, groups: how many; per_iteration: tokens of a request in one step; capacity: tokens
-    that the cache of a group holds; front_s: seconds that servers take before a prompt comes to it. decode: (requests
-    of a group, seconds), ascending; chunk: seconds that a chunk of one group adds to a step of the largest batch within
-    the limits, and one of each group; prefill: (prompts of a group, seconds); none where that was not asked for. Steps
-    are with what their hosts take. refused: why there is nothing, and of what kind; kind: "" where there is."""
+    that the cache of a group holds; front_s: seconds that servers take before a prompt comes to it; full: what has no
+    room for more requests, "memory" or "max_num_seqs". decode: (requests of a group, seconds), ascending; chunk:
+    seconds that a chunk of one group adds to a step of the largest batch within the limits, and one of each group;
+    prefill: (prompts of a group, seconds); none where that was not asked for. Steps are with what their hosts take.
+    refused: why there is nothing, and of what kind; kind: "" where there is."""
 
     engine: Engine
     cards: int = 0
@@ -25,3 +26,4 @@ class Sheet(NamedTuple):
     prefill: tuple[tuple[int, float], ...] = ()
     kind: str = ""
     refused: str = ""
+    full: str = "memory"

@@ -9,6 +9,7 @@ from simulator.search.front import OBJECTIVES
 
 STOPS = {
     "memory": "there is no memory for more (KV cache)",
+    "max_num_seqs": "so many each group runs at most (max_num_seqs)",
     "prefill": "prompts of more would come faster than they are computed",
     "steps": "steps of more are longer by more than they have tokens",
 }
