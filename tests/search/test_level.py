@@ -83,12 +83,20 @@ def test_tokens_are_conserved(one: Sheet, count: int, seconds: float) -> None:
 
 @given(sheets())
 @settings(deadline=None)
-def test_more_requests_lower_neither_tpot_nor_ttft(one: Sheet) -> None:
+def test_more_requests_lower_no_tpot(one: Sheet) -> None:
     """Where a step's own time grows with them, as it is simulated to."""
     found = [together(ASK, one, count, seconds) for count, seconds in one.decode]
-    assert all(a is None or b is None or (b.tpot_s >= a.tpot_s * (1 - 1e-9) and b.ttft_s >= a.ttft_s * (1 - 1e-9))
-               for a, b in pairwise(found))
+    assert all(a is None or b is None or b.tpot_s >= a.tpot_s * (1 - 1e-9) for a, b in pairwise(found))
     assert all(b is None for a, b in pairwise(found) if a is None)
+
+
+@given(sheets())
+@settings(deadline=None)
+def test_more_prompts_in_steps_as_long_raise_ttft(one: Sheet) -> None:
+    """Longer steps without prompts could lower it: fewer of the arrivals then meet a step with one."""
+    seconds = one.decode[0][1]
+    found = [together(ASK, one, count, seconds) for count, _ in one.decode]
+    assert all(a is None or b is None or b.ttft_s >= a.ttft_s * (1 - 1e-9) for a, b in pairwise(found))
 
 
 @given(sheets(), st.floats(0, 0.99), st.floats(0, 0.99))
