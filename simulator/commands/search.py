@@ -59,7 +59,7 @@ class Number(click.FloatRange):
               "Repeatable.")
 @click.option("--trials", type=click.IntRange(min=1), default=2000, show_default=True, metavar="N",
               help="Layouts that are simulated, about, where there are more than 4000.")
-@click.option("--serve", type=click.IntRange(min=0), default=20, show_default=True, metavar="N",
+@click.option("--serve", type=click.IntRange(min=0, max=20), default=20, show_default=True, metavar="N",
               help="Serve the best N with requests over time, for their percentiles.")
 @click.option("--executor", type=click.Choice(["serial", "processes", "ray"]), default=None,
               help="Where layouts are simulated.  [default: serial, processes where --jobs is above 1]")

@@ -64,8 +64,9 @@ class Answer:
 def answer(outcome: Outcome, objective: str, served: Sequence[Found] = (), price: float | None = None,
            count: int = SHOWN) -> Answer:
     """Of what is known so far. served: of the best deployments as their users see them, which then stand for what was
-    estimated of their families, and are left out where they miss the limits."""
-    points = [one for one in outcome.points if one.family not in {other.family for other in served}]
+    estimated of their families with as many requests or more, and are left out where they miss the limits."""
+    slowest = {one.family: one.tok_s_per_user for one in served}
+    points = [one for one in outcome.points if one.tok_s_per_user > slowest.get(one.family, 0.0)]
     good = [one for one in served if is_within(outcome.ask, one)]
     missed = len(served) - len(good)
     notes = [f"{missed} of the best by steps missed the limits when they were served"
@@ -75,7 +76,7 @@ def answer(outcome: Outcome, objective: str, served: Sequence[Found] = (), price
     refused, reasons = _refused(outcome)
     top = best(good, objective, count) if served else best(points, objective, count)
     return Answer(outcome.ask, objective, [*points, *good], front([*points, *good]), top, (), outcome.layouts,
-                  len(outcome.sheets), outcome.dropped, outcome.kept, refused, reasons, notes, price)
+                  outcome.feasible, outcome.dropped, outcome.kept, refused, reasons, notes, price)
 
 
 def _refused(outcome: Outcome) -> tuple[dict[str, int], dict[str, str]]:

@@ -25,6 +25,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from simulator.errors import InputError, reason_of
+from simulator.model.library import load_transformer
 from simulator.search.deployment import Ask
 from simulator.search.space import Axes, Family, Grid, Space, space_of
 from simulator.spec.load import load_machine
@@ -137,8 +138,8 @@ def _name(ask: Ask, grid: Grid, seed: int) -> str:
     """Of a journal: what is searched, and the version of Braid down to its source."""
     import optuna
 
-    machine = load_machine(ask.machine).model_dump_json()
-    text = json.dumps([ask, grid.choices(), grid.axes["mode"], grid.tokens, seed, machine, source(),
+    machine, model = load_machine(ask.machine).model_dump_json(), repr(load_transformer(ask.model))
+    text = json.dumps([ask, model, grid.choices(), grid.axes["mode"], grid.tokens, seed, machine, source(),
                        optuna.__version__])  # fmt: skip
     return sha256(text.encode()).hexdigest()[:16]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import ceil
 from typing import NamedTuple
 
-from simulator.search.deployment import Ask, Deployment, Found
+from simulator.search.deployment import Ask, Deployment, Engine, Found
 from simulator.search.level import Prefilling, Together, together, within
 from simulator.search.sheet import Sheet
 
@@ -35,7 +35,7 @@ def largest(ask: Ask, sheet: Sheet) -> tuple[int, str]:
     if whole is not None and _is_within(ask, whole):
         slower = any(size > high for size, _ in sheet.decode)
         return high, "TPOT" if slower else sheet.full
-    low = 0
+    low = min((size for size, _ in sheet.decode), default=1) - 1
     while high - low > 1:
         middle = (low + high) // 2
         one = _at(ask, sheet, middle)
@@ -74,15 +74,20 @@ class Option(NamedTuple):
     prompts_per_s: float
 
     @property
-    def kind(self) -> tuple[str, int]:
-        """Framework, and cards of one."""
-        return self.prefilling.sheet.engine.framework, self.prefilling.sheet.cards
+    def kind(self) -> tuple[str, ...]:
+        """What engines that decode behind it have alike, and cards of one."""
+        return (*alike(self.prefilling.sheet.engine), f"{self.prefilling.sheet.cards:6d}")
+
+
+def alike(engine: Engine) -> tuple[str, ...]:
+    """What engines have in common that hand keys and values to each other: framework, precision, drafts."""
+    settings = dict(engine.settings)
+    return engine.framework, settings.get("knobs.precision", ""), settings.get("batch.drafts", "0")
 
 
 def options(ask: Ask, sheets: Iterable[Sheet]) -> list[Option]:
-    """Of each framework and number of cards the engine that prefills most; the one whose words come first where several
-    do."""
-    best: dict[tuple[str, int], Option] = {}
+    """Of each kind the engine that prefills most; the one whose words come first where several do."""
+    best: dict[tuple[str, ...], Option] = {}
     for sheet in sorted(sheets, key=lambda one: one.engine.words):
         if not sheet.prefill:
             continue
@@ -95,10 +100,10 @@ def options(ask: Ask, sheets: Iterable[Sheet]) -> list[Option]:
 
 
 def of_apart(ask: Ask, sheet: Sheet, beside: Sequence[Option]) -> list[Found]:
-    """An engine that decodes, with each batch within the limit of TPOT, beside those of its framework that prefill: as
-    many of both as give most tokens a second for a GPU."""
+    """An engine that decodes, with each batch within the limit of TPOT, beside those like it that prefill: as many of
+    both as give most tokens a second for a GPU."""
     found = []
-    beside = [one for one in beside if one.prefilling.sheet.engine.framework == sheet.engine.framework]
+    beside = [one for one in beside if alike(one.prefilling.sheet.engine) == alike(sheet.engine)]
     slower = any(seconds / sheet.per_iteration * 1e3 > ask.tpot_ms for _, seconds in sheet.decode)
     last = max((size for size, _ in within(ask, sheet)), default=0)
     for size, seconds in within(ask, sheet):
@@ -117,12 +122,12 @@ def _ratios(ask: Ask, sheet: Sheet, size: int, seconds: float, beside: Sequence[
     prompts_per_s = tokens_per_s / ask.output_tokens
     for option in beside:
         for count in range(1, ask.most_gpus // sheet.cards + 1):
-            prefilling = ceil(count * prompts_per_s / option.prompts_per_s)
-            gpus = count * sheet.cards + prefilling * option.prefilling.sheet.cards
+            cards = option.prefilling.sheet.cards
+            prefilling = max(ceil(count * prompts_per_s / option.prompts_per_s),
+                             ceil((ask.least_gpus - count * sheet.cards) / cards))
+            gpus = count * sheet.cards + prefilling * cards
             if gpus > ask.most_gpus:
                 break
-            if gpus < ask.least_gpus:
-                continue
             ttft_s = option.prefilling.at(option.prefilling.busy(count * prompts_per_s / prefilling))[1]
             waiting = round(count * prompts_per_s * ttft_s)
             yield Found(Deployment(sheet.engine, option.prefilling.sheet.engine), count, prefilling, gpus,

@@ -49,7 +49,7 @@ def together(ask: Ask, sheet: Sheet, count: int, seconds: float) -> Together | N
     computed."""
     tokens = sheet.engine.tokens
     steps = max(ask.output_tokens / sheet.per_iteration, 1.0)
-    budget = max(tokens - count, 1)
+    budget = tokens if sheet.alone else max(tokens - count * sheet.queries, 1)
     of_step = count * ask.new_tokens / steps
     measured = min(ask.new_tokens, tokens)
     chunk = max(min(measured, budget), of_step)
@@ -63,7 +63,7 @@ def together(ask: Ask, sheet: Sheet, count: int, seconds: float) -> Together | N
     square = none * seconds**2 + (1.0 - none) * (one + max(groups * share / (1.0 - none) - 1.0, 0.0) * more) ** 2
     own = one + share * (every - one)
     wait = square / (2.0 * mean) / (1.0 - of_step / budget)
-    ttft_s, tpot_s = sheet.front_s + wait + -(-ask.new_tokens // tokens) * own, mean / sheet.per_iteration
+    ttft_s, tpot_s = sheet.front_s + wait + -(-ask.new_tokens // budget) * own, mean / sheet.per_iteration
     rate = groups * count / tpot_s
     return Together(count, round(groups * count + rate / ask.output_tokens * ttft_s), tpot_s, ttft_s, rate)
 

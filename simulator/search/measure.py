@@ -76,7 +76,9 @@ def _sheet(ask: Ask, engine: Engine, roles: Sequence[str], known: dict[tuple[obj
     found = Sheet(engine, step.cards, step.data_parallel, step.batch.tokens_per_iteration, capacity,
                   front_seconds(service, ask.input_tokens))  # fmt: skip
     room, most = capacity // (ask.input_tokens + ask.output_tokens), instances.scheduling.max_num_seqs
-    found, most = found._replace(full="memory" if room <= most else "max_num_seqs"), min(room, most)
+    found = found._replace(full="memory" if room <= most else "max_num_seqs", queries=step.batch.queries,
+                           alone=instances.scheduling.scheduler == "sglang")  # fmt: skip
+    most = min(room, most)
     if most < 1 and ("prefill" not in roles or capacity < ask.input_tokens):
         return found._replace(kind="memory", refused=f"the cache of a group has room for {capacity} tokens")
     return _filled(found, most, roles, _Simulated(ask, instances, known))

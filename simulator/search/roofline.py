@@ -100,10 +100,12 @@ def roofline_of(ask: Ask, engine: Engine, phase: str = "decode") -> Roofline:
     model, chip = knobs.model_of(step.transformer()), step.machine_spec().chip
     check(layout, model)
     mesh = layout.placed(knobs.exchange != "all_reduce")
-    weights = [item for stage in range(mesh.pp) for item in weights_of(model, mesh, stage, bool(batch.drafts),
-                                                                       gathered=knobs.gathered.kept())]
-    experts = sum(size for title, _, size in weights if title == "routed experts")
-    dense = sum(size for title, _, size in weights if title not in ("routed experts", *_unread(model)))
+    least = mesh.model_copy(update={"redundant": 0})  # a copy of an expert need not be read where the other one is
+    weights = [(title, size) for stage in range(mesh.pp)
+               for title, _, size in weights_of(model, least, stage, False, gathered=knobs.gathered.kept())
+               if title not in _unread(model, stage == mesh.pp - 1)]
+    experts = sum(size for title, size in weights if title == "routed experts")
+    dense = sum(size for title, size in weights if title != "routed experts")
     cache = sum(cache_bytes(model, mesh, [ask.cached_tokens], stage) for stage in range(mesh.pp))
     popularity, chosen = _popularity(step, model)
     return Roofline(dense, experts, cache, popularity, chosen, _token_flops(model), chip.hbm.peak.si,
@@ -115,8 +117,9 @@ def _any(value: object) -> Any:
     return value
 
 
-def _unread(model: Model) -> Sequence[str]:
-    return UNREAD[1:] if model.tied else UNREAD
+def _unread(model: Model, last: bool) -> Sequence[str]:
+    """last: whether a stage is, which multiplies with the embedding where that is the head, too."""
+    return UNREAD[1:] if model.tied and last else UNREAD
 
 
 def _popularity(step: Scenario, model: Model) -> tuple[np.Array, int]:

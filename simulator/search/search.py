@@ -17,6 +17,7 @@ from hashlib import sha256
 from typing import Any
 
 from simulator.errors import InputError, reason_of
+from simulator.model.library import load_transformer
 from simulator.search.deployment import Ask, Engine, Found
 from simulator.search.evolve import PATIENCE, Evolution
 from simulator.search.found import of_apart, of_together, options
@@ -57,7 +58,7 @@ class Outcome:
     @property
     def share(self) -> float:
         """Of the work, what is done."""
-        looked = len(self.sheets) + (self.dropped + sum(self.refused.values()) if self.most == self.layouts else 0)
+        looked = self.feasible + (self.dropped + sum(self.refused.values()) if self.most == self.layouts else 0)
         return min(looked / max(self.most, 1), 1.0)
 
     @property
@@ -203,9 +204,10 @@ class _State:
 
 
 def steps_of(ask: Ask) -> str:
-    """What steps are simulated for, on which machine, by which version of Braid down to its source; as JSON."""
-    steps = ask._replace(least_gpus=0, most_gpus=0, ttft_ms=0.0)
-    return json.dumps([steps, load_machine(ask.machine).model_dump_json(), source()])
+    """What steps are simulated for, of which model, on which machine, by which version of Braid down to its source; as
+    JSON."""
+    steps = ask._replace(least_gpus=0, most_gpus=0)
+    return json.dumps([steps, repr(load_transformer(ask.model)), load_machine(ask.machine).model_dump_json(), source()])
 
 
 def _in_turn(families: Sequence[tuple[Family, list[Corner]]]) -> list[tuple[Family, list[Corner]]]:

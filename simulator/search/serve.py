@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from simulator import np
+from simulator.model.library import load_transformer
 from simulator.search.deployment import Ask, Found
 from simulator.search.engine import deployed
 from simulator.serving.loop import Loop
@@ -61,13 +62,15 @@ class Times(NamedTuple):
 def served(ask: Ask, requests: Requests, folder: Path | None, found: Found) -> Found:
     """A deployment as its users see it, with the most requests in flight of those tried that are within the limits, or
     as many as were found if none is. folder: where steps are kept."""
-    in_flight, within, above = found.concurrency, 0, 0
-    service, times = _of_some_layers(deployed(ask, found)), None
+    in_flight, within, above, stopped = found.concurrency, 0, 0, found.stopped_by
+    service, times, share = _of_some_layers(deployed(ask, found)), None, 1.0
     for _ in range(TRIES if requests.trace is None else 1):
         tried = _times(service, requests, in_flight, folder)
         over = max(tried.ttft_ms / ask.ttft_ms, tried.tpot_ms / ask.tpot_ms)
         if times is None or over <= 1.0:
-            times = tried
+            times, share = tried, in_flight / found.concurrency
+        if over > 1.0:
+            stopped = "TTFT" if tried.ttft_ms / ask.ttft_ms == over else "TPOT"
         within, above = (in_flight, above) if over <= 1.0 else (within, in_flight)
         if not above or above - within <= max(CLOSE * above, 1):
             break
@@ -75,7 +78,8 @@ def served(ask: Ask, requests: Requests, folder: Path | None, found: Found) -> F
     assert times is not None
     return replace(found, ttft_ms=times.ttft_ms, tpot_ms=times.tpot_ms, tok_s_per_gpu=times.tok_s_per_gpu,
                    tok_s_per_user=1e3 / times.tpot_ms if times.tpot_ms else 0.0,
-                   concurrency=max(round(times.in_flight), 1), served=True,
+                   concurrency=max(round(times.in_flight), 1), served=True, stopped_by=stopped,
+                   requests=max(round(found.requests * share), 1) if requests.trace is None else found.requests,
                    ttft_p99_ms=times.ttft_p99_ms, tpot_p99_ms=times.tpot_p99_ms)  # fmt: skip
 
 
@@ -90,7 +94,7 @@ def name_of(ask: Ask, requests: Requests, found: Found) -> str:
     """Of what is kept of a deployment that was served: what was asked of it, and the version of Braid."""
     trace = requests.trace and sha256(requests.trace.read_bytes()).hexdigest()
     text = json.dumps([ask, found.words, found.concurrency, trace, requests.limit, requests.seed, source(),
-                       load_machine(ask.machine).model_dump_json()])  # fmt: skip
+                       repr(load_transformer(ask.model)), load_machine(ask.machine).model_dump_json()])  # fmt: skip
     return sha256(text.encode()).hexdigest()[:24]
 
 

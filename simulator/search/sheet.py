@@ -13,6 +13,7 @@ class Sheet(NamedTuple):
     room for more requests, "memory" or "max_num_seqs". decode: (requests of a group, seconds), ascending; chunk:
     seconds that a chunk of one group adds to a step of the largest batch within the limits, and one of each group;
     prefill: (prompts of a group, seconds); none where that was not asked for. Steps are with what their hosts take.
+    queries: tokens of a request that decodes in a step; alone: whether prompts have steps to themselves (SGLang).
     refused: why there is nothing, and of what kind; kind: "" where there is."""
 
     engine: Engine
@@ -27,3 +28,5 @@ class Sheet(NamedTuple):
     kind: str = ""
     refused: str = ""
     full: str = "memory"
+    queries: int = 1
+    alone: bool = False

@@ -157,7 +157,7 @@ class Grid(NamedTuple):
             one = dict(zip(names, values, strict=True))
             mesh = self._mesh(one, machine)
             if isinstance(mesh, str):
-                refused[mesh] += 1
+                refused[mesh] += len(self.tokens)
                 continue
             for exchange, schedule in self._offered(one, mesh):
                 family = self._family(one, mesh, exchange, schedule)

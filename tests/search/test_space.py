@@ -103,7 +103,7 @@ def test_experts_apart_lie_on_ranks_of_their_own() -> None:
 def test_all_of_trtllms_attention_is_data_parallel_or_none() -> None:
     found = space(EXPERTS, "stack=trtllm", "cards=8", "ep=1", "pp=1")
     assert meshes(found) == ["dp=8", "tp=8"]
-    assert found.refused["TensorRT-LLM has attention data parallel over all ranks, or not at all"] == 2
+    assert found.refused["TensorRT-LLM has attention data parallel over all ranks, or not at all"] == 2 * 3
 
 
 def test_drafts_are_looked_at_where_they_are_accepted() -> None:
