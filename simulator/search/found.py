@@ -127,7 +127,7 @@ def _ratios(ask: Ask, sheet: Sheet, size: int, seconds: float, beside: Sequence[
                              ceil((ask.least_gpus - count * sheet.cards) / cards))
             gpus = count * sheet.cards + prefilling * cards
             if gpus > ask.most_gpus:
-                break
+                continue  # more engines that decode may leave fewer GPUs idle
             ttft_s = option.prefilling.at(option.prefilling.busy(count * prompts_per_s / prefilling))[1]
             waiting = round(count * prompts_per_s * ttft_s)
             yield Found(Deployment(sheet.engine, option.prefilling.sheet.engine), count, prefilling, gpus,

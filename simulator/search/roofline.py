@@ -104,7 +104,7 @@ def roofline_of(ask: Ask, engine: Engine, phase: str = "decode") -> Roofline:
     weights = [(title, size) for stage in range(mesh.pp)
                for title, _, size in weights_of(model, least, stage, False, gathered=knobs.gathered.kept())
                if title not in _unread(model, stage == mesh.pp - 1)]
-    experts = sum(size for title, size in weights if title == "routed experts")
+    experts = 0.0 if mesh.apart else sum(size for title, size in weights if title == "routed experts")
     dense = sum(size for title, size in weights if title != "routed experts")
     cache = sum(cache_bytes(model, mesh, [ask.cached_tokens], stage) for stage in range(mesh.pp))
     popularity, chosen = _popularity(step, model)

@@ -145,3 +145,12 @@ def test_no_more_cards_than_there_are() -> None:
     assert [(found.count, found.gpus) for found in of_together(ask, one)][:1] == [(1, 8)]
     assert of_together(ask._replace(least_gpus=9), one) == []
     assert of_together(ask._replace(least_gpus=1, most_gpus=7), one) == []
+
+
+def test_engines_that_waste_gpus_do_not_hide_those_that_fit() -> None:
+    """With exactly 16 GPUs: one engine of 6 and three of 4 are too many, two of 6 and one of 4 are as many."""
+    decoding = Sheet(Engine("vllm", "tp=6"), cards=6, decode=((1, 0.02),))
+    prefilling = Sheet(Engine("vllm", "tp=4"), cards=4, prefill=((1, 0.01),))
+    ask = ASK._replace(least_gpus=16, most_gpus=16)
+    (found,) = of_apart(ask, decoding, options(ask, [prefilling]))
+    assert (found.count, found.prefill_count, found.gpus) == (2, 1, 16)
