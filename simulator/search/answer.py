@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from simulator.errors import InputError, RunError, reason_of
 from simulator.paths import installed_version
 from simulator.search.deployment import Ask, Deployment, Engine, Found
-from simulator.search.engine import service_of
+from simulator.search.engine import of_some_layers, service_of
 from simulator.search.found import largest
 from simulator.search.front import best, front
 from simulator.search.search import Outcome
@@ -21,7 +21,6 @@ from simulator.study.simulate import simulate
 
 FILE = "search.json"
 SHOWN = 5
-LAYERS = "4"  # of neighbouring layers that are alike, of the step that is explained
 BOUNDS = 3
 UNMET = {"GPUs": "no number of such engines, and of those that prefill before them, has as many GPUs as are asked for",
          "prefill": "prompts come faster than they are computed"}  # fmt: skip
@@ -103,10 +102,9 @@ def bounds(ask: Ask, found: Found) -> list[Bound]:
     """Of a step that decodes as many requests as an engine has; none where that cannot be told."""
     step = service_of(ask, found.deployment.engines).engines.step
     layout: Any = step.layout
-    some = {} if layout.pp > 1 else {"knobs.layers": LAYERS}
     try:
         result = simulate(step.replace({"batch.requests": str(max(found.requests, layout.dp)),
-                                        "batch.context": str(ask.cached_tokens)} | some))  # fmt: skip
+                                        "batch.context": str(ask.cached_tokens)} | of_some_layers(step)))  # fmt: skip
     except (InputError, RunError):
         return []
     return [Bound(one["name"], one["share"], one["saves"]) for one in result.parameters[:BOUNDS]]

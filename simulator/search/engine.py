@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from simulator.parallel.exchange.ways import HOSTS
 from simulator.search.deployment import Ask, Engine, Found
 from simulator.serving.launches import one_engine
 from simulator.serving.settings import Instances, Load, Service, changed
+from simulator.study.scenario import Scenario
 from simulator.study.step import StepWords
 
 RAMP = 0.9  # of the time that a request takes
+ROUNDS = 4  # requests that come for each in flight
+LEAST = 64  # requests that come, however few are in flight
+LAYERS = 4  # of neighbouring layers that are alike so many are simulated
+LAYERS_LIVE = 3  # where hosts or cards send row by row
 OF_ENGINES = "engines."
 """How settings begin that are of `braid serve`, and not of a step."""
 
@@ -40,10 +48,22 @@ def deployed(ask: Ask, found: Found) -> Service:
     engines, prefill = _several(service.engines, found.count), None
     if deployment.prefill is not None:
         prefill = _several(service_of(ask, deployment.prefill, "prefill").engines, found.prefill_count)
-    load = Load(requests=max(4 * found.concurrency, 64), concurrency=max(found.concurrency, 1),
+    load = Load(requests=requests_of(found.concurrency), concurrency=max(found.concurrency, 1),
                 ramp_s=ramp_s(ask, found), input_tokens=ask.input_tokens, output_tokens=ask.output_tokens,
                 prefix_share=ask.prefix_share)  # fmt: skip
     return service.model_copy(update={"engines": engines, "prefill": prefill, "load": load})
+
+
+def requests_of(in_flight: int) -> int:
+    """Requests that come, where so many are in flight."""
+    return max(LEAST, ROUNDS * in_flight)
+
+
+def of_some_layers(step: Scenario) -> dict[str, str]:
+    """Settings with which some layers of a step stand for all, none where its mesh has several stages."""
+    layout: Any = step.layout
+    knobs: Any = step.knobs
+    return {} if layout.pp > 1 else {"knobs.layers": str(LAYERS_LIVE if knobs.exchange in HOSTS else LAYERS)}
 
 
 def ramp_s(ask: Ask, found: Found) -> float:

@@ -11,8 +11,8 @@ from simulator.errors import RunError
 from simulator.observe.files import whole_file
 from simulator.search.answer import FILE, Answer, as_object
 from simulator.search.deployment import Ask, Found
-from simulator.search.engine import ramp_s
-from simulator.search.serve import Requests, requests_of
+from simulator.search.engine import ramp_s, requests_of
+from simulator.search.serve import Requests
 
 POINTS, SERVICES = "points.parquet", "deployments.py"
 OF_ENGINE = ("engines.", "knobs.", "layout.", "machine.")
@@ -68,7 +68,7 @@ def top_{place}() -> Service:
 from __future__ import annotations
 
 from simulator.search.deployment import Ask, Deployment, Engine, Found
-from simulator.search.engine import deployed
+from simulator.search.engine import requests_of, deployed
 from simulator.serving.settings import Service
 
 ASK = {found.ask!r}

@@ -30,16 +30,13 @@ from simulator.errors import InputError, RunError
 from simulator.model.micro_batch import MicroBatch
 from simulator.parallel.exchange.ways import HOSTS
 from simulator.search.deployment import Ask, Engine
-from simulator.search.engine import service_of
+from simulator.search.engine import of_some_layers, service_of
 from simulator.search.found import largest
 from simulator.search.sheet import Sheet
 from simulator.serving.build import tokens_of_cache
 from simulator.serving.settings import Instances, Service
 from simulator.serving.steps import lengths_about, step_seconds
-from simulator.study.scenario import Scenario
 
-LAYERS = 4  # of neighbouring layers that are alike so many are simulated
-LAYERS_LIVE = 3  # where hosts or cards send row by row
 BETWEEN = 2  # more batches that are looked at between two powers of two
 EVEN, ALL_TO_ALL = {"routing.skew": "none"}, {"knobs.exchange": "all_to_all", "knobs.dispatch_dtype": ""}
 ALL_GATHER = {"knobs.exchange": "all_gather", "knobs.dispatch_dtype": ""}
@@ -102,7 +99,7 @@ class _Simulated:
 
     def __init__(self, ask: Ask, instances: Instances, known: dict[tuple[object, ...], float]) -> None:
         self._ask, self._instances, self._known = ask, instances, known
-        self._drawn = _of_some_layers(instances.step)
+        self._drawn = instances.step.replace(of_some_layers(instances.step))
         batch: Any = instances.step.batch
         self._queries, self._groups = batch.queries, instances.step.data_parallel
         knobs: Any = instances.step.knobs
@@ -261,13 +258,3 @@ class _Simulated:
 
 def _any(value: object) -> Any:
     return value
-
-
-def _of_some_layers(scenario: Scenario) -> Scenario:
-    """Some layers for all, where the mesh has one stage."""
-    layout: Any = scenario.layout
-    knobs: Any = scenario.knobs
-    if layout.pp > 1:
-        return scenario
-    return scenario.replace({"knobs.layers": str(LAYERS_LIVE if knobs.exchange in HOSTS else LAYERS)})
-

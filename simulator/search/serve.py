@@ -14,23 +14,18 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-from simulator import np
 from simulator.model.library import load_transformer
 from simulator.search.deployment import Ask, Found
-from simulator.search.engine import deployed
+from simulator.search.engine import deployed, of_some_layers, requests_of
 from simulator.serving.loop import Loop
 from simulator.serving.offered import Offered, drawn, recorded
+from simulator.serving.outcome import outcome
 from simulator.serving.record import Served
 from simulator.serving.settings import Service, changed
-from simulator.serving.steady import steady_window
 from simulator.spec.load import load_machine
 from simulator.study.kept import source
-from simulator.units import PS_PER_S
 
 TRIES = 4
-LAYERS = 4  # of neighbouring layers that are alike so many are simulated
-ROUNDS = 4  # requests that come for each in flight
-LEAST = 64  # requests that come, however few are in flight
 MARGIN = 0.98  # of what a limit asks for, where it was missed
 CLOSE = 0.05  # of the requests in flight: no closer is looked
 
@@ -41,11 +36,6 @@ class Requests(NamedTuple):
     trace: Path | None = None
     limit: int | None = None
     seed: int = 0
-
-
-def requests_of(in_flight: int) -> int:
-    """Requests that come, where so many are in flight."""
-    return max(LEAST, ROUNDS * in_flight)
 
 
 class Times(NamedTuple):
@@ -85,8 +75,8 @@ def served(ask: Ask, requests: Requests, folder: Path | None, found: Found) -> F
 
 def _of_some_layers(service: Service) -> Service:
     """With engines whose steps are simulated with some layers for all, where they can be."""
-    some = {f"{role}.step.knobs.layers": str(LAYERS) for role in ("engines", "prefill")
-            if (one := getattr(service, role)) is not None and one.step.layout.pp == 1}  # fmt: skip
+    there = {role: one.step for role in ("engines", "prefill") if (one := getattr(service, role)) is not None}
+    some = {f"{role}.step.{key}": text for role, step in there.items() for key, text in of_some_layers(step).items()}
     return changed(service, some) if some else service
 
 
@@ -109,7 +99,7 @@ def _times(service: Service, requests: Requests, in_flight: int, folder: Path | 
                folder=folder).run()  # fmt: skip
     if run.interrupted:
         raise KeyboardInterrupt
-    return times_of(run, offered.concurrency or None)
+    return _times_of(run, offered.concurrency or None)
 
 
 def _offered(service: Service, requests: Requests, in_flight: int) -> Offered:
@@ -119,19 +109,16 @@ def _offered(service: Service, requests: Requests, in_flight: int) -> Offered:
     return recorded(requests.trace, load, requests.seed, limit=requests.limit)
 
 
-def times_of(run: Served, concurrency: int | None) -> Times:
-    """Of the requests that were sent in the steady state, or of all where there is none. concurrency: of a closed loop,
+def _times_of(run: Served, concurrency: int | None) -> Times:
+    """Of the steady state, or of all where there is none, as `braid serve` has them. concurrency: of a closed loop,
     None where requests came in time."""
-    window, times, done = steady_window(run, concurrency), run.times, run.done
-    mine = done & window.holds(times["arrival"]) if window.found else done
-    if not mine.any():
-        mine = done
-    first = (times["first_token"] - times["arrival"])[mine] / PS_PER_S * 1e3
-    tokens = run.requests.output_tokens[mine]
-    each = (times["last_token"] - times["first_token"])[mine] / PS_PER_S * 1e3 / np.maximum(tokens - 1, 1)
-    lasted = (times["last_token"] - times["arrival"])[mine] / PS_PER_S
-    span_s = (window.end_ps - window.start_ps if window.found else run.end_ps - run.start_ps) / PS_PER_S
-    per_s = len(tokens) / span_s
-    return Times(float(first.mean()), float(each.mean()), float(np.percentile(first, 99)),
-                 float(np.percentile(each, 99)), per_s * float(tokens.mean()) / run.gpus,
-                 per_s * float(lasted.mean()))  # fmt: skip
+    found = outcome(run, concurrency=concurrency)
+    metrics = (found.steady or found.whole).metrics
+
+    def value(metric: str, name: str = "avg") -> float:
+        return float(metrics.get(metric, {}).get(name, 0.0))
+
+    first, each = "time_to_first_token", "inter_token_latency"
+    return Times(value(first), value(each), value(first, "p99"), value(each, "p99"),
+                 value("output_token_throughput_per_gpu"),
+                 value("request_throughput") * value("request_latency") / 1e3)  # fmt: skip

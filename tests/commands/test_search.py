@@ -130,7 +130,7 @@ def test_lines_of_deployments_that_were_served_say_what_was_served(folder: Path,
     assert found.top[0].served
     steady = again.json["steady_state_metrics"]
     assert steady["inter_token_latency"]["avg"] == pytest.approx(found.top[0].tpot_ms, rel=0.02)
-    assert steady["output_token_throughput_per_gpu"]["avg"] == pytest.approx(found.top[0].tok_s_per_gpu, rel=0.05)
+    assert steady["output_token_throughput_per_gpu"]["avg"] == pytest.approx(found.top[0].tok_s_per_gpu, rel=0.02)
 
 
 WRONG = [
