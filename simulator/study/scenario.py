@@ -26,6 +26,7 @@ from simulator.model.transformer import Model
 from simulator.program.rank import Rank
 from simulator.program.world import Groups
 from simulator.replay.rates import RateChange
+from simulator.spec.faults import Fault
 from simulator.spec.levels import LINK_SETTINGS
 from simulator.spec.load import load_machine, override
 from simulator.spec.machine import MachineSpec
@@ -223,6 +224,7 @@ class Scenario(Part):
     workload: Workload = Field(exclude=True)
     expected: tuple[Expected, ...] = Field((), exclude=True)
     studies: tuple[Study, ...] = Field((), exclude=True)
+    faults: tuple[Fault, ...] = Field((), exclude=True, description="what strikes its machine, and when")
     rate_changes: tuple[RateChange, ...] = Field((), exclude=True, description="rates that change during the run")
     ladder: tuple[LadderStep, ...] = Field((), exclude=True)
     machine_changes: dict[str, str] = Field({}, exclude=True)
