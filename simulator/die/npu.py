@@ -6,11 +6,13 @@ other at fixed offsets, so the issue time of every step of such a *window* is kn
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 
 from simulator.die.cache import Cache
 from simulator.die.kernels import Cost
-from simulator.die.tape import Tape, TaskObserver
+from simulator.die.tape import LaunchWindow, Tape, TaskObserver, worked_ps
 from simulator.die.timing import KernelTiming, KernelTimings, Stage
 from simulator.physics.clock import Call, Clock
 from simulator.physics.cores import Cores, Need
@@ -21,14 +23,16 @@ class Npu:
     """A die that replays a tape.
 
     cores: its pools by partition ("" is the whole chip). meet: called as meet(npu, step index) when a collective's
-    step is ready and holds its cores; the collective calls `finish` on every member.
+    step is ready and holds its cores; the collective calls `finish` on every member. done: called once it has replayed
+    all of it. pauses: of its host, in ps, as `worked_ps` takes them.
     """
 
     def __init__(self, env: Clock, network: Network, rank: int, tape: Tape, *, hbm: Capacity, l2: Capacity,
                  cache: Cache, timings: KernelTimings, cores: dict[str, Cores], meet: Callable[[Npu, int], None],
-                 watch: TaskObserver) -> None:
+                 watch: TaskObserver, done: Callable[[], object],
+                 pauses: tuple[tuple[int, int], ...] = ()) -> None:
         self.env, self.network, self.hbm, self.l2 = env, network, hbm, l2
-        self.rank, self.tape, self.steps = rank, tape, tape.steps
+        self.rank, self.tape, self.steps, self.windows = rank, tape, tape.steps, tape.windows
         self.costs, self.weights, self.units = tape.costs, tape.weights, tape.units
         self.cache, self.cores, self.meet, self.timings = cache, cores, meet, timings
         self._record, self.found, self.late = watch.record, watch.found, watch.late
@@ -36,17 +40,24 @@ class Npu:
         self._read_ps: dict[int, int] = {}  # when those have ended that the host reads
         self.opened_ps: list[int] = []  # start of every open host window
         self.blocked_on = -1  # the step that the host waits for
-        self.left = len(tape.steps)
+        self.left, self.lost_ps = len(tape.steps), -1
+        self._done, self._pauses = done, pauses
+        self._in_window: defaultdict[int, list[int]] = defaultdict(list)  # of a host that pauses: steps by window
+        if pauses:
+            self.steps, self.windows = [*tape.steps], [*tape.windows]
+            for index, step in enumerate(tape.steps):
+                self._in_window[step.window].append(index)
         self.streams = [Stream(self, number) for number in range(len(tape.streams))]
 
     def begin(self) -> None:
         """Let the host start launching at the present time."""
-        self._open_windows(self.env.now_ps)
+        self._open_windows(self.env.now_ps, 0)
 
-    def _open_windows(self, opens_ps: int) -> None:
-        """Open the next window, and those behind it whose blocking reads are already answered."""
-        windows = self.tape.windows
-        self.opened_ps.append(opens_ps)
+    def _open_windows(self, free_ps: int, read_ps: int) -> None:
+        """Open the next window once the host has nothing else to do and has read, and those behind it whose blocking
+        reads are already answered."""
+        windows = self.windows
+        self._opens(free_ps, read_ps)
         self.blocked_on = -1
         while len(self.opened_ps) < len(windows):
             following = windows[len(self.opened_ps)]
@@ -55,9 +66,29 @@ class Npu:
                 self.blocked_on = following.after
                 break
             free_ps = self.opened_ps[-1] + windows[len(self.opened_ps) - 1].length_ps
-            self.opened_ps.append(max(free_ps, ended_ps) + following.read_ps)
+            self._opens(max(free_ps, ended_ps), following.read_ps)
         for stream in self.streams:
             stream.poke()
+
+    def _opens(self, free_ps: int, read_ps: int) -> None:
+        """The host has nothing else to do any more, reads, and opens the next window."""
+        if not self._pauses:
+            self.opened_ps.append(free_ps + read_ps)
+            return
+        opened_ps, number = worked_ps(self._pauses, free_ps, read_ps), len(self.opened_ps)
+        self.opened_ps.append(opened_ps)
+        for index in self._in_window[number]:
+            step = self.steps[index]
+            launched_ps = worked_ps(self._pauses, opened_ps, step.offset_ps)
+            self.steps[index] = replace(step, offset_ps=launched_ps - opened_ps)
+        window = self.windows[number]
+        ended_ps = worked_ps(self._pauses, opened_ps, window.length_ps)
+        self.windows[number] = LaunchWindow(window.after, window.read_ps, ended_ps - opened_ps)
+
+    def lose(self) -> None:
+        """From now on no step starts; what has started goes on as its flows do."""
+        self.lost_ps = self.env.now_ps
+        self.pending = [len(self.steps) + 1] * len(self.steps)
 
     def set_speed(self, timings: KernelTimings) -> None:
         """Compute at the speed of these timings from now on, kernels that are running included."""
@@ -86,6 +117,8 @@ class Npu:
         now_ps = self.env.now_ps
         step = self.steps[index]
         self.left -= 1
+        if not self.left:
+            self._done()
         if step.read:
             self._read_ps[index] = now_ps
         issued_ps = self.opened_ps[step.window] + step.offset_ps
@@ -101,9 +134,8 @@ class Npu:
         if need and not step.exclusive:
             self.cores[step.partition].release(need, units)
         if self.blocked_on == index:
-            window = self.tape.windows[len(self.opened_ps)]
-            free_ps = self.opened_ps[-1] + self.tape.windows[len(self.opened_ps) - 1].length_ps
-            self._open_windows(max(free_ps, now_ps) + window.read_ps)
+            free_ps = self.opened_ps[-1] + self.windows[len(self.opened_ps) - 1].length_ps
+            self._open_windows(max(free_ps, now_ps), self.windows[len(self.opened_ps)].read_ps)
             return  # opening pokes every stream
         stream.poke()
         if followers:

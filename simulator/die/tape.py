@@ -57,6 +57,21 @@ class Tape:
     windows: list[LaunchWindow]
 
 
+def worked_ps(pauses: tuple[tuple[int, int], ...], start_ps: int, work_ps: int) -> int:
+    """When a host has done `work_ps` of work that it began at `start_ps`. pauses: (when, for how long) in ps, in order,
+    when it does nothing; a pause that begins when the work ends does not concern it."""
+    now_ps, left_ps = start_ps, work_ps
+    for at_ps, length_ps in pauses:
+        if at_ps <= now_ps:
+            now_ps = max(now_ps, at_ps + length_ps)
+        elif at_ps < now_ps + left_ps:
+            left_ps -= at_ps - now_ps
+            now_ps = at_ps + length_ps
+        else:
+            break
+    return now_ps + left_ps
+
+
 class TaskObserver(Protocol):
     """Who is told of every finished task (the kernel does not know who watches)."""
 

@@ -8,9 +8,9 @@ in the instant. A user's own processes, time-outs and interrupts run beside a re
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 from simpy import Environment
@@ -56,6 +56,12 @@ class Clock(Environment):
         alarm = _first_of(self.alarms)
         at_ps = super().peek()
         return at_ps if alarm is None or at_ps <= alarm.at_ps else alarm.at_ps
+
+    def withdraw(self, events: Iterable[Event]) -> None:
+        """Take events that have not come yet out of the queue: they never come."""
+        never = set(events)
+        self._queue[:] = [entry for entry in self._queue if entry[3] not in never]
+        heapify(self._queue)
 
     def skip_to(self, at_ps: int) -> bool:
         """Move the clock on to this time if no event comes before it or at it; whether that was so."""

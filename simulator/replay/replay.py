@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 
+from simpy.events import Event
+
 from simulator.collective.lowering import Lowering
 from simulator.collective.transfer import CapacityKey
 from simulator.die.cache import Cache
@@ -18,9 +20,9 @@ from simulator.physics.cores import Cores
 from simulator.physics.flows import Capacity, Network
 from simulator.program.task import Collective, Task
 from simulator.program.world import World
+from simulator.replay.faults import CLOCK, HOST, LOST, Schedule
 from simulator.replay.jitter import jittered
 from simulator.replay.meetings import Meetings
-from simulator.replay.rates import CLOCK, Schedule
 from simulator.replay.tape import Compiler, slots_of
 from simulator.spec.machine import MachineSpec
 from simulator.symmetry.roles import Roles
@@ -30,7 +32,8 @@ class Replay:
     """A world on a machine, ready to run once.
 
     compiler: of programs for this machine. roles: which ranks are simulated for which. schedules: of capacities and
-    clocks whose rates change (see `rates`). jitter: sigma of every launch's factor, and the seed that it is drawn from.
+    clocks whose rates change, of hosts that pause, of ranks that are lost (see `faults`). jitter: sigma of every
+    launch's factor, and the seed that it is drawn from.
     launches_take_time: whether there is anything that such a factor changes.
     """
 
@@ -58,17 +61,35 @@ class Replay:
                 if id(program.items) not in self._slots:
                     self._slots[id(program.items)] = slots = slots_of(program, machine)
                     _check_cores(tape, program.tasks, slots)
+        self._unfinished, self._changes = 0, list[Event]()
+        schedules = schedules or {}
+        self._pauses = {roles.leader[key[1]]: tuple((at_ps, int(length_ps)) for at_ps, length_ps in times)
+                        for key, times in schedules.items() if key[0] == HOST}  # fmt: skip
         self.launches_take_time = any(one.length_ps for tape in self._tapes.values() for one in tape.windows)
         self.npus = {rank: self._npu(rank, watch) for rank in roles.leaders}
         for rank in roles.leaders:
             self.meetings.prepare(rank)
         self._speeds: dict[float, KernelTimings] = {1.0: self._timings}
-        for key, schedule in (schedules or {}).items():
+        for key, schedule in schedules.items():
             for at_ps, share in schedule:
-                call_later(self.env, at_ps, self._change(key, share, roles), URGENT)
+                if key[0] != HOST:
+                    self.change_at(at_ps, self._change(key, share, roles))
+
+    def change_at(self, at_ps: int, change: Callable[[object], None]) -> None:
+        """Change something at a time of the run, if it has not ended by then."""
+        self._changes.append(call_later(self.env, at_ps, change, URGENT))
+
+    def has_ended(self) -> None:
+        """One of those that a run has to wait for: after the last one nothing is changed any more."""
+        self._unfinished -= 1
+        if not self._unfinished and self._changes:
+            self.env.withdraw(self._changes)
 
     def _change(self, key: CapacityKey, share: float, roles: Roles) -> Callable[[object], None]:
-        """What sets a capacity, or a clock, to a share of its rate."""
+        """What sets a capacity, or a clock, to a share of its rate, or loses a rank."""
+        if key[0] == LOST:
+            lost = self.npus[roles.leader[key[1]]]
+            return lambda _: lost.lose()
         if key[0] == CLOCK:
             if share not in self._speeds:
                 hbm, l2 = self._timings.hbm.rate_bytes_per_s, self._timings.l2.rate_bytes_per_s
@@ -107,6 +128,7 @@ class Replay:
     def _npu(self, rank: int, watch: TaskObserver) -> Npu:
         program, chip = self.world.programs[rank], self.machine.chip
         tape, (sigma, seed) = self._tapes[id(program)], self._jitter
+        self._unfinished += bool(tape.steps)
         return Npu(self.env,
                    self.network,
                    rank,
@@ -117,12 +139,16 @@ class Replay:
                    timings=self._timings,
                    cores={partition: Cores(slots) for partition, slots in self._slots[id(program.items)].items()},
                    meet=self.meetings.arrive,
-                   watch=watch)
+                   watch=watch,
+                   done=self.has_ended,
+                   pauses=self._pauses.get(rank, ()))
 
     def _deadlock(self, stuck: list[Npu]) -> str:
         lines = [f"deadlock: {len(stuck)} of {len(self.npus)} simulated ranks can never go on"]
         still = self.network.stalled()
         held = dict.fromkeys(repr(flow.bound) for flow in still)
+        lost = [str(npu.rank) for npu in self.npus.values() if npu.lost_ps >= 0]
+        lines += [f"  lost: rank {', rank '.join(lost)}"] * bool(lost)
         lines += [f"  {len(still)} transfers stand still: {', '.join(list(held)[:4])}"] * bool(still)
         for npu in stuck[:4]:
             lines += self._stuck_lines(npu)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 
 from simulator.fabric.graph import Fabric
 from simulator.model.expert_state import ExpertState
-from simulator.replay.rates import RateChange
+from simulator.spec.faults import Fault
 from simulator.study.scenario import Scenario
 
 SHARE = 0.5
@@ -35,7 +34,5 @@ class Uneven:
             return changed
         machine = scenario.machine_spec()
         edges = Fabric(machine, scenario.cards * machine.dies_per_card.count).graph.edges
-        times = {0.0: SHARE} | ({self.moving_s: 1.0} if self.moving_s < inf else {})
-        changes = (RateChange(at_s, f"{source} to {target}", share) for source, target in edges
-                   for at_s, share in times.items())  # fmt: skip
-        return changed.variant(rate_changes=(*scenario.rate_changes, *changes))
+        slow = (Fault("link", f"{source} to {target}", "rate", 0.0, self.moving_s, SHARE) for source, target in edges)
+        return changed.variant(faults=(*scenario.faults, *slow))

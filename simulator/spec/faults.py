@@ -81,8 +81,8 @@ def fault_of(text: str) -> Fault:
     at_s, length_s = _seconds(text, found["at"]), inf if found["length"] is None else _seconds(text, found["length"])
     if found["every"] and not at_s:
         raise InputError(f"fault '{text}': the mean time between strikes is more than 0 s")
-    if effect == "paused" and length_s == inf:
-        raise InputError(f"fault '{text}': say how long it is paused, as in \"... paused for 100 ms\"")
+    if effect in ("paused", "flaps") and length_s == inf:
+        raise InputError(f"fault '{text}': say for how long, as in \"... for 100 ms\"")
     return Fault(what, found["name"], effect, 0.0 if found["every"] else at_s, length_s,
                  _value(text, effect, value), at_s if found["every"] else 0.0)  # fmt: skip
 

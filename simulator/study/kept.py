@@ -37,8 +37,7 @@ def name_of(scenario: Scenario, unnamed: str) -> str:
     """Of what is kept of a scenario; unnamed: how it begins where the scenario has no name."""
     settings = {key: str(value) for key, value in scenario.settings().items()}
     text = json.dumps([scenario.name, settings, scenario.machine_spec().model_dump_json(),
-                       repr(scenario.transformer()), repr(scenario.faults),
-                       repr(scenario.rate_changes), source(), *_own(scenario)])
+                       repr(scenario.transformer()), repr(scenario.faults), source(), *_own(scenario)])
     return f"{scenario.name.rpartition(':')[2] or unnamed}-{sha256(text.encode()).hexdigest()[:16]}"
 
 

@@ -25,7 +25,6 @@ from simulator.model.library import transformer_of
 from simulator.model.transformer import Model
 from simulator.program.rank import Rank
 from simulator.program.world import Groups
-from simulator.replay.rates import RateChange
 from simulator.spec.faults import Fault
 from simulator.spec.levels import LINK_SETTINGS
 from simulator.spec.load import load_machine, override
@@ -225,7 +224,6 @@ class Scenario(Part):
     expected: tuple[Expected, ...] = Field((), exclude=True)
     studies: tuple[Study, ...] = Field((), exclude=True)
     faults: tuple[Fault, ...] = Field((), exclude=True, description="what strikes its machine, and when")
-    rate_changes: tuple[RateChange, ...] = Field((), exclude=True, description="rates that change during the run")
     ladder: tuple[LadderStep, ...] = Field((), exclude=True)
     machine_changes: dict[str, str] = Field({}, exclude=True)
     model_changes: dict[str, str] = Field({}, exclude=True)

@@ -22,7 +22,7 @@ from simulator.physics.clock import seldom_collected
 from simulator.program.free import without_cost
 from simulator.program.task import ProgramError
 from simulator.program.world import World, record_shared, record_world, sizes_of
-from simulator.replay.rates import schedules
+from simulator.replay.faults import schedules_of
 from simulator.replay.replay import Replay, rate_of
 from simulator.replay.tape import Compiler
 from simulator.spec.machine import MachineSpec
@@ -158,9 +158,9 @@ def simulate(scenario: Scenario, *, ranks: str = "roles", seed: int = 0, exchang
     if progress is not None:
         progress(0.0)
     lowering = Lowering(ready.fabric, ready.machine.collectives, exchange, ready.world.groups, ready.world.eager)
-    changing = schedules(scenario.rate_changes, ready.fabric)
     roles = unfolded(ready.world)
     live = scenario.workload.live if scenario.workload.has_hosts(ready.case) else None
+    changing = schedules_of(scenario.faults, ready.fabric, live is not None)
     if ranks == "roles" and not scenario.launch_jitter and (live is None or scenario.workload.alike(ready.case)):
         roles = find_roles(ready.world, lowering, lambda key: rate_of(key, ready.machine, ready.fabric), changing)
     if live is not None and (changing or not stands_for_all(roles, ready.fabric)):

@@ -58,10 +58,12 @@ def find_roles(world: World, lowering: Lowering, rate_of: Callable[[CapacityKey]
     """The coarsest equitable partition that refines (program, hardware).
 
     rate_of: of a capacity, which among those of one kind may differ only from link to link. schedules: of capacities,
-    and of clocks ("clock", rank), whose rates change during the run.
+    and of clocks ("clock", rank), whose rates change during the run; of hosts ("host", rank) that pause, and of ranks
+    that are lost ("lost", rank).
     """
     schedules = schedules or {}
-    ranks = numbered((id(one), schedules.get(("clock", rank))) for rank, one in enumerate(world.programs))
+    ranks = numbered((id(one), *(schedules.get((what, rank)) for what in ("clock", "host", "lost")))
+                     for rank, one in enumerate(world.programs))
     if classes(ranks) == world.ranks:
         return unfolded(world)
     ties = WorldTies(world, lowering)

@@ -83,7 +83,7 @@ class WorldTies:
 
     def place_of(self, key: CapacityKey) -> int | None:
         """Where a capacity is among those that are used; None if it is not."""
-        if key[0] == "clock":
+        if key[0] in ("clock", "host", "lost"):
             return None
         number = self.numbering.of(key)[0]
         place = int(np.searchsorted(self.used, number))

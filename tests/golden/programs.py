@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from simulator.live.thread import Label
 from simulator.model import ops
 from simulator.program.rank import Rank
-from simulator.replay.rates import RateChange
 from simulator.spec.load import load_machine, override
 from simulator.study.library import load_scenario
 from simulator.study.scenario import Case, Workload
@@ -171,11 +170,8 @@ def a_changing_rate() -> Columns:
                 npu.group("world").all_gather("gather", MB // 10, "dma")
                 npu.launch(passes_mb(1), "norm")
 
-    changes = [
-        RateChange(15e-6, "hbm 0", 0.5), RateChange(60e-6, "hbm 0", 1.0),
-        RateChange(100e-6, "die 1 - box 0", 0.0), RateChange(600e-6, "die 1 - box 0", 1.0),
-    ]  # fmt: skip
-    return run(program, 2, changes=changes).columns
+    faults = ["15 us: rank 0 hbm 0.5 for 45 us", "100 us: link die 1 - box 0 cut for 500 us"]
+    return run(program, 2, faults=faults).columns
 
 
 MECHANISMS: Mapping[str, Callable[[], Columns]] = {

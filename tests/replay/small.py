@@ -23,9 +23,10 @@ from simulator.observe.timeline import StaticTasks, Timeline
 from simulator.physics.flows import Network
 from simulator.program.rank import Rank
 from simulator.program.world import Groups, World, record_world
-from simulator.replay.rates import RateChange, schedules
+from simulator.replay.faults import schedules_of
 from simulator.replay.replay import Replay, rate_of
 from simulator.replay.tape import Compiler
+from simulator.spec.faults import Fault, fault_of
 from simulator.spec.load import load_machine, override
 from simulator.spec.machine import MachineSpec
 from simulator.symmetry.roles import Roles, find_roles, unfolded
@@ -139,7 +140,7 @@ def replay(
     fold: bool = False,
     exchange: str = "auto",
     fabric: Fabric | None = None,
-    changes: Sequence[RateChange] = (),
+    faults: Sequence[str | Fault] = (),
     jitter: tuple[float, int] = (0.0, 0),
 ) -> Run:
     """Replay a world with every law checked. fold: by roles. exchange: how collectives are lowered. jitter: of launches
@@ -147,7 +148,8 @@ def replay(
     generation = next(iter(machine.kernels))
     fabric = fabric or Fabric(machine, world.ranks)
     lowering = Lowering(fabric, machine.collectives, exchange, world.groups)
-    changing, roles = schedules(changes, fabric), unfolded(world)
+    those = [fault_of(one) if isinstance(one, str) else one for one in faults]
+    changing, roles = schedules_of(those, fabric), unfolded(world)
     if fold:
         roles = find_roles(world, lowering, lambda key: rate_of(key, machine, fabric), changing)
     timeline = Timeline("small")

@@ -38,7 +38,7 @@ def uneven(scenario: Scenario, groups: Sequence[MicroBatch]) -> float:
     """As `by_formula`; half of it grows with the load of the fullest place, and a quarter with what moves beside it."""
     state, plain = scenario.routing.state, by_formula(scenario, groups)
     more = 0.5 * (state.imbalance - 1.0) if state else 0.0
-    return plain * (1.0 + more + 0.25 * bool(scenario.rate_changes))
+    return plain * (1.0 + more + 0.25 * bool(scenario.faults))
 
 
 def steps_by_imbalance(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from simulator.parallel.mesh import Mesh
-from simulator.replay.rates import RateChange
+from simulator.spec.faults import fault_of
 from simulator.study.library import load_scenario
 from simulator.study.scenario import Scenario
 from simulator.study.simulate import Result, simulate
@@ -66,7 +66,7 @@ def test_one_rank_with_its_cards_is_all_of_them(scenario: Scenario) -> None:
     on(16, 4, routing__skew="0.0"),  # rows are drawn for every rank
     on(16, 4, knobs__exchange="generic_proxy"),  # proxies send rows in an order by chance
     on(16, 4, machine__fabric__slow="die 3 to cluster 0: 0.5"),
-    on(16, 4).variant(rate_changes=(RateChange(10e-6, "hbm 3", 0.5),)),
+    on(16, 4).variant(faults=(fault_of("10 us: rank 3 hbm 0.5"),)),
     on(16, 4, launch_jitter="0.1"),
 ], ids=["drawn", "proxies", "a slow link", "a rate that changes", "jitter"])  # fmt: skip
 def test_ranks_that_differ_are_simulated_one_by_one(scenario: Scenario) -> None:

@@ -1,0 +1,213 @@
+"""Faults of a run: piecewise closed forms, links cut and restored, hosts that pause, lost ranks, and who feels it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.errors import InputError, RunError
+from simulator.fabric.graph import Fabric
+from simulator.model import ops
+from simulator.program.rank import Rank
+from simulator.replay.faults import schedules_of
+from simulator.spec.faults import Fault, fault_of
+from tests.law.symmetry.test_own_numbers import Differing, kinds, scripts
+from tests.law.symmetry.test_roles import assert_same
+from tests.replay.small import TINY, passes_mb, replay, run, tiny
+
+US, MB = 1e-6, 10**6
+
+
+def two_mb(npu: Rank) -> None:
+    """1 us of latency, then 2 MB through HBM: 20 us alone."""
+    npu.launch(passes_mb(2), "pass")
+
+
+@pytest.mark.parametrize(("faults", "ends_us"), [
+    (["6 us: rank 0 hbm 0.5"], 6 + 15 * 2),
+    (["6 us: rank 0 hbm 0.5 for 10 us"], 16 + 10),
+    ([Fault("rank", "0", "hbm", 6 * US, 94 * US)], 100 + 15),
+    (["0 s: rank 0 hbm 0.5"], 1 + 40),
+    (["0.5 us: rank 0 hbm 0.25 for 0.25 us"], 21),
+    (["50 us: rank 0 hbm 0.5"], 21),
+    (["6 us: rank 0 hbm 0.5 for 0 s"], 21),
+    (["6 us: rank 0 hbm 1", "6 us: rank 0 hbm 0.5"], 6 + 15 * 2),
+    (["6 us: rank 0 hbm 0.5", "0 s: rank 0 hbm 0.25 for 2 us"], 6 + (20 - 4 - 0.25) * 2),
+])  # fmt: skip
+def test_memory_that_is_throttled(faults: list[str | Fault], ends_us: float) -> None:
+    """HBM, with an L2 that does not bind."""
+    machine = tiny({"chip.l2.rate": "100 TB/s"})
+    done = run(two_mb, machine=machine, faults=faults)
+    assert done.us("pass") == (0.0, pytest.approx(ends_us, abs=2e-6))
+
+
+def compute(npu: Rank) -> None:
+    npu.launch(ops.gemm(400, 400, 1000, "bf16"), "gemm")
+    npu.launch(ops.gemm(400, 400, 1000, "bf16"), "again")
+
+
+def test_a_slow_clock_stretches_compute_of_what_runs_and_of_what_comes() -> None:
+    """Both kernels are bound by compute; the clock falls to 0.8 in the middle of the first one's bytes."""
+    before = run(compute)
+    start_us, end_us = before.us("gemm")
+    latency_us = before.lasts_us("gemm") - _moving_us(before)
+    middle_us = (start_us + latency_us + end_us) / 2
+    slow = run(compute, faults=[Fault("rank", "0", "clock", middle_us * US, value=0.8)])
+    left_us = end_us - middle_us
+    assert slow.us("gemm")[1] == pytest.approx(middle_us + left_us / 0.8, abs=1e-5)
+    assert slow.lasts_us("again") == pytest.approx(latency_us + (before.lasts_us("again") - latency_us) / 0.8, abs=1e-5)
+    assert before.row("gemm")["bound_by"] not in ("HBM", "L2")
+
+
+def _moving_us(done) -> float:  # type: ignore[no-untyped-def]
+    """How long the bytes of the first kernel move."""
+    (timing,) = {id(timing): timing for timing in done.replay._timings.values()}.values()
+    (stage,) = timing.stages
+    return float(stage.like.solo_s()) * 1e6
+
+
+def gather(npu: Rank) -> None:
+    npu.group("world").all_gather("gather", MB, "dma")
+
+
+def test_a_cut_link_stalls_and_resumes_and_nothing_is_lost() -> None:
+    whole = run(gather, 4)
+    start_us, end_us = whole.us("gather")
+    at_us = (start_us + end_us) / 2
+    link = "die 1 - box 0"
+    cut = run(gather, 4, faults=[Fault("link", link, "cut", at_us * US, 500 * US)])
+    assert cut.us("gather", 1)[1] == pytest.approx(end_us + 500, abs=1e-5)
+    assert {key: round(moved) for key, moved in cut.moved.items()} == {
+        key: round(moved) for key, moved in whole.moved.items()}  # fmt: skip
+
+
+def test_a_link_that_stays_cut_is_named() -> None:
+    with pytest.raises(RunError, match=r"stand still.*die 1"):
+        run(gather, 4, faults=["0 s: link die 1 - box 0 cut"])
+
+
+def test_faults_that_change_nothing_move_nothing() -> None:
+    faults = [f"7 us: {what}" for what in (
+        "rank 0 hbm 1", "rank 0 clock 1", "link die 2 - box 0 rate 1", "rank 1 hbm 0.1 for 0 s",
+        "rank 1 clock 0.1 for 0 s", "link die 2 - box 0 cut for 0 s", "host 1 paused for 0 s")]  # fmt: skip
+    assert run(gather, 4, faults=faults).times() == run(gather, 4).times()
+
+
+def test_a_fault_after_the_end_is_not_waited_for() -> None:
+    late = run(gather, 4, faults=["1 s: rank 0 hbm 0.5", "2 s: link die 2 - box 0 cut", "3 s: rank 0 lost"])
+    assert late.makespan_ps == run(gather, 4).makespan_ps
+
+
+def eager(npu: Rank) -> None:
+    """Five launches of 10 us each by the host, of kernels that take less."""
+    for number in range(5):
+        npu.launch(passes_mb(0.1), f"pass {number}")
+    npu.group("world").all_gather("gather", MB // 100, "dma")
+
+
+SLOW_HOST = tiny({"host.launch_eager": "10 us"})
+
+
+@pytest.mark.parametrize(("at_us", "lasts_us", "late_us"), [
+    (0, 7, [7, 7, 7]), (5, 7, [7, 7, 7]), (10, 7, [0, 7, 7]), (15, 100, [0, 100, 100]), (35, 4, [0, 0, 4]),
+    (999, 50, [0, 0, 0]),
+])  # fmt: skip
+def test_a_paused_host_launches_later_and_what_it_launched_goes_on(at_us: int, lasts_us: int,
+                                                                  late_us: list[int]) -> None:
+    before = run(eager, 2, machine=SLOW_HOST)
+    after = run(eager, 2, machine=SLOW_HOST, faults=[f"{at_us} us: host 1 paused for {lasts_us} us"])
+    names = ("pass 0", "pass 1", "pass 3")
+    assert [round(after.us(name, 1)[1] - before.us(name, 1)[1], 6) for name in names] == late_us
+    assert [after.us(name, 0) for name in names] == [before.us(name, 0) for name in names]
+    assert after.makespan_ps - before.makespan_ps == late_us[-1] * 10**6
+
+
+def test_others_wait_for_a_slow_rank_exactly_as_long_as_it_is_late() -> None:
+    """The clock of rank 2 falls: the others are as late behind the gather as rank 2 was before it, and not before."""
+
+    def program(npu: Rank) -> None:
+        compute(npu)
+        gather(npu)
+        npu.launch(passes_mb(2), "after")
+
+    before, after = run(program, 4), run(program, 4, faults=["0 s: rank 2 clock 0.5 for 60 us"])
+    late_ps = int(after.row("again", 2)["end_ps"]) - int(before.row("again", 2)["end_ps"])
+    assert late_ps > 10**7
+    for rank in range(4):
+        assert after.row("gather", rank)["end_ps"] - before.row("gather", rank)["end_ps"] == late_ps
+        assert rank == 2 or after.us("again", rank) == before.us("again", rank)
+    assert after.makespan_ps - before.makespan_ps == late_ps
+
+
+def test_a_lost_rank_is_named_by_those_who_wait_for_it() -> None:
+    def program(npu: Rank) -> None:
+        compute(npu)
+        gather(npu)
+
+    with pytest.raises(RunError) as error:
+        run(program, 4, faults=["1 us: rank 2 lost"])
+    assert "lost: rank 2" in str(error.value)
+    assert "waits for ranks 2 of group 'world'" in str(error.value) or "[2]" in str(error.value)
+
+
+PAIRS = {"pair": [(0, 1), (2, 3), (4, 5), (6, 7)]}
+
+
+def in_pairs(npu: Rank) -> None:
+    npu.launch(passes_mb(2), "pass")
+    npu.group("pair").all_to_all("pair", MB, "dma")
+
+
+@pytest.mark.parametrize(("faults", "leaders"), [
+    ([], [0] * 8),
+    (["5 us: rank 3 hbm 0.5"], [0, 0, 2, 3, 0, 0, 0, 0]),
+    (["5 us: rank 6 clock 0.5"], [0, 0, 0, 0, 0, 0, 6, 7]),
+    (["5 us: host 6 paused for 5 us"], [0, 0, 0, 0, 0, 0, 6, 7]),
+    (["5 us: link die 2 - box 0 rate 0.5", "5 us: link rank3.nic0 rate 0.5"], [0, 0, 2, 2, 0, 0, 0, 0]),
+])
+def test_roles_split_those_who_feel_it_and_no_others(faults: list[str], leaders: list[int]) -> None:
+    done = run(in_pairs, 8, groups=PAIRS, fold=True, faults=faults)
+    assert list(done.roles.leader) == leaders
+    assert_same(done, run(in_pairs, 8, groups=PAIRS, faults=faults))
+
+
+striking = st.lists(
+    st.one_of(
+        st.builds(
+            "{} us: {} {} for {} us".format,
+            st.integers(0, 3000),
+            st.sampled_from(["rank 1 hbm", "rank 6 hbm", "rank 2 clock", "link die 5 - box 0 rate",
+                             "link die 0 to box 0 rate"]),
+            st.sampled_from([0.25, 0.5, 1.0]),
+            st.integers(0, 3000),
+        ),
+        st.builds("{} us: host {} paused for {} us".format, st.integers(0, 300), st.integers(0, 7),
+                  st.integers(0, 300)),
+    ),
+    min_size=1,
+    max_size=4,
+)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.builds(Differing, st.just(TINY), kinds.filter(lambda one: len(one) == 8), scripts), striking)
+def test_roles_equal_all_ranks_whatever_strikes(one: Differing, faults: list[str]) -> None:
+    world = one.world()
+    assert_same(replay(world, one.machine, fold=True, faults=faults), replay(world, one.machine, faults=faults))
+
+
+@pytest.mark.parametrize(("fault", "says"), [
+    ("0 s: rank 9 hbm 0.5", "strikes nobody: ranks are 0 to 3"),
+    ("0 s: rank ² hbm 0.5", "ranks are 0 to 3"),
+    ("0 s: node 4 lost", "nodes are 0 to 0"),
+    ("0 s: link die 0 - box 7 rate 0.5", "no link from 'die 0' to 'box 7'; die 0 has links to"),
+    ("0 s: link die 0 rate 0.5", "both directions of a link"),
+    ("0 s: link rank0.nic1 cut", "rank 0 has 1 ports of its own"),
+    ("0 s: link rank9.nic0 cut", "ranks are 0 to 3"),
+    ("0 s: engine 0 lost", "braid serve"),
+    ("about every 1 s: rank 0 lost", "its times are drawn"),
+])
+def test_what_cannot_be_struck_is_refused(fault: str, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        schedules_of([fault_of(fault)], Fabric(TINY, 4))
