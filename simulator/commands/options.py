@@ -62,6 +62,13 @@ settings = click.option(
          "them half their rate. Repeatable. `braid show SCENARIO` lists the keys.")
 """`--set KEY=VALUE`, any number of times -> settings: dict[str, str]."""
 
+faults = click.option(
+    "--fault", "faults", multiple=True, metavar="TEXT|FILE",
+    help='What strikes, when, and for how long: "12 ms: link rank3.nic0 rate 0.1 for 5 ms", "0 s: rank 7 clock 0.8", '
+         '"1 ms: host 3 paused for 100 us", "about every 5 ms: link rank*.nic* cut for 1 ms" (drawn), or a TOML file '
+         "that lists such faults. Repeatable.")
+"""`--fault TEXT`, any number of times -> faults: tuple[str, ...], as `spec.faults.faults_of` takes them."""
+
 ranks = click.option(
     "--ranks", type=click.Choice(["roles", "all"]), default="roles", show_default=True,
     help="Simulate ranks that do the same thing once, with a multiplicity, or every rank by itself.")

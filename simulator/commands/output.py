@@ -28,6 +28,7 @@ from simulator.observe.trace import write_trace
 from simulator.study.expected import as_object, compared, plain
 from simulator.study.recorded import ABOUT, TIMELINE, about_object, recorded_of
 from simulator.study.simulate import Result
+from simulator.study.struck import Struck
 
 TRACE = "trace.json.gz"  # that every run leaves in its folder
 KINETO = "kineto"  # a folder in it, with a file for each rank
@@ -49,6 +50,12 @@ def kernels_object(result: Result) -> dict[str, Any]:
         | {f"{what}{end}_us": time / 1e6 for what, spread in (("", one.work), ("waiting_", one.waiting))
            for end, time in zip(("mean", "min", "max"), spread, strict=True)}
         for one in kernel_times(result.columns)]}
+
+
+def faults_object(struck: Struck) -> dict[str, Any]:
+    """What `run --json` prints beside, where faults struck."""
+    return {"without_faults": plain(struck.before.metrics),
+            "faults": [aftermath.as_object() for aftermath in struck.aftermaths]}
 
 
 def to_json(value: Any) -> str:

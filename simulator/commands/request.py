@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread, Timer
 
@@ -18,20 +19,24 @@ from simulator.commands.output import warn_unread
 from simulator.errors import BraidError, InputError
 from simulator.observe.recorded import Recorded
 from simulator.paths import located
+from simulator.spec.faults import faults_of
 from simulator.spec.typed_toml import plain
 from simulator.study import library
 from simulator.study import simulate as simulation
+from simulator.study import struck as struck_runs
 from simulator.study.expected import compared
 from simulator.study.recorded import read_recorded, recorded_of
 from simulator.study.scenario import Scenario
 from simulator.study.simulate import Result
+from simulator.study.struck import Struck
 
 PATIENCE_S = 2.0  # a progress bar is shown once a run has taken so long
 EVERY_S = 10.0  # from one line to the next where nobody watches
 
 
-def scenario_of(reference: str, settings: Mapping[str, str]) -> Scenario:
-    """The scenario of that name or path with these settings; InputError says what is right. It prints to stderr."""
+def scenario_of(reference: str, settings: Mapping[str, str], faults: Sequence[str] = ()) -> Scenario:
+    """The scenario of that name or path with these settings, and faults beside its own; InputError says what is right.
+    It prints to stderr."""
     try:
         with redirect_stdout(sys.stderr):
             scenario = library.load_scenario(reference)
@@ -47,7 +52,11 @@ def scenario_of(reference: str, settings: Mapping[str, str]) -> Scenario:
                 _ = [library.load_scenario(name) for name in (one.against, one.beyond) if name]
         except InputError as error:
             raise InputError(f"{reference}: expected value {one.id}: {error}") from error
-    return scenario.replace(dict(settings)) if settings else scenario
+    changed = scenario.replace(dict(settings)) if settings else scenario
+    if not faults:
+        return changed
+    those = (*scenario.faults, *faults_of(faults))
+    return changed.variant(faults=those, changes=changed.changes | {"faults": "; ".join(map(str, those))})
 
 
 def simulate(scenario: Scenario, ranks: str, seed: int, record: bool = True) -> Result:
@@ -63,6 +72,13 @@ def simulate(scenario: Scenario, ranks: str, seed: int, record: bool = True) -> 
             result = result.without_timeline()
         compared(result)  # may run other scenarios, which print too
         return result
+
+
+def struck(scenario: Scenario, ranks: str, seed: int, record: bool = True) -> Struck:
+    """Runs it with its faults and without, and says now and then how far it is. record: as of `simulate`."""
+    with progress_bar(scenario.name, "without its faults") as tell, redirect_stdout(sys.stderr):
+        found = struck_runs.struck(scenario, ranks=ranks, seed=seed, progress=tell)
+        return found if record else replace(found, after=found.after.without_timeline())
 
 
 def recorded(reference: str, settings: Mapping[str, str], ranks: str, seed: int) -> Recorded:

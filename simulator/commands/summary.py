@@ -6,12 +6,14 @@ from collections.abc import Container, Mapping
 from dataclasses import replace
 from typing import Any
 
+from simulator.observe.lateness import Felt
 from simulator.observe.metrics import Metrics
 from simulator.observe.report import Footnote, ReportInput
-from simulator.observe.tables import number
+from simulator.observe.tables import Titled, console, number, percent, show
 from simulator.study.expected import compared
 from simulator.study.glossary import meaning
 from simulator.study.simulate import Result
+from simulator.study.struck import Struck
 from simulator.units import format_si
 
 # what the report's tables show in full, so that the headline need not
@@ -70,6 +72,21 @@ def headline(metrics: Mapping[str, float], times: Metrics | None) -> dict[str, f
     """The metrics without the time of each kind, which has a table of its own where there are such times."""
     kinds = {f"{kind}_ms" for kind in times.kind_ps} if times is not None else set()
     return {name: value for name, value in metrics.items() if name not in kinds}
+
+
+def print_faults(struck: Struck) -> None:
+    """What each fault did, and all together; then the metrics of the workload with and without."""
+    rows = [(one.text, f"{one.cost_ps / 1e9:+.3f}", _at(one.late.felt), _at(one.late.noticed),
+             f"{one.late.as_before_ps / 1e9:.4g}" if one.late.moved else "-",
+             f"{one.late.moved / max(one.late.tasks, 1):.0%}") for one in struck.aftermaths]
+    heads = ("~fault", ">cost, ms", "~felt, ms", "~noticed by others, ms", ">as before, ms", ">tasks moved")
+    own = [(name, number(value), number(struck.after.own[name]), percent(struck.after.own[name] / value - 1.0))
+           for name, value in struck.before.own.items() if value and name in struck.after.own]
+    show(console(), Titled("Faults", heads, rows), Titled("", ("<metric", ">without", ">with", ">change"), own))
+
+
+def _at(felt: Felt | None) -> str:
+    return "-" if felt is None else f"{felt.at_ps / 1e9:.4g}, rank {felt.rank}: {felt.task}"
 
 
 def report_of(result: Result) -> ReportInput:

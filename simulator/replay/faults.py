@@ -118,6 +118,8 @@ def _held(fault: Fault, fabric: Fabric, cards: bool) -> Iterator[CapacityKey]:
     """What goes at a share of its rate."""
     if fault.what == "engine":
         raise InputError(f"fault '{fault}': a run has no engines, a service has: braid serve")
+    if fault.what == "proxy" and not cards:
+        raise InputError(f"fault '{fault}' strikes nobody: no proxy thread posts writes in this run")
     if fault.what == "link":
         if card_of(fault) is None:
             yield from _links(fault, fabric)
