@@ -21,7 +21,7 @@ from simulator.physics.flows import Capacity, Network
 from simulator.program.task import Collective, Task
 from simulator.program.world import World
 from simulator.replay.faults import CLOCK, HOST, LOST, Schedule
-from simulator.replay.jitter import jittered
+from simulator.replay.jitter import NONE, Draws, Jitter
 from simulator.replay.meetings import Meetings
 from simulator.replay.tape import Compiler, slots_of
 from simulator.spec.machine import MachineSpec
@@ -32,14 +32,14 @@ class Replay:
     """A world on a machine, ready to run once.
 
     compiler: of programs for this machine. roles: which ranks are simulated for which. schedules: of capacities and
-    clocks whose rates change, of hosts that pause, of ranks that are lost (see `faults`). jitter: sigma of every
-    launch's factor, and the seed that it is drawn from.
-    launches_take_time: whether there is anything that such a factor changes.
+    clocks whose rates change, of hosts that pause, of ranks that are lost (see `faults`). jitter: of launches and
+    kernels.
+    launches_take_time: whether there is anything that the jitter of launches changes.
     """
 
     def __init__(self, world: World, compiler: Compiler, fabric: Fabric, lowering: Lowering, roles: Roles,
                  watch: TaskObserver, schedules: Mapping[CapacityKey, Schedule] | None = None,
-                 jitter: tuple[float, int] = (0.0, 0)) -> None:
+                 jitter: Jitter = NONE) -> None:
         machine = compiler.costs.machine
         self.world, self.machine, self.fabric = world, machine, fabric
         self.env = Clock()
@@ -48,7 +48,7 @@ class Replay:
         self.capacities = Capacities(fabric, self._rate_of)
         self._timings = KernelTimings(self._rate_of(("hbm", 0)), self._rate_of(("l2", 0)))
         self._tapes: dict[int, Tape] = {}
-        self._jitter = jitter
+        self._draws = Draws(jitter)
         self._tasks: dict[int, list[Task]] = {}
         self.meetings = Meetings(
             self.env, self.network, world, roles, lowering, self.capacities, self._rate_of, self.tasks
@@ -127,12 +127,12 @@ class Replay:
 
     def _npu(self, rank: int, watch: TaskObserver) -> Npu:
         program, chip = self.world.programs[rank], self.machine.chip
-        tape, (sigma, seed) = self._tapes[id(program)], self._jitter
+        tape = self._tapes[id(program)]
         self._unfinished += bool(tape.steps)
         return Npu(self.env,
                    self.network,
                    rank,
-                   jittered(tape, sigma, seed, rank) if sigma else tape,
+                   self._draws.of(tape, rank),
                    hbm=self.capacities["hbm", rank],
                    l2=self.capacities["l2", rank],
                    cache=Cache(chip.l2.capacity.si),

@@ -216,6 +216,10 @@ class Scenario(Part):
         0.0, ge=0, le=3, description="every launch of a host takes its time times a log-normal factor of mean 1, drawn"
         " rank by rank: sigma of its logarithm (0: none); a captured graph is one launch"
     )
+    kernel_jitter: float = Field(
+        0.0, ge=0, le=3, description="the same of every kernel: of its latency, its compute and the rates that are its"
+        " own"
+    )
     free: tuple[str, ...] = Field(
         (), description="blocks of the program (the first words of its tasks' names) that take no time, no bytes and no"
         " cores: what if they were free? Ranks still meet in them"

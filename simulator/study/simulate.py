@@ -23,6 +23,7 @@ from simulator.program.free import without_cost
 from simulator.program.task import ProgramError
 from simulator.program.world import World, record_shared, record_world, sizes_of
 from simulator.replay.faults import schedules_of
+from simulator.replay.jitter import Jitter
 from simulator.replay.replay import Replay, rate_of
 from simulator.replay.tape import Compiler
 from simulator.spec.machine import MachineSpec
@@ -161,7 +162,9 @@ def simulate(scenario: Scenario, *, ranks: str = "roles", seed: int = 0, exchang
     roles = unfolded(ready.world)
     live = scenario.workload.live if scenario.workload.has_hosts(ready.case) else None
     changing = schedules_of(scenario.faults, ready.fabric, live is not None)
-    if ranks == "roles" and not scenario.launch_jitter and (live is None or scenario.workload.alike(ready.case)):
+    jitter = Jitter(scenario.launch_jitter, seed, scenario.kernel_jitter)
+    alike = not jitter.any and (live is None or scenario.workload.alike(ready.case))
+    if ranks == "roles" and alike:
         roles = find_roles(ready.world, lowering, lambda key: rate_of(key, ready.machine, ready.fabric), changing)
     if live is not None and (changing or not stands_for_all(roles, ready.fabric)):
         roles = unfolded(ready.world)
@@ -174,7 +177,7 @@ def simulate(scenario: Scenario, *, ranks: str = "roles", seed: int = 0, exchang
     total = sum(ready.world.programs[rank].launches for rank in roles.leaders)
     watch = kept if progress is None else _Reporting(kept, total, progress)
     replay = (LiveReplay if live else Replay)(ready.world, compiler, ready.fabric, lowering, roles, watch, changing,
-                                              (scenario.launch_jitter, seed))
+                                              jitter)
     journal = Journal(kept)
     if live is not None and isinstance(replay, LiveReplay):
         replay.attach(lambda host: live(host, ready.case), journal)

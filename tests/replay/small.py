@@ -24,6 +24,7 @@ from simulator.physics.flows import Network
 from simulator.program.rank import Rank
 from simulator.program.world import Groups, World, record_world
 from simulator.replay.faults import schedules_of
+from simulator.replay.jitter import Jitter
 from simulator.replay.replay import Replay, rate_of
 from simulator.replay.tape import Compiler
 from simulator.spec.faults import Fault, fault_of
@@ -141,10 +142,10 @@ def replay(
     exchange: str = "auto",
     fabric: Fabric | None = None,
     faults: Sequence[str | Fault] = (),
-    jitter: tuple[float, int] = (0.0, 0),
+    jitter: tuple[float, ...] = (),
 ) -> Run:
     """Replay a world with every law checked. fold: by roles. exchange: how collectives are lowered. jitter: of launches
-    (sigma, seed)."""
+    (sigma, seed), and of kernels (sigma)."""
     generation = next(iter(machine.kernels))
     fabric = fabric or Fabric(machine, world.ranks)
     lowering = Lowering(fabric, machine.collectives, exchange, world.groups)
@@ -157,7 +158,7 @@ def replay(
     compiler = Compiler(machine, generation, sizes)
     for rank, count in sorted(roles.multiplicity.items()):
         timeline.add_rank(rank, StaticTasks.made_by(partial(compiler.column, world.programs[rank])), count)
-    ready = Replay(world, compiler, fabric, lowering, roles, timeline, changing, jitter)
+    ready = Replay(world, compiler, fabric, lowering, roles, timeline, changing, Jitter(*jitter))
     watched = Watched(ready)
     makespan_ps = ready.run()
     for npu in ready.npus.values():

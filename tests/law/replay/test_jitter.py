@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from statistics import mean
+from math import log
+from statistics import mean, stdev
 
 import pytest
 
+from simulator.model import ops
 from simulator.program.rank import Rank
+from simulator.replay.jitter import factors_of
 from simulator.study.library import load_scenario
 from simulator.study.simulate import simulate
 from tests.conftest import Outcome
@@ -68,6 +71,30 @@ def test_a_captured_graph_is_one_launch() -> None:
 def test_the_same_seed_draws_the_same_and_another_one_not() -> None:
     first, again, other = (run(program, 4, machine=EAGER, jitter=(0.4, seed)).makespan_ps for seed in (3, 3, 4))
     assert first == again != other
+
+
+def test_the_factors_of_kernels_are_log_normal_and_of_mean_1() -> None:
+    factors = factors_of(0.3)
+    assert mean(factors) == pytest.approx(1.0, abs=1e-12)
+    assert stdev(map(log, factors)) == pytest.approx(0.3, rel=0.02)
+    assert list(factors) == sorted(factors)
+
+
+def busy(npu: Rank) -> None:
+    for number in range(20):
+        npu.launch(ops.gemm(400, 400, 1000, "bf16"), f"gemm {number}")
+    npu.group("world").all_reduce("sum", 8_000, "dma")
+
+
+def test_kernels_that_are_drawn_make_all_wait_for_the_slowest_rank_and_move_the_same_bytes() -> None:
+    plain, drawn = run(busy, 8), run(busy, 8, jitter=(0.0, 3, 0.2))
+    ends = [max(int(drawn.row(f"gemm {number}", rank)["end_ps"]) for number in range(20)) for rank in range(8)]
+    assert len(set(ends)) == 8
+    assert int(drawn.row("sum")["start_ps"]) == max(ends)
+    assert mean(ends) == pytest.approx(int(plain.row("gemm 19")["end_ps"]), rel=0.05)
+    assert drawn.moved == pytest.approx(plain.moved)
+    assert run(busy, 8, jitter=(0.0, 3, 0.0)).times() == plain.times()
+    assert run(busy, 8, jitter=(0.0, 4, 0.2)).makespan_ps != drawn.makespan_ps
 
 
 def test_ranks_that_draw_are_no_role() -> None:
