@@ -18,7 +18,7 @@ from simulator import np
 from simulator.collective.transfer import CapacityKey
 from simulator.errors import InputError
 from simulator.fabric.graph import Fabric
-from simulator.fabric.level import die
+from simulator.fabric.level import DIE, die
 from simulator.spec.faults import SHARES, Fault
 from simulator.spec.levels import cut_links
 from simulator.units import to_ps
@@ -156,18 +156,16 @@ def _joined(rank: int, fabric: Fabric) -> Sequence[str]:
 
 
 def _port(fault: Fault, fabric: Fabric) -> Iterator[CapacityKey]:
-    """Both directions of the link by which a die leaves its node, of those that it has: rank3.nic0 is the first one."""
+    """Both directions of a die's link to a switch: rank3.nic0 is the one furthest out that it has in this run."""
     rank, card = card_of(fault) or (0, 0)
     if rank >= fabric.ranks:
         raise InputError(f"fault '{fault}' strikes nobody: ranks are 0 to {fabric.ranks - 1}")
     joined = _joined(rank, fabric)
-    edges = fabric.graph[die(rank)]
-    ports = [other for other in joined if edges[other]["level"] != fabric.levels[0]] or (
-        joined if len(fabric.levels) == 1 else [])  # fmt: skip
+    ports = [other for other in reversed(joined) if not other.startswith(DIE)]
     if card >= len(ports):
         links = ", ".join(f"{die(rank)} - {other}" for other in joined)
-        raise InputError(f"fault '{fault}' strikes nobody: rank {rank} has {len(ports)} ports of its own out of its "
-                         f"node; its links are {links}")
+        raise InputError(f"fault '{fault}' strikes nobody: rank {rank} has {len(ports)} links to switches; its links "
+                         f"are {links}")
     yield from (("link", die(rank), ports[card]), ("link", ports[card], die(rank)))
 
 

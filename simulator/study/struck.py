@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from simulator import np
 from simulator.collective.lowering import Lowering
 from simulator.errors import InputError, RunError
 from simulator.fabric.graph import Fabric
@@ -72,7 +73,7 @@ def struck(scenario: Scenario, *, ranks: str = "roles", seed: int = 0, progress:
         lasts = format_si(before.makespan_ps / PS_PER_S, "s")
         raise InputError(f"{scenario.name} lasts {lasts}: with seed {seed} none of its faults is drawn in that time; "
                          "take a shorter mean time, or another seed")
-    _check(those, ready, before, cards)
+    _check([fault for fault in those if fault in scenario.faults], ready, before, cards)
     runs: list[tuple[Fault, ...]] = [(fault,) for fault in those] if len(those) <= MOST_ALONE else []
     runs += [those] * (len(runs) != 1)
     found: list[Aftermath] = []
@@ -94,11 +95,23 @@ def _check(faults: Sequence[Fault], ready: Prepared, before: Result, cards: bool
         if to_ps(fault.at_s) >= before.makespan_ps:
             raise InputError(f"fault '{fault}' strikes nobody: without it the run ends after "
                              f"{format_si(before.makespan_ps / PS_PER_S, 's')}")
+        if fault.what == "host" and not cards:
+            _check_launches(fault, fabric, before)
     ties = WorldTies(world, Lowering(fabric, machine.collectives, groups=world.groups, eager=world.eager))
     for fault in faults:
         keys = [] if fault.what != "link" or cards else schedules_of([fault], fabric)
         if keys and all(ties.place_of(key) is None for key in keys):
             raise InputError(f"fault '{fault}' strikes nobody: nothing crosses {fault.name} in this run")
+
+
+def _check_launches(fault: Fault, fabric: Fabric, before: Result) -> None:
+    """InputError if the hosts that pause have launched everything by then; a drawn fault may come so late."""
+    leaders, columns = before.header["leaders"], before.columns
+    own = np.isin(columns["rank"], [leaders[rank] for rank in ranks_of(fault, fabric)])
+    last_ps = int(columns["issued_ps"][own].max(initial=0))
+    if to_ps(fault.at_s) > last_ps:
+        raise InputError(f"fault '{fault}' strikes nobody: host {fault.name} has launched everything after "
+                         f"{format_si(last_ps / PS_PER_S, 's')}, as captured graphs do")
 
 
 def _struck_ranks(fault: Fault, fabric: Fabric) -> Iterator[int]:

@@ -42,6 +42,7 @@ def test_faults_from_a_file_and_drawn_ones_are_told_one_by_one(braid: Braid, tmp
     ("0 s: link rank3.nic9 cut", "strikes nobody: rank 3 has"),
     ("0 s: proxy 3 paused for 1 ms", "strikes nobody: no proxy thread"),
     ("about every 1000 s: host * paused for 1 ms", "take a shorter mean time"),
+    ("190 ms: host 7 paused for 1 ms", "host 7 has launched everything after"),
     ("now: rank 7 lost", "fault 'now: rank 7 lost'"),
 ])
 def test_a_fault_that_strikes_nobody_is_refused(braid: Braid, fault: str, says: str) -> None:

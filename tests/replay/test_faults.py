@@ -203,7 +203,7 @@ def test_roles_equal_all_ranks_whatever_strikes(one: Differing, faults: list[str
     ("0 s: node 4 lost", "nodes are 0 to 0"),
     ("0 s: link die 0 - box 7 rate 0.5", "no link from 'die 0' to 'box 7'; die 0 has links to"),
     ("0 s: link die 0 rate 0.5", "both directions of a link"),
-    ("0 s: link rank0.nic1 cut", "rank 0 has 1 ports of its own"),
+    ("0 s: link rank0.nic1 cut", "rank 0 has 1 links to switches"),
     ("0 s: link rank9.nic0 cut", "ranks are 0 to 3"),
     ("0 s: engine 0 lost", "braid serve"),
     ("about every 1 s: rank 0 lost", "its times are drawn"),
