@@ -61,6 +61,8 @@ def _losses(faults: Iterable[Fault], fabric: Fabric) -> dict[CapacityKey, Schedu
     lost: dict[CapacityKey, Schedule] = {}
     for fault in faults:
         if fault.effect == "lost":
+            if fault.for_s < inf:
+                raise InputError(f"fault '{fault}': a lost {fault.what} does not come back in a run; leave out 'for'")
             for rank in ranks_of(fault, fabric):
                 lost[LOST, rank] = min(((to_ps(fault.at_s), 0.0),), lost.get((LOST, rank), ((to_ps(fault.at_s), 0.0),)))
     return lost

@@ -167,6 +167,8 @@ class Replay:
         return lines
 
     def _waits(self, npu: Npu, task: Task) -> str:
+        if npu.lost_ps >= 0:
+            return f"is lost since {npu.lost_ps / 1e9:.4g} ms"
         missing = [self.tasks(npu.rank)[index] for index in task.after if not npu.ended(index)]
         if missing:
             return "waits for " + ", ".join(f"{_label(other)} of stream '{other.stream}'" for other in missing)

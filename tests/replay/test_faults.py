@@ -148,6 +148,7 @@ def test_a_lost_rank_is_named_by_those_who_wait_for_it() -> None:
     with pytest.raises(RunError) as error:
         run(program, 4, faults=["1 us: rank 2 lost"])
     assert "lost: rank 2" in str(error.value)
+    assert "is lost since 0.001 ms" in str(error.value)
     assert "waits for ranks 2 of group 'world'" in str(error.value) or "[2]" in str(error.value)
 
 
@@ -206,6 +207,7 @@ def test_roles_equal_all_ranks_whatever_strikes(one: Differing, faults: list[str
     ("0 s: link rank0.nic1 cut", "rank 0 has 1 links to switches"),
     ("0 s: link rank9.nic0 cut", "ranks are 0 to 3"),
     ("0 s: engine 0 lost", "braid serve"),
+    ("0 s: rank 0 lost for 1 s", "does not come back in a run"),
     ("about every 1 s: rank 0 lost", "its times are drawn"),
 ])
 def test_what_cannot_be_struck_is_refused(fault: str, says: str) -> None:
