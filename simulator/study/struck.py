@@ -13,6 +13,7 @@ from simulator.errors import InputError, RunError
 from simulator.fabric.graph import Fabric
 from simulator.fabric.level import die
 from simulator.observe.lateness import Felt, Lateness, lateness
+from simulator.observe.trace import Flight
 from simulator.replay.faults import card_of, drawn, ranks_of, schedules_of
 from simulator.spec.faults import Fault
 from simulator.study.scenario import Scenario
@@ -85,7 +86,16 @@ def struck(scenario: Scenario, *, ranks: str = "roles", seed: int = 0, progress:
         cost_ps = after.makespan_ps - before.makespan_ps
         late = lateness(before.columns, after.columns, before.header["leaders"], own, cost_ps)
         found.append(Aftermath(faults, cost_ps, late))
-    return Struck(before, after, tuple(found))
+    shown = [flight for fault in those for flight in _shown(fault, after, ready.fabric)]
+    return Struck(before, replace(after, flights=[*after.flights, *shown]), tuple(found))
+
+
+def _shown(fault: Fault, after: Result, fabric: Fabric) -> Iterator[Flight]:
+    """A fault as a trace shows it: on the ranks that it strikes, or that stand for them, while it lasts."""
+    end_ps = min(after.makespan_ps, to_ps(min(fault.end_s, after.makespan_ps / PS_PER_S)))
+    leaders = after.header["leaders"]
+    for rank in dict.fromkeys(leaders[rank] for rank in _struck_ranks(fault, fabric)):
+        yield Flight(f"fault: {fault}", rank, to_ps(fault.at_s), end_ps)
 
 
 def _check(faults: Sequence[Fault], ready: Prepared, before: Result, cards: bool) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,6 +36,15 @@ def test_faults_from_a_file_and_drawn_ones_are_told_one_by_one(braid: Braid, tmp
     assert first != other
     assert "0 s: rank 7 clock 0.8" in first
     assert "all " in first
+
+
+def test_the_trace_shows_faults_on_the_ranks_that_they_strike(braid: Braid, tmp_path: Path) -> None:
+    fault = "10 ms: rank 7 clock 0.8 for 40 ms"
+    assert braid(*SMALL, "--fault", fault, "--out", tmp_path / "run", "--trace-ranks", "7").code == 0
+    with gzip.open(tmp_path / "run" / "trace.json.gz") as file:
+        events = json.load(file)["traceEvents"]
+    begin, end = (one["ts"] for one in events if one["name"] == f"fault: {fault}")
+    assert (begin, end) == (10_000.0, 50_000.0)
 
 
 @pytest.mark.parametrize(("fault", "says"), [
