@@ -11,7 +11,6 @@ from typing import Any
 
 from pydantic import Field
 
-from simulator.live.faults import Fault, strike
 from simulator.live.host import Host
 from simulator.live.thread import HostProcess
 from simulator.model.layout import blocks
@@ -42,16 +41,8 @@ class Tokens(Part):
     steps: int = Field(1, gt=0)
 
 
-class Knobs(ProxySettings):
-    """How the exchange is done, and what goes wrong."""
-
-    fault: Fault = Fault()
-
-
-class GenericKnobs(GenericSettings, Knobs):
-    """As Knobs, with generic proxies."""
-
-
+Knobs = ProxySettings
+GenericKnobs = GenericSettings
 ReducingKnobs = NormalSettings
 Case = scenario.Case[Tokens, scenario.Layout, Any]
 
@@ -79,9 +70,7 @@ def program(npu: Rank, case: Case, name: str) -> None:
 
 
 def hosts(host: Host, case: Any, name: str) -> HostProcess:
-    """What posts the writes, and what strikes it."""
-    if isinstance(case.knobs, Knobs):
-        strike(host, case.knobs.fault, case.ranks)
+    """What posts the writes."""
     yield from HOSTS[name](host)
 
 

@@ -18,6 +18,7 @@ from simulator.model.drafts import check_drafts, tokens_per_iteration
 from simulator.model.micro_batch import MicroBatch, parted
 from simulator.model.transformer import experts_of, kv_bytes_per_token, matrices
 from simulator.parallel.border import Engines
+from simulator.parallel.exchange.proxy import ProxySettings
 from simulator.parallel.exchange.rows import buffers
 from simulator.parallel.exchange.task import ExchangeSettings
 from simulator.parallel.forward import Forward
@@ -28,7 +29,7 @@ from simulator.program.rank import Rank
 from simulator.stack.pplx import STACK
 from simulator.study import scenario
 from simulator.study.scenario import MemoryItem, Part, Workload
-from workloads.moe_exchange import Knobs, hosts, nodes
+from workloads.moe_exchange import hosts, nodes
 from workloads.schedules import hooks
 
 
@@ -51,7 +52,7 @@ class Requests(Part):
         return tokens_per_iteration(self.acceptance, self.draft_tokens)
 
 
-class DecodeKnobs(Knobs):
+class DecodeKnobs(ProxySettings):
     """How many layers are simulated, and in how many micro-batches."""
 
     layers: int = Field(4, gt=1, description="layers that are simulated; the first one fills the pipeline")

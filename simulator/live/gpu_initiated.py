@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from simulator.live.host import Host
-from simulator.live.nic import Write
 from simulator.live.thread import HostProcess, JournalRow, Label
+from simulator.live.write import Write
 
 
 class Posted(NamedTuple):

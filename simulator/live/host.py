@@ -87,7 +87,7 @@ class Host:
         """The host is gone: its threads stop and its cards are silent."""
         self.proxy.lost = self.engine.worker.lost = True
         for nic in self.engine.nics:
-            nic.die()
+            nic.struck(self, 0.0)
 
 
 class Inbox:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from simulator.collective.transfer import CapacityKey
 from simulator.die.npu import Npu
 from simulator.errors import InputError, RunError
 from simulator.fabric.graph import Fabric
 from simulator.live.host import Host
-from simulator.live.nic import cards
+from simulator.live.nic import Nic, Pace
 from simulator.live.thread import HostProcess, Journal, JournalRow
+from simulator.physics.flows import Capacity, Network
 from simulator.program.task import Flag, Task
 from simulator.replay.replay import Replay
+from simulator.spec.nic import NicSpec
 from simulator.symmetry.roles import Roles
 
 Proxy = Callable[[Host], HostProcess]
@@ -24,6 +27,20 @@ def stands_for_all(roles: Roles, fabric: Fabric) -> bool:
     card sends or receives crosses no link between nodes but its own port."""
     ports = all(level.kind == "switch" and level.ports == "die" for level in fabric.spec.fabric)
     return len(roles.leaders) == 1 and ports and fabric.as_described
+
+
+def cards(network: Network, spec: NicSpec, fabric: Fabric, capacities: Mapping[CapacityKey, Capacity],
+          leader: Sequence[int], journal: Journal) -> dict[int, list[Nic]]:
+    """The cards of the ranks that are simulated, each with its peers. leader: by rank, who is simulated for it."""
+    made: dict[int, list[Nic]] = {}
+    for rank in sorted(set(leader)):
+        pace = Pace()
+        made[rank] = [Nic(network, spec, fabric, capacities, rank, number, journal, pace)
+                      for number in range(spec.per_die.count)]
+    for nics in made.values():
+        for number, nic in enumerate(nics):
+            nic.peers = {rank: made[one][number] for rank, one in enumerate(leader)}
+    return made
 
 
 class LiveReplay(Replay):
@@ -43,6 +60,9 @@ class LiveReplay(Replay):
         self.hosts = {rank: Host(self.env, nics[rank], costs, rank, journal, self._seen, self._requests(rank))
                       for rank in self.npus}
         self.proxies = {rank: self.env.process(proxy(host)) for rank, host in self.hosts.items()}
+        self._unfinished += len(self.proxies)
+        for process in self.proxies.values():
+            process.callbacks.append(lambda _: self.has_ended())
         for npu in self.npus.values():
             npu.meet = self._meet
 
@@ -52,6 +72,19 @@ class LiveReplay(Replay):
         if any(process.is_alive for process in self.proxies.values()):
             raise RunError(self._deadlock([]))
         return makespan_ps
+
+    def has_ended(self) -> None:
+        """As of any run; but a write that was lost may wait for its card to come back."""
+        nics = [nic for host in self.hosts.values() for nic in host.engine.nics]
+        if self._unfinished == 1 and any(nic.dead for nic in nics) and any(nic.outstanding for nic in nics):
+            self._unfinished = 0
+        else:
+            super().has_ended()
+
+    @property
+    def sent_again_bytes(self) -> int:
+        """Of writes that cards had sent before, and lost."""
+        return sum(nic.sent_again_bytes for host in self.hosts.values() for nic in host.engine.nics)
 
     def _requests(self, rank: int) -> list[Any]:
         """What the program of a rank asks its host for, in launch order."""
@@ -93,7 +126,9 @@ class LiveReplay(Replay):
     # what can never go on -------------------------------------------------------------------------------------------
 
     def _deadlock(self, stuck: list[Npu]) -> str:
-        lost = [write for host in self.hosts.values() for nic in host.engine.nics for write in nic.outstanding]
+        lost = [write for host in self.hosts.values() for nic in host.engine.nics
+                for write in (*nic.given_up, *nic.outstanding)]
+        lost += [write for host in self.hosts.values() for write in host.engine.parked]
         lines = ["deadlock: hosts can never go on"]
         dead = [f"rank {host.rank}'s nic {nic.number}" for host in self.hosts.values() for nic in host.engine.nics
                 if nic.dead]

@@ -10,6 +10,10 @@ port that several senders reach at once is shared by them. The network's buffers
 share a port arrive later, and hold back no card. What a card has on its way to other ranks stands in them, too, and
 delays a write by the time in which it drains (a standing queue: bytes over rate). A write has arrived when both sides
 have moved its bytes, the last of which takes its latency too.
+
+What a card has on its way when it dies, or when its receiver does, is lost: the bytes go on to load what they cross
+and do not count. The card tries a lost write again as a whole every `retransmit`, until both ends live; after `give_up`
+it completes with an error. What lost no more than its acknowledgement is not sent again.
 """
 
 from __future__ import annotations
@@ -22,49 +26,15 @@ from typing import Any
 from simulator.collective.transfer import CapacityKey
 from simulator.fabric.graph import Fabric
 from simulator.fabric.level import die
+from simulator.live.retries import Retries
 from simulator.live.thread import Journal, JournalRow, Label
+from simulator.live.write import Write, bound_by
 from simulator.physics.clock import call_later
 from simulator.physics.flows import Capacity, Flow, Network
 from simulator.spec.nic import NicSpec
 from simulator.units import to_ps
 
 Loads = Sequence[tuple[Capacity, float]]
-
-
-@dataclass(slots=True, eq=False)
-class Write:
-    """One write of `size_bytes` from a card of `source` to the same card of `target`.
-
-    immediate: the counter that it increments there ("": none). posted: the row that posted it. queued_ps: of its
-    latency, behind writes to other ranks. latency_ps: of each of its bytes, in all. sent_ps: when the last one left.
-    first_ps: when they began to arrive; bound_by: what limited them then. sides: how many have not moved them all.
-    messages: of the card that it stands for.
-    """
-
-    label: Label
-    source: int
-    target: int
-    size_bytes: int
-    immediate: str = ""
-    done: Callable[[JournalRow], object] | None = None
-    posted: JournalRow | None = None
-    queued_ps: int = 0
-    latency_ps: int = 0
-    sent_ps: int = 0
-    first_ps: int = 0
-    bound_by: str = ""
-    sides: int = 2
-    lost: bool = False
-    messages: int = 1
-
-    @property
-    def way(self) -> int:
-        """From its sender to its receiver, in ranks: at a receiver another one for each sender."""
-        return self.target - self.source
-
-    def __str__(self) -> str:
-        what = f"{self.size_bytes} B" if self.size_bytes else "immediate only"
-        return f"write '{self.label.name}' from rank {self.source} to rank {self.target} ({what})"
 
 
 @dataclass(slots=True)
@@ -75,8 +45,11 @@ class Pace:
 
 
 class Nic:
-    """Card `number` of rank `rank`. received, completed: told of a write with the row in which it arrived.
+    """Card `number` of rank `rank`. received, completed: told of a write with the row in which it arrived; failed: of
+    one that completes with an error; returned: of a card, this one or a peer, that was dead and lives.
 
+    dead: since when it was, if ever, is `died_ps`; it was back at `back_ps`. given_up: writes that ended with an error.
+    sent_again_bytes: of writes that were sent before.
     capacities: by key, of the network that its bytes are flows of. peers: the cards it can reach, by rank. Where one
     rank stands for all, its card is that of every peer: what it sends to one is what the rank as far on its other side
     sends to it.
@@ -84,6 +57,8 @@ class Nic:
 
     received: Callable[[Write, JournalRow], object]
     completed: Callable[[Write, JournalRow], object]
+    failed: Callable[[Write], object] = staticmethod(lambda write: None)
+    returned: Callable[[Nic], object] = staticmethod(lambda nic: None)
 
     def __init__(self, network: Network, spec: NicSpec, fabric: Fabric, capacities: Mapping[CapacityKey, Capacity],
                  rank: int, number: int, journal: Journal, pace: Pace) -> None:
@@ -91,7 +66,9 @@ class Nic:
         self.network, self.spec, self.fabric, self.capacities = network, spec, fabric, capacities
         self.rank, self.number, self.journal = rank, number, journal
         self.peers: dict[int, Nic] = {}
-        self.dead = False
+        self.dead, self.died_ps, self.back_ps = False, -1, -1
+        self.given_up, self.sent_again_bytes = list[Write](), 0
+        self._share, self._shares = 1.0, dict[object, float]()  # that are left, by what strikes it
         self.outstanding: dict[Write, None] = {}  # posted, and not acknowledged yet
         self._ways: dict[int, tuple[Loads, Loads]] = {}
         self._queue: deque[Write] = deque()
@@ -104,6 +81,7 @@ class Nic:
         self._arriving: dict[int, deque[Write]] = {}  # by how far they came, in the order in which they began to arrive
         self._gap_ps = to_ps(1.0 / spec.message_rate.si)
         self._latency_ps, self._acknowledge_ps = to_ps(spec.latency.si), to_ps(spec.acknowledge.si)
+        self._retries = Retries(self.env, spec, self._reaches, self._try_again, self._fail)
         self._crossing = spec.rail_crossing.si
         self._ordered = spec.delivery == "ordered"
         self._rows_out, self._rows_in = f"nic {number} out", f"nic {number} in"
@@ -116,18 +94,74 @@ class Nic:
         self._outstanding_bytes[write.target] += write.size_bytes
         self._outstanding_total += write.size_bytes
         self._queue.append(write)
+        if self.dead:
+            self._retries.hold(write)
         self._serve()
 
-    def die(self) -> None:
-        """From now on nothing leaves or arrives; what is on its way is lost."""
-        self.dead = True
-        for write in self.outstanding:
-            write.lost = True
+    def struck(self, by: object, share: float) -> None:
+        """From now on something leaves this share of the goodput in both directions: 0 is a dead card, 1 the end of it.
 
-    def slow(self, speed: float) -> None:
-        """From now on the card moves this share of its goodput, in both directions."""
-        for way in ("nic out", "nic in"):
-            self.network.set_rate(self.capacities[way, self.rank, self.number], self.spec.goodput.si * speed)
+        Of several things at once the one that leaves least counts.
+        """
+        self._shares[by] = share
+        share = min(self._shares.values())
+        if share and share != self._share:
+            self._share = share
+            for way in ("nic out", "nic in"):
+                self.network.set_rate(self.capacities[way, self.rank, self.number], self.spec.goodput.si * share)
+        if not share and not self.dead:
+            self._die()
+        elif share and self.dead:
+            self._return()
+
+    def lose(self, write: Write) -> None:
+        """A write of this card did not arrive."""
+        if not write.lost:
+            self._retries.lose(write)
+
+    # dying and coming back ------------------------------------------------------------------------------------------
+
+    def _die(self) -> None:
+        """Nothing leaves or arrives; what is on its way is lost, what waits to be sent waits."""
+        self.dead, self.died_ps = True, self.env.now
+        queued = set(self._queue)
+        for write in self.outstanding:
+            if write in queued:
+                self._retries.hold(write)
+            elif not write.lost:
+                self._retries.lose(write)
+        for arriving in self._arriving.values():
+            for write in arriving:
+                self.peers[write.source].lose(write)
+
+    def _return(self) -> None:
+        self.dead, self.back_ps = False, self.env.now
+        self._retries.release()
+        label = Label("cut")
+        self.journal.write(self.rank, f"nic {self.number} cut", "cut", label, self.died_ps, self.back_ps, "fault")
+        self._serve()
+        for nic in dict.fromkeys((self, *self.peers.values())):
+            nic.returned(self)
+
+    def _reaches(self, write: Write) -> bool:
+        return not (self.dead or self.peers[write.target].dead)
+
+    def _try_again(self, write: Write) -> None:
+        """Both ends live: send a lost write once more, or wait for its acknowledgement where it had arrived."""
+        arrived = write.first.arrived
+        if arrived is None:
+            self._forget(write)
+            self.post(write.again())
+        else:
+            write.lost = False
+            call_later(self.env, self._acknowledge_ps, lambda _: self.acknowledged(write, arrived))
+
+    def _fail(self, write: Write) -> None:
+        if write in self._queue:
+            self._queue.remove(write)
+        self._forget(write)
+        self.given_up.append(write)
+        self.failed(write)
 
     # leaving --------------------------------------------------------------------------------------------------------
 
@@ -163,8 +197,10 @@ class Nic:
     def _sent(self, flow: Flow) -> None:
         """All bytes of a write have left."""
         write, start_ps = flow.tag
-        write.sent_ps = now_ps = self.env.now
-        row = self.journal.write(self.rank, self._rows_out, "send", write.label, start_ps, now_ps, _bound_by(flow),
+        if write.before is not None and write.before.sent_ps:
+            self.sent_again_bytes += write.size_bytes
+        write.sent_ps = write.first.sent_ps = now_ps = self.env.now
+        row = self.journal.write(self.rank, self._rows_out, "send", write.label, start_ps, now_ps, bound_by(flow),
                                  write.size_bytes, write.posted)
         if not write.lost:
             write.posted = row
@@ -193,17 +229,24 @@ class Nic:
 
     def acknowledged(self, write: Write, row: JournalRow) -> None:
         """The peer has everything: a completion for the sender."""
-        if self.dead:
+        if write.lost:
             return
+        self._forget(write)
+        self.completed(write, row)
+
+    def _forget(self, write: Write) -> None:
+        """It is outstanding no more."""
         del self.outstanding[write]
         self._outstanding_bytes[write.target] -= write.size_bytes
         self._outstanding_total -= write.size_bytes
-        self.completed(write, row)
 
     # arriving -------------------------------------------------------------------------------------------------------
 
     def arrive(self, write: Write, sender: Nic) -> None:
         """The first byte of a write is here; where order is kept, it waits for those before it of the same sender."""
+        if self.dead:
+            sender.lose(write)
+            return
         arriving = self._arriving.setdefault(write.way, deque())
         arriving.append(write)
         if not self._ordered or len(arriving) == 1:
@@ -229,7 +272,7 @@ class Nic:
             del self._arriving[write.way]
         elif self._ordered:
             self._take(arriving[0], sender)
-        write.bound_by = _bound_by(flow)
+        write.bound_by = bound_by(flow)
         self.moved(write, sender)
 
     def moved(self, write: Write, sender: Nic) -> None:
@@ -240,8 +283,10 @@ class Nic:
         write.sides -= 1
         if write.sides:
             return
-        if write.lost or self.dead:
-            write.lost = True
+        if write.lost:
+            return
+        if self.dead or self.died_ps >= write.first_ps:
+            sender.lose(write)
             return
         now_ps = self.env.now
         parts = {"nic.latency": self._latency_ps, write.bound_by: now_ps - write.sent_ps - write.latency_ps,
@@ -249,25 +294,7 @@ class Nic:
         start_ps, self._received_ps = max(write.first_ps, self._received_ps), now_ps
         row = self.journal.write(self.rank, self._rows_in, "receive", write.label, start_ps, now_ps,
                                  max(parts, key=parts.__getitem__), 0.0, write.posted)
-        self.received(write, row)
+        if write.first.arrived is None:  # its card sends it again where no acknowledgement came: it counts once
+            write.first.arrived = row
+            self.received(write, row)
         call_later(self.env, self._acknowledge_ps, lambda _: sender.acknowledged(write, row))
-
-
-def cards(network: Network, spec: NicSpec, fabric: Fabric, capacities: Mapping[CapacityKey, Capacity],
-          leader: Sequence[int], journal: Journal) -> dict[int, list[Nic]]:
-    """The cards of the ranks that are simulated, each with its peers. leader: by rank, who is simulated for it."""
-    made: dict[int, list[Nic]] = {}
-    for rank in sorted(set(leader)):
-        pace = Pace()
-        made[rank] = [Nic(network, spec, fabric, capacities, rank, number, journal, pace)
-                      for number in range(spec.per_die.count)]
-    for nics in made.values():
-        for number, nic in enumerate(nics):
-            nic.peers = {rank: made[one][number] for rank, one in enumerate(leader)}
-    return made
-
-
-def _bound_by(flow: Flow) -> str:
-    """What limited a flow longest, as in a timeline's `bound_by`."""
-    bound = flow.bound_by()
-    return bound.name.partition(":")[0] if isinstance(bound, Capacity) else "nic.message_rate"

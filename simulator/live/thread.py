@@ -17,7 +17,7 @@ from simulator.units import to_ps
 HostProcess = Generator[simpy.Event, Any, Any]
 """What a live process does: it yields events and may return something."""
 
-CARD_KINDS = ("send", "receive")
+CARD_KINDS = ("send", "receive", "cut")
 
 
 class JournalRow(NamedTuple):
@@ -106,13 +106,13 @@ class HostThread:
 
     def deschedule(self, seconds: float) -> None:
         """The operating system takes the thread away from now on: what it has begun ends, nothing else starts."""
-        self.away_until_ps = self.env.now + to_ps(seconds)
+        start_ps, self.away_until_ps = self.env.now, max(self.away_until_ps, self.env.now + to_ps(seconds))
         stream, label = f"{self.name} away", Label("descheduled")
-        self.journal.write(self.rank, stream, "descheduled", label, self.env.now, self.away_until_ps, "fault")
+        self.journal.write(self.rank, stream, "descheduled", label, start_ps, self.away_until_ps, "fault")
 
     def _here(self) -> HostProcess:
         if self.lost:
             self.waiting_for = "nothing: its host is lost"
             yield self.env.event()
-        if self.away_until_ps > self.env.now:
+        while self.away_until_ps > self.env.now:
             yield self.env.timeout(self.away_until_ps - self.env.now)

@@ -4,6 +4,12 @@ Commands come from a proxy thread through a queue. The worker takes one, posts i
 between takes completions from the cards' queues. Immediates are counted per counter (IMMCOUNTER): nothing depends on
 the order in which they arrive. With templates a scatter or barrier is one command with a write per peer; without, every
 peer is a command of its own.
+
+A write that a card has given up completes with an error. As published, its transfer ends with the error. With failover
+(as Mooncake's engine does it) the worker marks the dead end of its way, its own card or the peer's card of that number,
+and posts the write again on another card of the GPU: its receiver knows it by its number and counts it once. Writes
+whose way is marked are spread over the cards that are left, until the dead one has been back for `readmit`; where no
+way is left they wait for one.
 """
 
 from __future__ import annotations
@@ -11,13 +17,17 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import simpy
 
-from simulator.live.nic import Nic, Write
+from simulator.live.nic import Nic
 from simulator.live.thread import HostProcess, HostThread, Journal, JournalRow, Label
+from simulator.live.write import Write
+from simulator.physics.clock import call_later
 from simulator.spec.nic import ProxySpec
+from simulator.units import to_ps
 
 
 @dataclass(slots=True)
@@ -45,22 +55,30 @@ class Expectation:
 class TransferEngine:
     """The engine of one rank. raise_flag: sets a flag that the GPU waits for, once its write is on PCIe.
 
-    templates: whether a scatter or barrier is one command; a live program may set it.
+    templates: whether a scatter or barrier is one command; failover: whether writes that failed are posted again on
+    another card; a live program may set them. parked: writes that have no way.
     """
 
     templates = True
+    failover = False
 
     def __init__(self, env: Any, nics: Sequence[Nic], proxy: ProxySpec, rank: int, journal: Journal,
                  raise_flag: Callable[[str, JournalRow], object]) -> None:
         self.env, self.nics, self.costs, self.rank = env, nics, proxy, rank
         self.spec, self.raise_flag = nics[0].spec, raise_flag
         for nic in nics:
-            nic.received, nic.completed = self._received, self._completed
+            nic.received, nic.completed, nic.returned = self._received, self._completed, self._returned
+            nic.failed = partial(self._failed, nic)
         self.worker = HostThread(env, rank, "engine", proxy.poll.si, journal)
         self.counts: Counter[str] = Counter()
         self.expected: dict[str, Expectation] = {}
         self._commands: deque[Command] = deque()
         self._completions: deque[tuple[Write, JournalRow, bool]] = deque()
+        self._errors: deque[tuple[Nic, Write]] = deque()
+        self.parked: dict[Write, JournalRow] = {}
+        self._down: set[tuple[int, int]] = set()  # (card, rank of the end that was dead)
+        self._turn = 0
+        self._readmit_ps = to_ps(proxy.readmit.si)
         self._wake = env.event()
         env.process(self._run())
 
@@ -142,9 +160,11 @@ class TransferEngine:
         while True:
             if self._completions:
                 yield from self._poll()
+            if self._errors:
+                yield from self._take_error()
             if self._commands:
                 yield from self._post()
-            elif not self._completions:
+            elif not self._completions and not self._errors:
                 self._wake = self.env.event()
                 yield from self.worker.until(self._wake, "commands and completions")
 
@@ -167,7 +187,11 @@ class TransferEngine:
                                           command.submitted)
         for nic, write in batch:
             write.posted = row
-            nic.post(write)
+            way = self._way(nic, write.target)
+            if way is None:
+                self._park(write, row)
+            else:
+                way.post(write)
 
     def _poll(self) -> HostProcess:
         """Take completions: count immediates, tell who waits."""
@@ -201,3 +225,61 @@ class TransferEngine:
     def _completed(self, write: Write, row: JournalRow) -> None:
         self._completions.append((write, row, False))
         self._poke()
+
+    # where cards are dead ------------------------------------------------------------------------------------------
+
+    def _failed(self, nic: Nic, write: Write) -> None:
+        if self.failover:
+            self._down.add((nic.number, self.rank if nic.dead else write.target))
+        self._errors.append((nic, write))
+        self._poke()
+
+    def _take_error(self) -> HostProcess:
+        """Take a completion with an error; with failover its write is posted again before anything else."""
+        nic, write = self._errors.popleft()
+        row = yield from self.worker.work("error", self.costs.completion.si, write.label, "proxy.completion",
+                                          write.posted)
+        if self.failover:
+            nic.given_up.remove(write)
+            self._post_again(write, row)
+
+    def _post_again(self, write: Write, row: JournalRow) -> None:
+        again = deque([(self.nics[0], write.again())])
+        self._commands.appendleft(Command(write.label, again, self.spec.post.si, "nic.post", row, taken=True))
+
+    def _way(self, nic: Nic, peer: int) -> Nic | None:
+        """The card for a write to a peer: the one that was meant, or one of those that are left."""
+        if not self._down or self._usable(nic, peer):
+            return nic
+        left = [one for one in self.nics if self._usable(one, peer)]
+        self._turn += 1
+        return left[self._turn % len(left)] if left else None
+
+    def _usable(self, nic: Nic, peer: int) -> bool:
+        for rank in (self.rank, peer):
+            if (nic.number, rank) in self._down:
+                end = nic if rank == self.rank else nic.peers[rank]
+                if end.dead or self.env.now < end.back_ps + self._readmit_ps:
+                    return False
+                self._down.discard((nic.number, rank))
+        return True
+
+    def _park(self, write: Write, row: JournalRow) -> None:
+        """A write has no way: it waits for a card that is back already, or for one to come back."""
+        self.parked[write] = row
+        for nic in self.nics:
+            for end in (nic, nic.peers[write.target]):
+                self._returned(end)
+
+    def _returned(self, end: Nic) -> None:
+        if self.parked and not end.dead and end.back_ps >= 0:
+            ready_ps = max(end.back_ps + self._readmit_ps, self.env.now)
+            call_later(self.env, ready_ps - self.env.now, lambda _: self._unpark())
+
+    def _unpark(self) -> None:
+        """Try those that have no way once more; those that still have none wait again."""
+        waiting = [write for write in self.parked if any(self._usable(nic, write.target) for nic in self.nics)]
+        for write in waiting:
+            self._post_again(write, self.parked.pop(write))
+        if waiting:
+            self._poke()

@@ -44,7 +44,7 @@ def schedules_of(faults: Sequence[Fault], fabric: Fabric, cards: bool = False) -
             raise InputError(f"fault '{fault}': its times are drawn, over the run as it is without them: braid run")
         for key in _held(fault, fabric, cards):
             held[key].append(fault)
-    return {**{key: _over_time(those) for key, those in held.items()}, **_pauses(faults, fabric),
+    return {**{key: over_time(those) for key, those in held.items()}, **_pauses(faults, fabric),
             **_losses(faults, fabric)}
 
 
@@ -171,7 +171,7 @@ def _port(fault: Fault, fabric: Fabric) -> Iterator[CapacityKey]:
     yield from (("link", die(rank), ports[card]), ("link", ports[card], die(rank)))
 
 
-def _over_time(faults: Sequence[Fault]) -> Schedule:
+def over_time(faults: Sequence[Fault]) -> Schedule:
     """Of what these faults hold back."""
     held = [interval for fault in faults for interval in _intervals(fault)]
     times_s = sorted({time_s for from_s, to_s, _ in held for time_s in (from_s, to_s) if time_s < inf})

@@ -20,6 +20,8 @@ class NicSpec(TomlTable):
     post: time of the posting thread per write of a scatter; post_page: per page of a paged write. chain: writes per
     doorbell. split: from this size on, a single write is cut over all cards of the die. rail_crossing: share of the
     goodput that is left between cards of different rails for a write that begins to arrive beside another sender's.
+    retransmit: a write that was lost, because a card at either end was dead, is sent again after this time, and each
+    time again, as a whole; after `give_up` of it, it completes with an error.
     """
 
     name: str
@@ -36,6 +38,8 @@ class NicSpec(TomlTable):
     chain: PositiveCount
     split: Bytes
     rail_crossing: Share
+    retransmit: Seconds
+    give_up: Seconds
 
 
 class ProxySpec(TomlTable):
@@ -46,6 +50,7 @@ class ProxySpec(TomlTable):
     the engine's thread; dequeue: time of that thread to take it, before the first write. completion: its time per entry
     of a completion queue, of which it takes `poll_batch` at once. watcher: from progress of the GPU in unified memory
     to a callback on the host.
+    readmit: from the return of a dead card until an engine that had passed it over uses it again.
     A generic proxy: command_fifo is the latency from the GPU to its thread, command the thread's serial time for each.
     """
 
@@ -58,5 +63,6 @@ class ProxySpec(TomlTable):
     completion: Seconds
     poll_batch: PositiveCount
     watcher: Seconds
+    readmit: Seconds
     command_fifo: Seconds
     command: Seconds

@@ -64,6 +64,7 @@ OF_WORKLOADS = {"latency_ms": "all that is simulated, until its last task has en
                 "update_s": "the whole update of the weights",
                 "exposed_writes_ms": "waiting for writes at the ends of mesh groups"}
 OF_EVERY_RUN = {"sent_LEVEL_mb": "10^6 bytes that a rank sends over links of this level of the fabric",
+                "sent_again_mb": "10^6 bytes that all network cards have sent before, and lost (where there are any)",
                 "sent_LEVEL_BLOCK_mb": "the same for one block of the program (attention, dispatch, ...)"}
 OF_THE_TIMELINE = {"communication_ms": "at least one collective or transfer is at work",
                    "hidden_comm_ms": "of communication_ms, while compute kernels run on the same rank",

@@ -11,6 +11,7 @@ from simulator.collective.lowering import Lowering
 from simulator.die.memory import Ledger
 from simulator.errors import InputError
 from simulator.fabric.graph import Fabric
+from simulator.live.faults import strike
 from simulator.live.live import LiveReplay, stands_for_all
 from simulator.live.thread import Journal
 from simulator.observe.critical import CriticalPath, critical_path
@@ -57,7 +58,7 @@ class Prepared:
 class Result:
     """What a run gave. header: how it was run. own: the metrics of its workload, by name, in the unit that ends the
     name. recorded: whether its tasks were; if not, there are only makespan and metrics that follow from it or the
-    programs.
+    programs. sent_again_bytes: by network cards of live hosts, of what was lost.
     """
 
     scenario: Scenario
@@ -71,6 +72,7 @@ class Result:
     traffic: Traffic
     flights: Sequence[Flight] = ()
     recorded: bool = True
+    sent_again_bytes: int = 0
 
     @cached_property
     @seldom_collected()
@@ -78,6 +80,7 @@ class Result:
         """Those of its workload and of every run, by name, in the unit that ends the name."""
         of_timeline = _of_timeline(self) if self.recorded else {}
         sent = {f"sent_{level}_mb": size / 1e6 for level, size in self.traffic.per_rank().items()}
+        sent |= {"sent_again_mb": self.sent_again_bytes / 1e6} if self.sent_again_bytes else {}
         return {**self.own, **of_timeline, **sent}
 
     @cached_property
@@ -166,7 +169,7 @@ def simulate(scenario: Scenario, *, ranks: str = "roles", seed: int = 0, exchang
     alike = not jitter.any and (live is None or scenario.workload.alike(ready.case))
     if ranks == "roles" and alike:
         roles = find_roles(ready.world, lowering, lambda key: rate_of(key, ready.machine, ready.fabric), changing)
-    if live is not None and (changing or not stands_for_all(roles, ready.fabric)):
+    if live is not None and (changing or scenario.faults or not stands_for_all(roles, ready.fabric)):
         roles = unfolded(ready.world)
     timeline = Timeline(scenario.name)
     kept: Timeline | Unrecorded = timeline if record else Unrecorded()
@@ -181,6 +184,7 @@ def simulate(scenario: Scenario, *, ranks: str = "roles", seed: int = 0, exchang
     journal = Journal(kept)
     if live is not None and isinstance(replay, LiveReplay):
         replay.attach(lambda host: live(host, ready.case), journal)
+        strike(replay.hosts, scenario.faults, ready.fabric, replay.change_at)
     makespan_ps = replay.run()
     if progress is not None:
         progress(1.0)
@@ -191,6 +195,7 @@ def simulate(scenario: Scenario, *, ranks: str = "roles", seed: int = 0, exchang
               "seed": seed, "changed": dict(scenario.changes)}
     result = Result(scenario, ready.machine, header, {}, timeline, ready.ledger, makespan_ps, ready.world, traffic,
                     [Flight(*one) for one in journal.flights], record)
+    result.sent_again_bytes = replay.sent_again_bytes if isinstance(replay, LiveReplay) else 0
     result.own = _own_metrics(result, ready.case)
     drawn = "launch_jitter" not in scenario.changes or not scenario.launch_jitter or replay.launches_take_time
     header["unread"] = [*ready.reads.unread(), *([] if drawn else ["launch_jitter"])]

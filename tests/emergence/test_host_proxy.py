@@ -7,6 +7,7 @@ import pytest
 
 from simulator.die.memory import DoesNotFit
 from simulator.errors import InputError, RunError
+from simulator.spec.faults import faults_of
 from simulator.study.library import load_scenario
 from simulator.study.simulate import Result, simulate
 from tests.published.runs import run
@@ -205,7 +206,7 @@ def test_a_thread_that_is_away_costs_less_than_its_absence_and_a_slow_card_slows
 
 
 @pytest.mark.parametrize(("fault", "named"), [
-    ("dead_card", ["dead: rank 0's nic 0", "never completed: write 'dispatch.tokens' from rank 0 to rank 8",
+    ("dead_card", ["dead: rank 0's nic 0", "never completed: write 'dispatch.tokens' from rank 0 to rank 14",
                    "engine: 13 of 24 immediates", "waits for its host to set flag"]),
     ("lost_host", ["dead: rank 0's nic 0, rank 0's nic 1", "never completed: write"]),
 ])  # fmt: skip
@@ -217,10 +218,38 @@ def test_what_can_never_complete_is_an_error_that_names_it(fault: str, named: li
 
 
 @pytest.mark.parametrize(("fault", "words"), [
-    ({"rank": "16"}, "knobs.fault.rank is 16: it strikes nobody; ranks are 0 to 15"),
-    ({"card": "2"}, "knobs.fault.card is 2: it strikes nobody; cards are 0 to 1"),
+    ("50 us: link rank16.nic0 cut", "strikes nobody: ranks are 0 to 15"),
+    ("50 us: link rank0.nic2 rate 0.1", "strikes nobody: cards are 0 to 1"),
+    ("50 us: proxy 16 paused for 1 us", "strikes nobody: ranks are 0 to 15"),
+    ("50 us: node 2 lost", "strikes nobody: nodes are 0 to 1"),
+    ("50 us: rank 0 lost for 1 us", "a lost rank does not come back"),
 ])  # fmt: skip
-def test_a_fault_that_strikes_nobody_is_refused(fault: dict[str, str], words: str) -> None:
-    changes = {f"knobs.fault.{key}": text for key, text in fault.items()}
-    with pytest.raises(InputError, match=words):
-        simulate(load_scenario("pplx_faults:slow_card").replace(changes))
+def test_a_fault_that_strikes_nobody_is_refused(fault: str, words: str) -> None:
+    with pytest.raises(InputError, match=words) as error:
+        simulate(load_scenario(EFA).variant(faults=faults_of([fault])))
+    assert f"fault '{fault}'" in str(error.value)
+
+
+def test_a_card_that_flaps_sends_again_and_moves_what_it_must() -> None:
+    """What is lost is sent again after a millisecond, in dispatch and in combine, and its peers count it once."""
+    flapping = run("pplx_faults:flapping_card")
+    assert 500 < flapping.metrics["dispatch_combine_us"] - total(EFA) < 2500
+    again = sent_bytes(flapping) - sent_bytes(run(EFA))
+    assert again > 0
+    assert flapping.metrics["sent_again_mb"] == again / 1e6
+    assert "sent_again_mb" not in run(EFA).metrics
+    received = [np.sum(result.columns["kind"] == "receive") for result in (flapping, run(EFA))]
+    assert received[0] == received[1]
+
+
+def test_failover_ends_what_is_a_deadlock_without_after_one_time_to_give_up_for_each_who_learns_of_it() -> None:
+    """Rank 0 and its peers lose writes of dispatch and learn of the dead card at 537 ms; peers that lost none of theirs
+    by then learn of it in combine, 537 ms later. Once they know, both halves of each write leave through one card."""
+    struck = run("pplx_faults:dead_card_failover")
+    give_up_ps = 537e9
+    errors = struck.columns["start_ps"][struck.columns["kind"] == "error"]
+    assert len(errors)
+    assert errors.min() >= give_up_ps
+    assert 2 * give_up_ps < struck.makespan_ps < 2 * give_up_ps + 2e9
+    dead = (struck.columns["rank"] == 0) & (struck.columns["stream"] == "nic 0 out")
+    assert struck.columns["start_ps"][dead].max() <= 50e6

@@ -6,12 +6,14 @@ from functools import partial
 from typing import Any
 
 from simulator.fabric.graph import Fabric
+from simulator.live.faults import strike
 from simulator.live.host import Host
-from simulator.live.nic import cards
+from simulator.live.live import cards
 from simulator.live.thread import Journal, JournalRow, Label
-from simulator.physics.clock import Clock
+from simulator.physics.clock import URGENT, Clock, call_later
 from simulator.physics.flows import Network
 from simulator.replay.replay import Capacities, rate_of
+from simulator.spec.faults import faults_of
 from simulator.spec.load import load_machine, override
 
 US = 10**6
@@ -20,6 +22,7 @@ ROUND = {
     "nic.standing_queue": "0 kB", "nic.post": "1 us", "nic.post_page": "1 us", "nic.split": "64 kB",
     "proxy.poll": "0 us", "proxy.submit": "0 us", "proxy.dequeue": "0 us", "proxy.completion": "0 us",
     "proxy.flag_write": "0 us", "proxy.flag_to_host": "1 us", "proxy.flag_to_gpu": "1 us",
+    "nic.retransmit": "50 us", "nic.give_up": "200 us", "proxy.readmit": "100 us",
 }  # fmt: skip
 
 
@@ -30,10 +33,12 @@ class Rows(Journal):
         super().__init__(None)
         self.rows: list[tuple[int, str, str, str, float, float]] = []
         self.causes: dict[JournalRow, JournalRow | None] = {}
+        self.sent_bytes = 0.0
 
     def write(self, rank: int, stream: str, kind: str, label: Label, start_ps: int, end_ps: int, bound_by: str,
               size_bytes: float = 0.0, because: JournalRow | None = None) -> JournalRow:
         self.rows.append((rank, stream, kind, label.name, start_ps / US, end_ps / US))
+        self.sent_bytes += size_bytes
         key = JournalRow(rank, len(self.rows) - 1)
         self.causes[key] = because
         return key
@@ -65,6 +70,11 @@ class Wire:
         self.hosts = [Host(self.env, nics[rank], spec.proxy, rank, self.rows, self._see) for rank in range(hosts)]
         for host in self.hosts:
             host.engine.templates = templates
+
+    def strike(self, *texts: str) -> None:
+        """Let faults happen."""
+        strike({host.rank: host for host in self.hosts}, faults_of(texts), self.fabric,
+               lambda at_ps, act: call_later(self.env, at_ps, act, URGENT))
 
     def _see(self, rank: int, flag: str, row: JournalRow) -> None:
         self.seen.append((rank, flag, self.env.now / US))

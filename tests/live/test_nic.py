@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.live.nic import Write
 from simulator.live.thread import Label
+from simulator.live.write import Write
 from tests.live.live_hosts import US, Wire
 
 KB = 1000
@@ -145,7 +145,7 @@ def test_a_dead_card_completes_nothing_and_keeps_the_names_of_what_is_lost() -> 
     wire.env.process(_kill(wire, 15))
     wire.env.run()
     nic = wire.hosts[0].engine.nics[0]
-    assert [str(write) for write in nic.outstanding] == [
+    assert sorted(str(write) for write in nic.given_up) == [
         "write 'a' from rank 0 to rank 1 (20000 B)",
         "write 'b' from rank 0 to rank 1 (20000 B)",
     ]
@@ -155,7 +155,7 @@ def test_a_dead_card_completes_nothing_and_keeps_the_names_of_what_is_lost() -> 
 def test_a_slow_card_is_slow_from_then_on() -> None:
     wire = Wire(2)
     nic = wire.hosts[0].engine.nics[0]
-    nic.slow(0.1)
+    nic.struck("a fault", 0.1)
     post(wire, 0, 1, 20 * KB)
     wire.env.run()
     assert wire.rows.of(0, "nic 0 out") == [("w", 0.0, 200.0)]
@@ -165,4 +165,4 @@ def test_a_slow_card_is_slow_from_then_on() -> None:
 
 def _kill(wire: Wire, at_us: int):  # type: ignore[no-untyped-def]
     yield wire.env.timeout(at_us * US)
-    wire.hosts[0].engine.nics[0].die()
+    wire.hosts[0].engine.nics[0].struck("a fault", 0.0)

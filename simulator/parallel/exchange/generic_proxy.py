@@ -10,8 +10,8 @@ from typing import Any
 from pydantic import Field
 
 from simulator.live.host import Host, Inbox
-from simulator.live.nic import Write
 from simulator.live.thread import HostProcess, HostThread, Label
+from simulator.live.write import Write
 from simulator.parallel.exchange.proxy import ProxySettings
 from simulator.parallel.exchange.rows import Asked, RowKernels
 

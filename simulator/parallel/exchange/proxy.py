@@ -22,6 +22,7 @@ class ProxySettings(RowSettings):
 
     private_tokens: int = Field(32, ge=0, description="tokens per sender that may be written before routes are known")
     templates: bool = Field(True, description="scatter and barrier as one command; without, every peer is one")
+    failover: bool = Field(False, description="writes that a dead card gave up go over the other cards of the GPU")
 
 
 class Proxy(RowKernels):
@@ -38,7 +39,7 @@ def proxy(host: Host) -> HostProcess:
     while inbox:
         asked, seen, expected = yield from inbox.take()
         x: Crossing = asked.crossing
-        host.engine.templates = x.settings.templates
+        host.engine.templates, host.engine.failover = x.settings.templates, x.settings.failover
         if asked.block == "dispatch":
             yield from _dispatch(host, x, seen, expected, barriers.get(x.micro_batch))
         else:

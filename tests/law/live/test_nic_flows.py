@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from simulator.live.host import Host
-from simulator.live.nic import Write
 from simulator.live.thread import Label
+from simulator.live.write import Write
 from simulator.model import ops
 from simulator.physics.flows import Flow
 from simulator.program.rank import Rank
@@ -73,7 +73,7 @@ def test_links_of_the_fabric_carry_what_leaves_a_node_and_nothing_else() -> None
 def test_nothing_arrives_before_it_has_left() -> None:
     """A slow card's write has all its bytes there when the last one has crossed, and leaves the port to others."""
     wire = Wire(3)
-    wire.hosts[0].engine.nics[0].slow(0.1)
+    wire.hosts[0].engine.nics[0].struck("a fault", 0.1)
     post(wire, 0, 2)
     post(wire, 1, 2)
     wire.env.run()
