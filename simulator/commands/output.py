@@ -6,24 +6,26 @@ A folder is refused before the run if it cannot be written, and never left with 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
-import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import rich_click as click
 
-from simulator.errors import InputError
+from simulator.errors import InputError, RunError
 from simulator.observe.counters import counters
 from simulator.observe.files import whole_file
 from simulator.observe.kineto import write_kineto
 from simulator.observe.recorded import Recorded
 from simulator.observe.shown import USUAL, shown
 from simulator.observe.tables import Cell, Titled, console, show
+from simulator.observe.temporary import a_folder, held, settle, temporary, together
 from simulator.observe.trace import write_trace
 from simulator.study.expected import as_object, compared, plain
 from simulator.study.recorded import ABOUT, TIMELINE, about_object, recorded_of
@@ -32,6 +34,8 @@ from simulator.study.struck import Struck
 
 TRACE = "trace.json.gz"  # that every run leaves in its folder
 KINETO = "kineto"  # a folder in it, with a file for each rank
+ROOM_BYTES = 1 << 20  # without which nothing is begun: the smallest results are 20 KiB, most below 1 MiB
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def result_object(result: Result) -> dict[str, Any]:
@@ -84,9 +88,10 @@ class TraceChoice:
     kineto: bool = False
 
 
-def write_result(result: Result, folder: OutputFolder, choice: TraceChoice | None = None) -> list[str]:
-    """Writes the timeline, the trace and the JSON of a result; returns a line on each. InputError for ranks to show
-    that there are not."""
+def write_result(result: Result, folder: OutputFolder, choice: TraceChoice | None = None,
+                 beside: Mapping[str, str] = MappingProxyType({})) -> list[str]:
+    """Writes the timeline, the trace and the JSON of a result; returns a line on each. beside: texts of more files, by
+    name. InputError for ranks to show that there are not."""
     run, choice = recorded_of(result), choice or TraceChoice()
     ranks = _shown(run, choice)
     with folder.staged() as staging:
@@ -94,10 +99,12 @@ def write_result(result: Result, folder: OutputFolder, choice: TraceChoice | Non
         write_trace(run.columns, staging / TRACE, [*ranks], result.flights,
                     counters(run.columns, [*ranks], run.peaks, run.memory), choice.window_ps, run.about)
         (staging / ABOUT).write_text(to_json(about_object(run)) + "\n", encoding="utf-8")
+        for name, text in beside.items():
+            (staging / name).write_text(text, encoding="utf-8")
         if choice.kineto:
             write_kineto(run.columns, staging / KINETO, [*ranks], run.about)
-    if not choice.kineto and (folder.path / KINETO).is_dir():
-        shutil.rmtree(folder.path / KINETO)  # of an earlier run
+    if not choice.kineto:
+        folder.remove(KINETO)
     who = "; ".join(f"rank {rank}" + (f" ({why})" if why else "") for rank, why in ranks.items())
     written = [f"{folder.path / TIMELINE}", f"{folder.path / TRACE}: {who}", f"{folder.path / ABOUT}"]
     if choice.kineto:
@@ -131,48 +138,77 @@ class OutputFolder:
         if not nearest.is_dir():
             what = "is a file, not a folder" if nearest.exists() else "does not exist"
             raise InputError(f"cannot write to '{self.path}': '{nearest}' {what}")
+        settle(self.path.parent)
         try:  # permission bits alone do not tell
-            os.rmdir(tempfile.mkdtemp(prefix=".braid-", dir=nearest))
+            with temporary(nearest, "probe"):
+                free = shutil.disk_usage(nearest).free
         except OSError as error:
             raise InputError(f"cannot write to '{self.path}': {error.strerror or error}") from None
+        if free < ROOM_BYTES:
+            raise InputError(f"cannot write to '{self.path}': {free // 1024} KiB are free there, results may take "
+                             f"{ROOM_BYTES // 1024} KiB or more")
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """The folder for this process alone; it is made, and goes again if nothing was written. InputError: another
+        process has it, or it cannot be written to."""
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(held(self.path))
+            except BlockingIOError as error:
+                raise InputError(f"another run writes to '{self.path}': {error.strerror}; wait for it, or name another"
+                                 " folder") from None
+            except OSError as error:
+                raise InputError(f"cannot write to '{self.path}': {error.strerror or error}") from None
+            yield
 
     @contextlib.contextmanager
     def staged(self) -> Iterator[Path]:
-        """A folder to write files into; they get their final names together at the end, or not at all."""
+        """A folder to write files into; they get their final names together at the end, or not at all. RunError where
+        the disk has no room for them."""
         is_new = not self.path.exists()
         self.path.mkdir(exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=".braid-", dir=self.path))
         try:
-            yield staging
-            for one in sorted(staging.iterdir()):
-                there = self.path / one.name
-                if there.is_dir():  # of an earlier run: a folder is replaced as a whole
-                    os.replace(there, staging / f"old-{one.name}")
-                os.replace(one, there)
+            with together(self.path) as staging:
+                yield staging
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            raise RunError(f"cannot write to '{self.path}': {os.strerror(error.errno)}") from error
         finally:
-            shutil.rmtree(staging, ignore_errors=True)
             if is_new and not any(self.path.iterdir()):
                 self.path.rmdir()
 
+    def remove(self, name: str) -> None:
+        """A folder in it of an earlier run, whole or not at all."""
+        if (self.path / name).is_dir():
+            with temporary(self.path, "old", a_folder) as old:
+                os.replace(self.path / name, old / name)
+
 
 def results_folder(path: Path | None, force: bool, holds: str = TRACE) -> OutputFolder | None:
-    """The folder of --out; InputError too where it holds other things than what Braid wrote, without `force`. holds: a
-    file that it has if Braid wrote it."""
+    """The folder of --out, this process's alone until the command has ended; InputError too where it holds other things
+    than what Braid wrote, without `force`. holds: a file that it has if Braid wrote it."""
     if path is None:
         if force:
             raise InputError("--force is of --out, which is not given")
         return None
     folder = OutputFolder(path)
-    there = folder.path.is_dir() and any(not one.name.startswith(".") for one in folder.path.iterdir())
+    command = click.get_current_context()
+    assert command is not None
+    command.with_resource(folder.held())
+    there = any(not one.name.startswith(".") for one in folder.path.iterdir())
     if there and not force and not any(folder.path.glob(holds)):
         raise InputError(f"'{folder.path}' holds files that are not of a run: --out into a new folder, or --force")
     return folder
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes one small file whole or not at all, and makes its folder; InputError if it cannot be written."""
+    """Writes one small file whole or not at all, and makes its folder; InputError if it cannot be written, RunError if
+    the disk has no room for it."""
     try:
         with whole_file(path) as part:
             part.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise InputError(f"cannot write '{path}': {error.strerror or error}") from None
+        kind = RunError if error.errno in NO_ROOM else InputError
+        raise kind(f"cannot write '{path}': {error.strerror or error}") from None

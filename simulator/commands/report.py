@@ -92,7 +92,10 @@ def _places(reference: str) -> list[Path | str]:
         return [reference]
     if _is_result(path):
         return [path]
-    below: list[Path | str] = [one for one in sorted(path.iterdir()) if _is_result(one)]
+    from simulator.observe.temporary import MARK
+
+    below: list[Path | str] = [one for one in sorted(path.iterdir())
+                                if _is_result(one) and not one.name.startswith(MARK)]
     if not below:
         raise InputError(f"'{reference}' holds no result: `braid run SCENARIO --out FOLDER` writes one, and so do "
                          "sweep, compare and serve")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
-from functools import partial
+from contextlib import redirect_stdout, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,11 +17,13 @@ from simulator.commands import options
 
 if TYPE_CHECKING:
     from simulator.observe.tables import Cell
+    from simulator.study.scenario import Scenario
     from simulator.study.simulate import Result
     from simulator.study.sweep import LadderRow
 
 DEFAULT_METRICS = ("latency_ms", "iteration_ms", "tpot_ms", "throughput_tok_s", "throughput_tok_s_per_card",
                    "exposed_comm_ms", "compute_stretch")
+KEPT = "sweep.json"  # in the folder of each value: of which scenario it is
 LADDER_METRICS = "throughput_tok_s,iteration_ms"
 
 
@@ -39,16 +42,18 @@ LADDER_METRICS = "throughput_tok_s,iteration_ms"
               help="Simulate N values at a time, each in a process of its own.")
 @options.out
 @options.force
+@click.option("--fresh", is_flag=True, help="With --out, simulate what is there of an earlier sweep, too.")
 @options.as_json
 @click.pass_context
 def sweep(ctx: click.Context, scenario: str, key: str, values: tuple[str, ...], metrics: str | None,
-          settings: dict[str, str], ranks: str, seed: int, jobs: int, out: Path | None, force: bool,
+          settings: dict[str, str], ranks: str, seed: int, jobs: int, out: Path | None, force: bool, fresh: bool,
           as_json: bool) -> None:
     """Simulate SCENARIO with each of VALUES for the setting KEY.
 
     KEY is one that --set takes: a setting of the scenario, or machine.KEY or model.KEY. A value of the
     wrong kind is refused before anything runs, and so is a metric that no run can have; a value that cannot run is
-    reported, the others run (exit code 1). With --out, each value gets a folder of its own in DIR.
+    reported, the others run (exit code 1). With --out, each value gets a folder of its own in DIR, as soon as it is
+    simulated: the same sweep goes on where it was stopped.
 
     \b
     Examples:
@@ -74,8 +79,12 @@ def sweep(ctx: click.Context, scenario: str, key: str, values: tuple[str, ...], 
     with progress_bar(f"{chosen.name}: {key}") as tell, redirect_stdout(sys.stderr):
         if wrong := unknown(asked or (), (chosen.replace({key: value}) for value in values)):
             raise InputError(_no_metric(chosen.name, wrong))
-        keep = partial(_written, folder.path, _folders(values)) if folder is not None else None
-        table = run_study(chosen, study, tell, How(seed, ranks, jobs, keep))
+        how = How(seed, ranks, jobs)
+        if folder is not None:
+            place = Folders(folder.path, _folders(values), f"{seed}-{ranks}")
+            how = replace(how, keep=place.write, known=how.known if fresh else place.known)
+            _tell_kept([how.known(value, chosen.replace({key: value})) is not None for value in values])
+        table = run_study(chosen, study, tell, how)
     there = [place for place in range(len(study.metrics)) if any(row[place] is not None for _, row in table.rows)]
     missing = [one for place, one in enumerate(study.metrics) if place not in there]
     if len(table.reasons) < len(values) and missing and (asked is not None or not there):
@@ -102,6 +111,12 @@ def _no_metric(scenario: str, metrics: Sequence[str]) -> str:
     return f"{scenario} has no metric {', '.join(metrics)}; `braid run {scenario} --json` lists them"
 
 
+def _tell_kept(known: Sequence[bool]) -> None:
+    if any(known):
+        left = known.count(False)
+        click.echo(f"values kept from before: {len(known) - left}; left to run: {left} (--fresh runs all)", err=True)
+
+
 def _folders(values: Sequence[str]) -> dict[str, str]:
     """A folder's name for each: the value as far as it makes one, with its place before it where two make the same."""
     names = [re.sub(r"[^\w.+-]+", "-", value).strip(".-") or "value" for value in values]
@@ -110,12 +125,41 @@ def _folders(values: Sequence[str]) -> dict[str, str]:
     return dict(zip(values, names, strict=True))
 
 
-def _written(folder: Path, names: Mapping[str, str], value: str, result: Result) -> None:
-    """Writes the result of one value into its folder below."""
-    from simulator.commands.output import OutputFolder, write_result
+@dataclass(frozen=True)
+class Folders:
+    """A folder for each value, by its name; run: what else a result depends on, beside the scenario."""
 
-    folder.mkdir(exist_ok=True)
-    write_result(result, OutputFolder(folder / names[value]))
+    folder: Path
+    names: Mapping[str, str]
+    run: str
+
+    def write(self, value: str, result: Result) -> None:
+        """The result of a value, and what `known` reads."""
+        from simulator.commands.output import OutputFolder, write_result
+        from simulator.study.expected import plain
+
+        kept = {"name": self._name(result.scenario), "metrics": result.metrics, "unread": result.header["unread"]}
+        write_result(result, OutputFolder(self.folder / self.names[value]), beside={KEPT: json.dumps(plain(kept))})
+
+    def known(self, value: str, scenario: Scenario) -> tuple[dict[str, float], list[str]] | None:
+        """Metrics and settings that were not read, if the result of this very scenario is there."""
+        from simulator.commands.output import TRACE
+        from simulator.observe.temporary import settle
+        from simulator.study.recorded import is_folder_of_run
+
+        folder = self.folder / self.names[value]
+        settle(folder)
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            kept = json.loads((folder / KEPT).read_text(encoding="utf-8"))
+            metrics = {str(name): +number for name, number in kept["metrics"].items()}
+            if kept["name"] == self._name(scenario) and is_folder_of_run(folder) and (folder / TRACE).is_file():
+                return metrics, [str(key) for key in kept["unread"]]
+        return None
+
+    def _name(self, scenario: Scenario) -> str:
+        from simulator.study.kept import name_of
+
+        return f"{name_of(scenario, 'scenario')}-{self.run}"
 
 
 @click.command()

@@ -6,27 +6,30 @@ import gzip
 import io
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from os import PathLike
 from pathlib import Path
 from typing import IO
+
+from simulator.observe.temporary import temporary
 
 
 @contextmanager
 def whole_file(path: str | PathLike[str]) -> Iterator[Path]:
     """Gives a temporary name in the folder of `path`, renamed to `path` at the end, removed if the block fails.
 
-    Makes the folder. Raises OSError where that folder cannot be written.
+    Makes the folder. Raises OSError where that folder cannot be written; it names `path`, in whatever write it was.
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        yield part
-        os.replace(part, target)
-    finally:
-        with suppress(FileNotFoundError):
-            part.unlink()
+    with temporary(target.parent, target.name) as part:
+        try:
+            yield part
+            os.replace(part, target)
+        except OSError as error:
+            if error.filename in (None, str(part), part):  # a write that fails names nothing
+                error.filename, error.filename2 = str(target), None
+            raise
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,11 +16,12 @@ from types import TracebackType
 from typing import Any
 
 from simulator.errors import InputError, reason_of
+from simulator.observe.files import whole_file
+from simulator.observe.temporary import lock_of, settle
 from simulator.search.kept_table import HASH, read_rows, write_rows
 
 TABLE, JOURNAL, LOCK = "layouts.parquet", "layouts.journal", "layouts.lock"
 FILES = "layouts.*"  # what a folder has since a search began there
-PART = ".layouts-"  # how the temporary name of a table begins
 
 Row = dict[str, Any]
 
@@ -78,20 +78,13 @@ class Kept:
 
     def _take(self, folder: Path) -> None:
         """The folder for this process alone, as long as it lives, and its journal to write to."""
-        self._lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            import fcntl
-
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            by = os.pread(self._lock, 100, 0).decode("utf-8", "replace").strip() or "another process"
-            self._leave()
-            raise InputError(f"another search keeps its results in '{folder}': {by}; wait for it, or name another"
-                             " folder") from None
-        except (ImportError, OSError) as error:
-            self._warn(f"'{folder}' cannot be locked here ({error}): no other search may use it meanwhile")
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, f"process {os.getpid()} on {platform.node()}\n".encode(), 0)
+            self._lock, why = lock_of(folder / LOCK)
+        except BlockingIOError as error:
+            raise InputError(f"another search keeps its results in '{folder}': {error.strerror}; wait for it, or name"
+                             " another folder") from None
+        if why:
+            self._warn(f"'{folder}' cannot be locked here ({why}): no other search may use it meanwhile")
         self._journal = os.open(folder / JOURNAL, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
 
     def _read(self, folder: Path) -> None:
@@ -107,8 +100,7 @@ class Kept:
         if self._journal < 0:
             return
         try:
-            for left in folder.glob(f"{PART}*"):  # of a process that was killed
-                left.unlink(missing_ok=True)
+            settle(folder)
             self._fold(folder)
         except OSError as error:
             self._keep_no_more(error, folder / TABLE)
@@ -132,12 +124,8 @@ class Kept:
         if os.fstat(self._journal).st_size == 0:
             return
         if self._rows:
-            part = folder / f"{PART}{os.getpid()}"
-            try:
+            with whole_file(folder / TABLE) as part:
                 write_rows(part, self._rows)
-                part.replace(folder / TABLE)
-            finally:
-                part.unlink(missing_ok=True)
         os.ftruncate(self._journal, 0)
 
     def _keep_no_more(self, error: OSError, path: Path) -> None:

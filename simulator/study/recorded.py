@@ -13,6 +13,7 @@ from simulator.fabric.graph import Fabric
 from simulator.fabric.level import die
 from simulator.observe.arrow import read_parquet
 from simulator.observe.recorded import Memory, Peaks, Recorded
+from simulator.observe.temporary import settle
 from simulator.paths import installed_version
 from simulator.replay.replay import rate_of
 from simulator.spec.machine import MachineSpec
@@ -62,6 +63,7 @@ def is_folder_of_run(path: Path) -> bool:
 
 def read_recorded(folder: Path) -> Recorded:
     """The run that `run --out` wrote into a folder; InputError if it did not, or an earlier version of Braid did."""
+    settle(folder)
     if not is_folder_of_run(folder):
         missing = TIMELINE if (folder / ABOUT).is_file() else ABOUT
         raise InputError(f"'{folder}' has no {missing}: `braid run SCENARIO --out FOLDER` writes such a folder")

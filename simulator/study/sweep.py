@@ -37,12 +37,14 @@ class StudyTable:
 @dataclass(frozen=True)
 class How:
     """How the runs of a study are done: their seed, "roles" or "all" ranks, how many at a time, each in a process of
-    its own; keep: called there with every value and its result."""
+    its own; keep: called there with every value and its result; known: before, with a value and what would be run, for
+    what was kept of it: metrics, and settings that were not read."""
 
     seed: int = 0
     ranks: str = "roles"
     jobs: int = 1
     keep: Callable[[str, Result], None] | None = None
+    known: Callable[[str, Scenario], tuple[dict[str, float], list[str]] | None] = lambda value, scenario: None
 
 
 ONCE = How()
@@ -89,13 +91,20 @@ def _runs(scenarios: Sequence[Callable[[], Scenario]], key: str, how: How, value
     """Of one value, in whatever process; what programs print goes to stderr."""
     try:
         with redirect_stdout(sys.stderr):
-            results = [simulate(one().replace({key: value}), ranks=how.ranks, seed=how.seed) for one in scenarios]
-            if how.keep is not None:
-                for one in results:
-                    how.keep(value, one)
+            done = [_one(one().replace({key: value}), how, value) for one in scenarios]
     except (InputError, RunError) as error:
         return _Runs([{}] * len(scenarios), [], str(error))
-    return _Runs([one.metrics for one in results], [one.header["unread"] for one in results])
+    return _Runs([metrics for metrics, _ in done], [unread for _, unread in done])
+
+
+def _one(scenario: Scenario, how: How, value: str) -> tuple[dict[str, float], list[str]]:
+    """Metrics, and settings that were not read, of one run, or of one that was kept."""
+    if (known := how.known(value, scenario)) is not None:
+        return known
+    result = simulate(scenario, ranks=how.ranks, seed=how.seed)
+    if how.keep is not None:
+        how.keep(value, result)
+    return result.metrics, result.header["unread"]
 
 
 def in_all(unread: Sequence[Sequence[str]]) -> list[str]:
