@@ -82,8 +82,8 @@ def sweep(ctx: click.Context, scenario: str, key: str, values: tuple[str, ...], 
         how = How(seed, ranks, jobs)
         if folder is not None:
             place = Folders(folder.path, _folders(values), f"{seed}-{ranks}")
-            how = replace(how, keep=place.write, known=how.known if fresh else place.known)
-            _tell_kept([how.known(value, chosen.replace({key: value})) is not None for value in values])
+            how = replace(how, keep=place.write, known=None if fresh else place.known)
+            _tell_kept([place.known(value, chosen.replace({key: value})) is not None and not fresh for value in values])
         table = run_study(chosen, study, tell, how)
     there = [place for place in range(len(study.metrics)) if any(row[place] is not None for _, row in table.rows)]
     missing = [one for place, one in enumerate(study.metrics) if place not in there]

@@ -44,7 +44,7 @@ class How:
     ranks: str = "roles"
     jobs: int = 1
     keep: Callable[[str, Result], None] | None = None
-    known: Callable[[str, Scenario], tuple[dict[str, float], list[str]] | None] = lambda value, scenario: None
+    known: Callable[[str, Scenario], tuple[dict[str, float], list[str]] | None] | None = None
 
 
 ONCE = How()
@@ -99,7 +99,7 @@ def _runs(scenarios: Sequence[Callable[[], Scenario]], key: str, how: How, value
 
 def _one(scenario: Scenario, how: How, value: str) -> tuple[dict[str, float], list[str]]:
     """Metrics, and settings that were not read, of one run, or of one that was kept."""
-    if (known := how.known(value, scenario)) is not None:
+    if how.known is not None and (known := how.known(value, scenario)) is not None:
         return known
     result = simulate(scenario, ranks=how.ranks, seed=how.seed)
     if how.keep is not None:

@@ -67,7 +67,7 @@ def old(folder: Path) -> dict[str, str]:
 
 
 def test_a_kill_before_any_step_leaves_the_old_files_or_the_new_ones(tmp_path: Path) -> None:
-    new = {name: "new" for name in ("a", "b", "more/c")}
+    new = dict.fromkeys(("a", "b", "more/c"), "new")
     seen = set()
     for step in range(20):
         folder = tmp_path / str(step)
