@@ -197,10 +197,18 @@ def results_folder(path: Path | None, force: bool, holds: str = TRACE) -> Output
     command = click.get_current_context()
     assert command is not None
     command.with_resource(folder.held())
-    there = any(not one.name.startswith(".") for one in folder.path.iterdir())
-    if there and not force and not any(folder.path.glob(holds)):
+    if not force and _has_files(folder.path) and not any(folder.path.glob(holds)):
         raise InputError(f"'{folder.path}' holds files that are not of a run: --out into a new folder, or --force")
     return folder
+
+
+def _has_files(folder: Path) -> bool:
+    """Whether there are any, there or below, but for those whose names begin with a point, as temporary ones do."""
+    for _, below, names in os.walk(folder):
+        below[:] = [one for one in below if not one.startswith(".")]
+        if any(not one.startswith(".") for one in names):
+            return True
+    return False
 
 
 def write_text(path: Path, text: str) -> None:

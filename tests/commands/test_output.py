@@ -156,6 +156,13 @@ def test_a_sweep_goes_on_where_it_was_stopped(
         assert len(ran) == 2, "another run, or asked for"
 
 
+def test_a_sweep_that_was_killed_at_its_first_value_begins_again(braid: Braid, tmp_path: Path) -> None:
+    (tmp_path / "out" / "1.2-TB-s" / f"{MARK}0-staged").mkdir(parents=True)
+    (tmp_path / "out" / "1.2-TB-s" / f"{MARK}0-staged" / "timeline.parquet").write_text("half")
+    assert braid(*SWEEP, "--out", tmp_path / "out").code == 0
+    assert not list(tmp_path.rglob(f"{MARK}*"))
+
+
 @pytest.mark.parametrize("spoilt", ["sweep.json", "trace.json.gz", "result.json"])
 def test_a_value_whose_files_are_not_all_there_is_simulated_again(braid: Braid, tmp_path: Path, spoilt: str) -> None:
     assert braid(*SWEEP, "--out", tmp_path / "out").code == 0
