@@ -31,16 +31,19 @@ TABLE = ROOT / "results" / "trust" / "kill.md"
 HANGS_S = 300
 START = ("import sys; sys.path.insert(0, {root!r}); from simulator.serving import kept; kept.WRITTEN_EVERY_S = 0.0; "
          "from simulator.commands.main import main; main()")  # steps of a service are kept as soon as they are known
-HOW = {"simulated", "known", "before"}  # keys of JSON, and words of what is printed, that say how much was found
+LAYOUT = "sheets"  # a key that results of a search have, of layouts and not of those that were served
+HOW = {"simulated", "known", "kept"}  # keys of JSON that say how much was found
 
 
 class Case(NamedTuple):
-    """A command. words: its arguments; parts: files that are one more result each, as globs from the folder of a
-    moment; copied: whether it runs in a copy of Braid that has one file of scenarios, into whose results/ it writes."""
+    """A command. words: its arguments; parts: files that keep results, as globs from the folder of a moment; known: the
+    key of JSON that says how many of them were found; copied: whether it runs in a copy of Braid that has one file of
+    scenarios."""
 
     name: str
     words: tuple[str, ...]
     parts: tuple[str, ...] = ()
+    known: str = ""
     copied: bool = False
 
 
@@ -53,21 +56,20 @@ CASES = (
                    "--json", "--out", "out"), ("out/*/sweep.json",)),
     Case("search", ("search", "--model", "qwen3_8b", "--machine", "dgx_h100", "--gpus", "1", "--isl", "1024", "--osl",
                     "128", "--tpot", "15", "--fix", "stack=vllm", "--fix", "tokens=8192", "--serve", "1", "--json",
-                    "--out", "out"), ("out/layouts.*", "cache/*.json")),
+                    "--out", "out"), ("out/layouts.*",), "kept"),
     Case("serve", ("serve", "one_server:llama_3_1_70b", "--requests", "16", "--rate", "2", "--isl", "512", "--osl",
-                   "32", "--json", "--out", "out"), ("cache/*.json",)),
+                   "32", "--json", "--out", "out"), ("cache/*.json",), "known"),
     Case("whatif", ("whatif", STAGING, "--only", "free,faster", "--json"), ("cache/*.jsonl",)),
 )  # fmt: skip
 
 
 @dataclass
 class Tally:
-    """What became of the moments of a command. s: it takes so long; left: kills that left temporary names; kept: kills
+    """What became of the moments of a command. s: it takes so long, at the least; left: kills that left temporary names; kept: kills
     after which something was there that need not be done again."""
 
     s: float
     moments: int = 0
-    ended: int = 0
     left: int = 0
     kept: int = 0
     wrong: list[str] = field(default_factory=list)
@@ -243,11 +245,14 @@ def earlier(folder: Path) -> dict[str, bytes]:
 
 
 def moment(case: Case, known: Reference, folder: Path, after_s: float, tally: Tally) -> None:
-    """One kill, one look, one more start, and a look at that."""
-    tally.moments += 1
+    """One kill, one look, one more start, and a look at that; nothing where the command had ended by then."""
+    since_s = time.monotonic()
     put(place(case, folder), known.before)
     if not killed(case, folder, after_s):
-        tally.ended += 1
+        shutil.rmtree(folder)
+        tally.s = min(tally.s, time.monotonic() - since_s)
+        return
+    tally.moments += 1
     wrong = broken(folder, known.bytes, known.before)
     tally.left += bool(temporary(folder))
     parts = [path for glob in case.parts for path in folder.glob(glob) if path.suffix != ".lock"]
@@ -264,6 +269,8 @@ def moment(case: Case, known: Reference, folder: Path, after_s: float, tally: Ta
               for name, path in now.items() if name in known.results and result(path) != known.results[name]]
     if printed(out) != known.printed:
         wrong.append("what it prints differs from an unkilled run")
+    if case.known and (few := _values(json.loads(out or "{}"), case.known)) < sum(map(_count, kept.values())):
+        wrong.append(f"{few} results were found of what was kept in {', '.join(path.name for path in kept)}")
     wrong += [f"{path.relative_to(folder)}: what was kept is done again" for path, was in kept.items()
               if not _goes_on(path, was)]  # fmt: skip
     tally.wrong += [f"{case.name}, killed after {after_s:.3f} s: {one}" for one in wrong]
@@ -274,18 +281,36 @@ def _state(path: Path) -> Any:
     """Of a file that keeps results: which it has; of one that has one result, which file it is."""
     if path.name == "sweep.json":
         return path.stat().st_ino
-    if path.suffix in (".jsonl", ".journal"):
+    if path.suffix == ".journal":
+        return [line for line in READERS[path.suffix](path) if f'"{LAYOUT}"' in line]
+    if path.suffix == ".jsonl":
         return READERS[path.suffix](path)
     if path.suffix == ".parquet":
-        return [str(one) for one in READERS[".parquet"](path)["hash"]]
+        return names(path)
     return sorted(READERS[".json"](path))
+
+
+def names(path: Path) -> list[str]:
+    """Of the layouts in the table of a search."""
+    return [str(one["hash"]) for one in _parquet(path).to_pylist() if one.get(LAYOUT) is not None]
+
+
+def _count(was: Any) -> int:
+    """Results that a file had."""
+    return len(was) if isinstance(was, list) else 1
+
+
+def _values(value: Any, key: str) -> int:
+    """The sum of what is under this key, wherever in JSON."""
+    if isinstance(value, dict):
+        return sum(one if name == key else _values(one, key) for name, one in value.items())
+    return sum(_values(one, key) for one in value) if isinstance(value, list) else 0
 
 
 def _goes_on(path: Path, was: Any) -> bool:
     """Whether all that was kept is there once."""
     if path.suffix == ".journal":  # it has become part of the table
-        names = [json.loads(line.partition(" ")[2])[0] for line in was]
-        return set(names) <= {str(one) for one in READERS[".parquet"](path.with_suffix(".parquet"))["hash"].to_pylist()}
+        return {json.loads(line.partition(" ")[2])[0] for line in was} <= set(names(path.with_suffix(".parquet")))
     now = _state(path)
     if isinstance(was, int):
         return bool(now == was)
@@ -308,7 +333,9 @@ def kills(cases: Sequence[Case], moments: int, seed: int, work: Path, limit_s: f
     begun_s = time.monotonic()
     for number in range(moments):
         case = cases[number % len(cases)]
-        moment(case, known[case], work / f"moment-{number}", drawn(draw, known[case].s), tallies[case.name])
+        tally = tallies[case.name]
+        while tally.moments == number // len(cases):
+            moment(case, known[case], work / f"moment-{number}", drawn(draw, tally.s), tally)
         each_s = (time.monotonic() - begun_s) / (number + 1)
         say(f"{number + 1} of {moments} moments, {sum(len(one.wrong) for one in tallies.values())} wrong, "
             f"{each_s * (moments - number - 1):.0f} s left")
@@ -319,12 +346,11 @@ def kills(cases: Sequence[Case], moments: int, seed: int, work: Path, limit_s: f
 
 def markdown(tallies: Mapping[str, Tally], seed: int) -> str:
     """The table of results/."""
-    counts = {name: (one.moments, one.moments - one.ended, one.left, one.kept, len(one.wrong))
-              for name, one in tallies.items()}  # fmt: skip
+    counts = {name: (one.moments, one.left, one.kept, len(one.wrong)) for name, one in tallies.items()}
     counts["all"] = tuple(map(sum, zip(*counts.values(), strict=True)))  # type: ignore[assignment]
     rows = [(name, *map(str, row)) for name, row in counts.items()]
     wrong = "".join(f"* {text}\n" for one in tallies.values() for text in one.wrong)
-    head = ("command", "moments", "killed", "left temporary files", "had kept results", "wrong")
+    head = ("command", "kills", "left temporary files", "had kept results", "wrong")
     return (f"# Killed and started again\n\n`python -m tests.trust.kill --moments {counts['all'][0]} "
             f"--seed {seed}` kills commands with SIGKILL at\nmoments drawn over the time that they take, looks at each "
             "file, and starts them again. Wrong: a file that is\nneither whole nor absent, a temporary one that the "
