@@ -65,8 +65,8 @@ CASES = (
 
 @dataclass
 class Tally:
-    """What became of the moments of a command. s: it takes so long, at the least; left: kills that left temporary names; kept: kills
-    after which something was there that need not be done again."""
+    """What became of the moments of a command. s: it takes so long, at the least; left: kills that left temporary names;
+    kept: kills after which something was there that need not be done again."""
 
     s: float
     moments: int = 0
