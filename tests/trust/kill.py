@@ -209,10 +209,10 @@ def printed(out: str) -> Any:
 
 
 class Reference(NamedTuple):
-    """An unkilled run. results: of its files; printed: on stdout; s: how long it took."""
+    """An unkilled run. results: of its files, whole: their bytes; before: what was there before; printed: on stdout; s: how long it took."""
 
     results: Mapping[str, Any]
-    bytes: Mapping[str, bytes]
+    whole: Mapping[str, bytes]
     before: Mapping[str, bytes]
     printed: Any
     s: float
@@ -253,7 +253,7 @@ def moment(case: Case, known: Reference, folder: Path, after_s: float, tally: Ta
         tally.s = min(tally.s, time.monotonic() - since_s)
         return
     tally.moments += 1
-    wrong = broken(folder, known.bytes, known.before)
+    wrong = broken(folder, known.whole, known.before)
     tally.left += bool(temporary(folder))
     parts = [path for glob in case.parts for path in folder.glob(glob) if path.suffix != ".lock"]
     kept = {path: _state(path) for path in parts if not path.name.startswith(MARK)}

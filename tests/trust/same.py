@@ -69,7 +69,7 @@ PARTS = (
 """Those that cost no more than a run each."""
 TIMES = (
     Surrounding("TZ=Pacific/Kiritimati", {"TZ": "Pacific/Kiritimati"}),
-    Surrounding("4 threads of BLAS", {name: "4" for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")}),
+    Surrounding("4 threads of BLAS", dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), "4")),
     Surrounding("numpy without AVX", {"NPY_DISABLE_CPU_FEATURES": NO_SIMD}),
     Surrounding("--jobs 2", more={"sweep": ("--jobs", "2"), "search": ("--jobs", "2")}),
     Surrounding("python -O, -X dev", {"PYTHONOPTIMIZE": "1", "PYTHONDEVMODE": "1"}),
@@ -205,11 +205,11 @@ def compared(surroundings: Iterator[Surrounding | tuple[str, str]], work: Path, 
         raise SystemExit(here)
     rows = []
     for one in surroundings:
-        if isinstance(one, tuple):
-            rows.append(one)
-        else:
+        if isinstance(one, Surrounding):
             wrong = differing(here, of(one, work, names))
             rows.append((one.name, "differs: " + "; ".join(wrong) if wrong else f"equal ({len(here)} hashes)"))
+        else:
+            rows.append(one)
         say(": ".join(rows[-1]))
     return rows
 
