@@ -65,8 +65,8 @@ CASES = (
 
 @dataclass
 class Tally:
-    """What became of the moments of a command. s: it takes so long, at the least; left: kills that left temporary names;
-    kept: kills after which something was there that need not be done again."""
+    """What became of the moments of a command. s: it takes so long, at the least; left: kills that left temporary
+    names; kept: kills after which something was there that need not be done again."""
 
     s: float
     moments: int = 0
@@ -209,7 +209,8 @@ def printed(out: str) -> Any:
 
 
 class Reference(NamedTuple):
-    """An unkilled run. results: of its files, whole: their bytes; before: what was there before; printed: on stdout; s: how long it took."""
+    """An unkilled run. results: of its files; whole: their bytes; before: files that were there before it; printed: on
+    stdout; s: how long it took."""
 
     results: Mapping[str, Any]
     whole: Mapping[str, bytes]
