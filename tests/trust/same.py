@@ -81,6 +81,9 @@ def hashes(commands: Mapping[str, tuple[str, ...]], more: Mapping[str, Sequence[
     of the locale is set, as another program that has Braid in it may do."""
     import locale as c_locale
 
+    from simulator import paths
+
+    paths.installed_version = lambda: "of the checkout"  # which is installed in some of the environments
     from simulator.commands.main import main
 
     c_locale.setlocale(c_locale.LC_ALL, "")
@@ -178,6 +181,15 @@ def locale(name: str, work: Path) -> Surrounding | tuple[str, str]:
     return Surrounding(full, {"LC_ALL": full, "LOCPATH": str(work)})
 
 
+def interpreter(version: str) -> str:
+    """The path of a Python of this version, on the PATH or where pyenv has them; OSError where there is none."""
+    of_pyenv = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
+    for path in filter(None, (shutil.which(f"python{version}"), *map(str, of_pyenv))):
+        if subprocess.run([path, "-c", "import venv"], capture_output=True, check=False).returncode == 0:
+            return path
+    raise OSError(f"there is no python{version}")
+
+
 def python(version: str, packages: Sequence[str], venvs: Path) -> Surrounding | tuple[str, str]:
     """Another Python with these packages, in an environment of its own that is made where it is not there."""
     name = f"Python {version}, {', '.join(packages)}"
@@ -185,7 +197,8 @@ def python(version: str, packages: Sequence[str], venvs: Path) -> Surrounding | 
     binary = folder / "bin" / "python"
     if not (folder / "ready").exists():
         try:
-            subprocess.run([f"python{version}", "-m", "venv", "--clear", str(folder)], check=True, capture_output=True)
+            subprocess.run([interpreter(version), "-m", "venv", "--clear", str(folder)], check=True,
+                           capture_output=True)
             subprocess.run([str(binary), "-m", "pip", "install", "-q", "--disable-pip-version-check", *packages,
                             *PINNED], check=True, capture_output=True)  # fmt: skip
         except (OSError, subprocess.CalledProcessError) as error:
