@@ -140,21 +140,24 @@ class Batches:
             heappop(ends)
         return ends[0][0] if ends else NEVER
 
-    def run(self, outside_ps: Callable[[], int]) -> Iterator[tuple[int, list[Flow], list[Reached]]]:
-        """Let those go on of which a flow ends now, then the one with the next end (see `Batch.run`).
-
-        The last one goes from end to end, before another one has an end or anything happens outside, at `outside_ps()`:
-        what one brings about may concern the others.
-        """
+    def end_now(self) -> Iterator[tuple[list[Flow], list[Reached]]]:
+        """Let those go on of which a flow ends now, no further than this instant: flows that have ended, and what is
+        reached (see `Batch.run`)."""
         now_ps = self._env.now_ps
         while self.next_ps() == now_ps:
-            yield heappop(self._ends)[2].run(now_ps + 1)
+            _, ended, reached = heappop(self._ends)[2].run(now_ps + 1)
+            yield ended, reached
+
+    def run(self, outside_ps: Callable[[], int]) -> tuple[int, list[Flow], list[Reached]]:
+        """Let the one with the next end go on from end to end (see `Batch.run`), before another one has an end or
+        anything happens outside, at `outside_ps()`: what one brings about may concern the others."""
         at_ps = self.next_ps()
-        if at_ps != NEVER and at_ps < outside_ps():
-            batch = heappop(self._ends)[2]
-            other_ps = self.next_ps()
-            until_ps = outside_ps()
-            yield batch.run(until_ps if other_ps == NEVER else min(until_ps, other_ps))
+        if at_ps == NEVER or at_ps >= outside_ps():
+            return NEVER, [], []
+        batch = heappop(self._ends)[2]
+        other_ps = self.next_ps()
+        until_ps = outside_ps()
+        return batch.run(until_ps if other_ps == NEVER else min(until_ps, other_ps))
 
 
 def _batches_of(flows: Iterable[Flow]) -> list[Batch]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count
 from math import inf
 from typing import Any, TypeAlias
@@ -20,6 +21,15 @@ _serials = count()
 
 class StalledFlowError(ValueError):
     """A flow that can never move its bytes; the text names it and what stops it."""
+
+
+@dataclass(slots=True)
+class Stats:
+    """Counters. started: flows; solves: instants at which rates were solved; solved: rates worked out in them."""
+
+    started: int = 0
+    solves: int = 0
+    solved: int = 0
 
 
 class Capacity:
@@ -144,6 +154,14 @@ class Flow:
         self.done: Callable[[Flow], object] | None = None
         self.countdowns: Sequence[Countdown] = ()
         self.serial = -1
+
+    def check(self) -> None:
+        """StalledFlowError if it could never end, ValueError if it was started before."""
+        if self.serial >= 0:
+            raise ValueError(f"{self!r} has been started before")
+        if self.size_bytes and not self.solo_rate:
+            what = "its limit" if self.solo_bound == LIMIT else repr(self.solo_bound)
+            raise StalledFlowError(f"{self!r} can never move its bytes: {what} is 0 bytes/s")
 
     def again(self, size_bytes: float | None = None, limit_bytes_per_s: float | None = None) -> Flow:
         """Another flow like this one as it was made, with another size and limit if they are given."""

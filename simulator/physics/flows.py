@@ -13,7 +13,6 @@ second; then both get 5 B/s: b ends at 3 s; a has 10 B left, gets 10 B/s again a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from heapq import heappush
 from math import ceil, inf
 
@@ -23,7 +22,7 @@ from simulator.physics.batch import Reached
 from simulator.physics.batches import Batches
 from simulator.physics.clock import SOLVE, Alarm, Call, Clock, call_later
 from simulator.physics.ends import Ends
-from simulator.physics.flow import DONE, NEVER, Bound, Capacity, Countdown, Flow, StalledFlowError
+from simulator.physics.flow import DONE, NEVER, Bound, Capacity, Countdown, Flow, StalledFlowError, Stats
 from simulator.physics.maxmin import LIMIT
 from simulator.physics.sharing import max_min_rates
 from simulator.units import PS_PER_S, to_ps
@@ -32,15 +31,6 @@ __all__ = ["LIMIT", "Bound", "Capacity", "Countdown", "Flow", "Network", "Stalle
 
 _SAME = 1e-14  # rates closer than this (relative) are the same rate: solving again must not move a finish time
 _LATEST_PS = 2**62
-
-
-@dataclass(slots=True)
-class Stats:
-    """Counters. started: flows; solves: instants at which rates were solved; solved: rates worked out in them."""
-
-    started: int = 0
-    solves: int = 0
-    solved: int = 0
 
 
 class Network:
@@ -83,7 +73,7 @@ class Network:
     def _set_off(self, flow: Flow, done: Callable[[Flow], object] | None, latency_ps: int) -> bool:
         """Start a flow; whether it has to begin after its latency, because others may slow it."""
         if flow.serial >= 0 or not (flow.solo_rate or self._changing):
-            _check(flow)
+            flow.check()
         stats = self.stats
         flow.serial = stats.started
         stats.started += 1
@@ -316,16 +306,20 @@ class Network:
                 return
 
     def _run_batches(self) -> None:
-        """Batches of which a flow ends now go on from end to end, until something is reached or happens outside."""
-        for at_ps, ended, reached in self._batches.run(self._outside_ps):
-            self.stats.solves += 1
-            for flow in ended:
-                del self.active[flow]
-                for capacity, pull in flow.pulls:
-                    capacity.release(pull * flow.solo_rate)
+        """The batch with the next end goes on from end to end, until something is reached or happens outside."""
+        at_ps, ended, reached = self._batches.run(self._outside_ps)
+        if ended:
+            self._forget(ended)
             if at_ps > self.env.now_ps:
                 self.env.skip_to(at_ps)
             self._tell_reached(reached)
+
+    def _forget(self, ended: list[Flow]) -> None:
+        self.stats.solves += 1
+        for flow in ended:
+            del self.active[flow]
+            for capacity, pull in flow.pulls:
+                capacity.release(pull * flow.solo_rate)
 
     def _outside_ps(self) -> int:
         """Until when batches may go on by themselves: the next event, or end of another flow; now if a solve is due."""
@@ -335,8 +329,9 @@ class Network:
         return int(min(self.env.peek(), first_ps if first_ps is not None else _LATEST_PS, _LATEST_PS))
 
     def _take_ends(self, now_ps: int) -> None:
-        """Flows that end now leave their capacities, and it is told."""
+        """Flows that end now, in batches too, leave their capacities, and it is told."""
         active, touched = self.active, self._touched
+        batched = self._batches.here and self._batches.next_ps() == now_ps  # some come back from a batch for that
         batch = self._ends.take(now_ps)
         for flow in batch:
             solo_rate = flow.solo_rate
@@ -352,7 +347,7 @@ class Network:
             flow.since_ps = now_ps
             flow.rate_bytes_per_s = 0.0
             del active[flow]
-        self._tell(batch)
+        (self._tell_together if batched else self._tell)(batch)
 
     def _end_empty(self, flow: Flow) -> None:
         flow.pulls, flow.finish_ps = (), DONE  # a flow without bytes has loaded nothing
@@ -377,24 +372,28 @@ class Network:
         if self._new or self._touched or self.watchers:
             self._solve_later()
 
+    def _tell_together(self, batch: list[Flow]) -> None:
+        """Tell of flows that have ended at this instant with what ends in batches bring about."""
+        reached = [(flow, one) for flow in batch for one in (*flow.countdowns, *((None,) if flow.done else ()))]
+        for _, countdown in reached:
+            if countdown is not None:
+                countdown.left -= 1
+        for ended, more in self._batches.end_now():
+            self._forget(ended)
+            reached += more
+        self._tell_reached(reached)
+
     def _tell_reached(self, reached: list[Reached]) -> None:
-        """Tell what ends in a batch have brought about at this instant."""
+        """Tell what ends have brought about at this instant, in the order of their flows."""
         self._ending = True
-        for flow, countdown in sorted(reached, key=lambda one: one[0].serial):
+        reached.sort(key=lambda one: one[0].serial)
+        last = {countdown: flow for flow, countdown in reached}
+        for flow, countdown in reached:
             if countdown is None:
                 assert flow.done is not None
                 flow.done(flow)
-            elif not countdown.left:
+            elif not countdown.left and last[countdown] is flow:
                 countdown.reached(flow)
         self._ending = False
         if self._new or self._touched:
             self._solve_later()
-
-
-def _check(flow: Flow) -> None:
-    """StalledFlowError if a flow could never end, ValueError if it was started before."""
-    if flow.serial >= 0:
-        raise ValueError(f"{flow!r} has been started before")
-    if flow.size_bytes and not flow.solo_rate:
-        what = "its limit" if flow.solo_bound == LIMIT else repr(flow.solo_bound)
-        raise StalledFlowError(f"{flow!r} can never move its bytes: {what} is 0 bytes/s")

@@ -251,3 +251,23 @@ def test_a_capacity_that_is_slowed_while_nothing_is_on_it_holds_what_comes_later
     call_later(clock, 6 * 10**12, lambda _: over_both("second", 150.0))
     clock.run()
     assert [ended["second", number] for number in (0, 1)] == [21 * 10**12] * 2
+
+
+@pytest.mark.parametrize("many", [1, 10**9])
+def test_what_ends_in_one_instant_is_told_in_the_order_of_its_start(many: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two batches and of none, with and without them."""
+    monkeypatch.setattr(batches, "MANY", many)
+    env, told = Clock(), []
+    network, two = Network(env), [Capacity("x", 1e9), Capacity("y", 1e9)]
+    last: list[int] = []
+    countdowns = [Countdown(6, lambda flow: last.append(flow.serial)) for _ in range(2)]
+    for number in range(9):
+        alone = number % 3 == 2
+        flow = Flow(3e9 if alone else 1e9, [(Capacity("z", 1e9) if alone else two[number % 3], 1.0)])
+        flow.countdowns = [one for place, one in enumerate(countdowns) if number % 3 != place]
+        network.start(flow, lambda flow: told.append(flow.serial))
+    env.run()
+    assert env.now_ps == 3 * S
+    assert told == [*range(9)]
+    assert last == [8, 8]
+    assert not network.active
