@@ -36,6 +36,8 @@ CHEAP = {
 COMMANDS: Mapping[str, tuple[str, ...]] = CHEAP | {
     "live hosts": ("run", "pplx:efa_ep16", "--kernels"),
     "pushed exchange": ("run", "cm384_decode:exchange_push"),
+    "faults": ("run", "a3_prefill:dp", *FEW, "--fault", "0 s: rank 7 clock 0.8",
+               "--fault", "15 ms: link rank3.nic0 rate 0.1 for 5 ms"),
     "service": SERVICE, "search": SEARCH, "sweep": SWEEP,
 }
 PINNED = "simpy>=4.1,<5", "networkx>=3.2", "rich>=13.7", "pydantic>=2.6,<3", "click>=8.1.7", "rich-click>=1.9"
