@@ -52,7 +52,7 @@ CASES = (
     Case("run", ("run", STAGING, "--out", "out")),
     Case("run again", ("run", STAGING, "--out", "earlier", "--trace-format", "kineto")),
     Case("validate", ("validate",), copied=True),
-    Case("sweep", ("sweep", STAGING, "machine.chip.hbm.peak", *(f"{tenths / 10} TB/s" for tenths in range(12, 32)),
+    Case("sweep", ("sweep", STAGING, "machine.chip.hbm.peak", *(f"1.{tenths} TB/s" for tenths in range(1, 10)),
                    "--json", "--out", "out"), ("out/*/sweep.json",)),
     Case("search", ("search", "--model", "qwen3_8b", "--machine", "dgx_h100", "--gpus", "1", "--isl", "1024", "--osl",
                     "128", "--tpot", "15", "--fix", "stack=vllm", "--fix", "tokens=8192", "--serve", "1", "--json",
