@@ -21,7 +21,7 @@ def test_a_scenario_by_roles_is_equal_and_one_that_takes_longer_is_left_out() ->
 
 def test_what_differs_is_named() -> None:
     one = simulate(load_scenario("contention:staging"))
-    slow = simulate(load_scenario("contention:staging").replace({"machine.chip.hbm.peak": "1.2 TB/s"}), ranks="all")
+    slow = simulate(load_scenario("contention:staging").replace({"machine.chip.hbm.peak": "0.2 TB/s"}), ranks="all")
     found = ranks.differing(one, slow)
     assert found[0] == f"makespan {one.makespan_ps}, {slow.makespan_ps} ps"
     assert "column end_ps" in found
