@@ -27,6 +27,7 @@ from simulator.serving.schedulers import SCHEDULERS, Plan, receiving
 from simulator.serving.sequences import Sequence
 from simulator.serving.settings import Instances, Role
 from simulator.serving.steps import Load, heaviest
+from simulator.serving.stretches import Stretches
 from simulator.serving.uneven import Uneven
 from simulator.serving.unseen import Unseen
 from simulator.units import PS_PER_S
@@ -46,11 +47,9 @@ class Told(NamedTuple):
 
 
 class Engine:
-    """name: as results say it. role: whether it prefills, decodes, or both. rows: of every stretch its start, how many
-    steps it has, and as they were at its beginning requests that decode, tokens that they have cached, new prompt
-    tokens, requests that wait, blocks in use, and tokens of the group that has most, and how many blocks the stretch
-    began; durations: of all steps of each, in ps. Blocks of groups that only decode are counted as if they grew evenly.
-    experts: where they change over time."""
+    """name: as results say it. role: whether it prefills, decodes, or both. stretches: those
+    that are over; blocks of groups that only decode are counted as if they grew evenly. experts: where they change over
+    time."""
 
     def __init__(self, name: str, role: Role, settings: Instances, groups: list[Group], audit: Audit, clock: Clock,
                  told: Told, board: Board, experts: Experts | None = None) -> None:
@@ -77,8 +76,7 @@ class Engine:
         self._ends_ps: Any = None  # of the steps of this stretch; None: idle
         self._padded = 0  # tokens to which those of every group are padded in the next step
         self._row: tuple[int, ...] = ()
-        self.rows: list[tuple[int, ...]] = []
-        self.durations: list[Any] = []
+        self.stretches = Stretches()
 
     def receive(self, one: Sequence) -> None:
         """A request comes to its group; while a step runs it may not be looked at yet (see `Unseen`)."""
@@ -347,8 +345,7 @@ class Engine:
         """A row of the stretch that is over, as it was at its beginning."""
         steps = len(self._ends_ps)
         begun = self._row[0] * (steps - 1) // self._settings.cache.block_size
-        self.rows.append((self._start_ps, steps, *self._row, begun))
-        self.durations.append(np.diff(self._ends_ps, prepend=self._start_ps))
+        self.stretches.add((self._start_ps, steps, *self._row, begun), np.diff(self._ends_ps, prepend=self._start_ps))
         self._audit.took_place(self._row[2] > 0, steps)
         if self.experts is not None:
             self.experts.took_place(steps, self._row[0] * self.groups[0].growth.queries + self._row[2])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ SCHEMA_VERSION = "1.1"
 """Of AIPerf's JSON, the first with count and sum (ai-dynamo/aiperf, docs/reference/json-export-schema.md)."""
 
 FILES = ("profile_export_aiperf.json", "requests.parquet", "steps.parquet", "trace.json.gz")
+STEPS_PER_GROUP = 1 << 20  # rows of a group in steps.parquet
 STATUS = ("done", "refused", "unfinished")
 
 REQUESTS: dict[str, tuple[str, str]] = {
@@ -85,7 +86,7 @@ def write_files(found: Outcome, folder: Path, config: Mapping[str, Any] | None =
         text = json.dumps(plain(profile_export(found, config)), indent=2, allow_nan=False)
         part.write_text(text + "\n", encoding="utf-8")
     write_parquet([request_columns(found)], folder / FILES[1], described(found), config)
-    write_parquet([step_columns(found)], folder / FILES[2], _of_steps(found), config)
+    write_parquet(step_groups(found), folder / FILES[2], _of_steps(found), config)
     write_trace(found.served, folder / FILES[3], run=config)
 
 
@@ -149,12 +150,14 @@ def described(found: Outcome) -> dict[str, tuple[str, str]]:
     return REQUESTS | lower | (GOOD if found.good.size else {})
 
 
-def step_columns(found: Outcome) -> dict[str, Array]:
-    """Columns of STEP_COLUMNS, and of OF_STEPS where they are there."""
-    steps = found.served.steps
-    columns = dict(steps) | {"engine": _named(steps["engine"], found.served.engines)}
-    columns |= {f"{name}_s": steps[f"{name}_ps"] / PS_PER_S for name in ("start", "duration")}
-    return _typed(columns, _of_steps(found))
+def step_groups(found: Outcome) -> Iterator[dict[str, Array]]:
+    """Columns of STEP_COLUMNS, and of OF_STEPS where they are there, in groups of rows."""
+    steps, described = found.served.steps, _of_steps(found)
+    whole = {name: steps[name] for name in steps}
+    for low in range(0, max(len(whole["engine"]), 1), STEPS_PER_GROUP):
+        some = {name: column[low : low + STEPS_PER_GROUP] for name, column in whole.items()}
+        some |= {f"{name}_s": some[f"{name}_ps"] / PS_PER_S for name in ("start", "duration")}
+        yield _typed(some | {"engine": _named(some["engine"], found.served.engines)}, described)
 
 
 def _of_steps(found: Outcome) -> dict[str, tuple[str, str]]:

@@ -6,13 +6,14 @@ set, and an engine decides after all of it. Nothing is drawn here but by the rou
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from simulator import np
+from simulator.np import Array
 from simulator.physics.clock import SOLVE, Clock, call_later
 from simulator.serving.audit import Mode
 from simulator.serving.board import Board
@@ -20,12 +21,13 @@ from simulator.serving.build import Kind, kind_of
 from simulator.serving.engine import Engine, Told
 from simulator.serving.front import Admission, ApiServers, ServerTime
 from simulator.serving.links import Links
-from simulator.serving.record import DONE, NEVER, OF_EXPERTS, REFUSED, STEPS, TIMES, UNFINISHED, Served
+from simulator.serving.record import DONE, NEVER, REFUSED, STEPS, TIMES, UNFINISHED, Served
 from simulator.serving.requests import Requests, check_times
 from simulator.serving.routers import ROUTERS, Engines
 from simulator.serving.saturation import LOOKED_AT_S, Saturation
 from simulator.serving.sequences import Sequence
 from simulator.serving.settings import Instances, Role, Service
+from simulator.serving.stretches import Steps
 from simulator.serving.tiers import Tiers
 from simulator.serving.transfers import Transfers
 from simulator.serving.until import Until, sent_of
@@ -346,45 +348,14 @@ class Loop:
             "audit_error_worst": max(errors, key=abs, default=0.0),
             "correction": 1.0 + (float(np.mean(errors)) if errors else 0.0),
         }
-        return self._record(self._steps(), about, interrupted)
+        steps = Steps([engine.stretches for engine in self._engines],
+                      [engine.experts.balancedness if engine.experts else None for engine in self._engines])
+        return self._record(steps, about, interrupted)
 
-    def _record(self, steps: dict[str, Any], about: dict[str, Any], interrupted: bool) -> Served:
+    def _record(self, steps: Mapping[str, Array], about: dict[str, Any], interrupted: bool) -> Served:
         return Served(requests=self._requests, times=self._times, steps=steps, about_steps=about,
                       engines=[engine.name for engine in self._engines], gpus=self._service.gpus,
                       groups=[len(engine.groups) for engine in self._engines], interrupted=interrupted,
                       until="steady" if self._until is not None else "", saturated=self._saturation.found,
                       moved=tuple(one for engine in self._engines if engine.experts for one in engine.experts.moved),
                       lower=self._tiers.record(), **self._numbers)  # fmt: skip
-
-    def _steps(self) -> dict[str, Any]:
-        """A row of every step; of a stretch all is as at its beginning but the tokens cached and the blocks in use,
-        which grow."""
-        parts = [_steps_of(number, engine) for number, engine in enumerate(self._engines) if engine.rows]
-        names = (*STEPS, *(OF_EXPERTS if any(engine.experts for engine in self._engines) else ()))
-        whole = {name: np.concatenate([part[name] for part in parts]) if parts else np.zeros(0, np.int64)
-                 for name in names}  # fmt: skip
-        del parts
-        order = np.lexsort((whole["engine"], whole["start_ps"]))
-        for name in names:
-            whole[name] = whole[name][order]
-        return whole
-
-
-def _steps_of(number: int, engine: Engine) -> dict[str, Any]:
-    start_ps, steps, decoding, cached, new, waiting, used, most, begun = np.array(engine.rows, np.int64).T
-    lengths_ps, first = np.concatenate(engine.durations), np.cumsum(steps) - steps
-    engine.durations.clear()
-    ends_ps, within = np.cumsum(lengths_ps), np.arange(steps.sum()) - np.repeat(first, steps)
-    before_ps = ends_ps - lengths_ps
-
-    def each(column: Any, dtype: Any = np.int32) -> Any:
-        return np.repeat(column.astype(dtype), steps)
-
-    return {
-        "engine": np.full(len(within), number, np.int16), "duration_ps": lengths_ps,
-        "start_ps": before_ps + each(start_ps - before_ps[first], np.int64), "decoding": each(decoding),
-        "cached_tokens": each(cached, np.int64) + each(decoding) * within, "prefill_tokens": each(new),
-        "waiting": each(waiting), "used_blocks": each(used) + (each(begun) * within // each(steps)).astype(np.int32),
-        "most_tokens": each(most),
-        "balancedness": each(np.array(engine.experts.balancedness if engine.experts else [np.nan] * len(steps)), float),
-    }  # fmt: skip

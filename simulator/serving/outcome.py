@@ -167,7 +167,9 @@ def _balance(served: Served, window: Window) -> dict[str, Block]:
     """Tokens that a data-parallel group has in a step, on average, over those of the group that has most:
     TensorRT-LLM's balance ratio, of the steps that begin in it. None where no engine has several groups."""
     steps = served.steps
-    groups = np.array(served.groups, dtype=np.int64)[steps["engine"]] if served.groups else steps["engine"] * 0
+    if max(served.groups, default=1) < 2:
+        return {}
+    groups = np.array(served.groups, dtype=np.int64)[steps["engine"]]
     if not (several := (groups > 1) & (steps["most_tokens"] > 0) & window.holds(steps["start_ps"])).any():
         return {}
     ratios = (steps["decoding"] + steps["prefill_tokens"]) / groups / np.maximum(steps["most_tokens"], 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,7 +60,7 @@ class Served:
     """Output tokens so far."""
     status: np.Array
     """DONE, REFUSED (longer than memory) or UNFINISHED (the run was stopped)."""
-    steps: dict[str, np.Array]
+    steps: Mapping[str, np.Array]
     """By start. engine: its place in `engines`; start_ps, duration_ps; decoding: requests, of all groups;
     cached_tokens: that they have, of all groups; prefill_tokens; waiting: requests in its queue; used_blocks;
     most_tokens: of the data-parallel group that has most, requests that decode and new tokens of prompts; where experts
@@ -151,19 +152,21 @@ def _check_shapes(served: Served) -> None:
     columns = {f"times[{name!r}]": served.times.get(name) for name in TIMES}
     columns |= {name: getattr(served, name) for name in ("prefill_engine", "decode_engine", "cached_tokens",
                                                          "preemptions", "preempted_ps", "emitted", "status")}
+    for name, column in columns.items():
+        _check_shape(name, column, count, "requests")
     steps = len(served.steps["start_ps"]) if "start_ps" in served.steps else 0
-    wanted = [(name, column, count, "requests") for name, column in columns.items()]
-    wanted += [(f"steps[{name!r}]", served.steps.get(name), steps, "steps") for name in STEPS]
-    for name, column, length, what in wanted:
-        if column is None:
-            raise ValueError(f"{name} is missing")
-        if column.shape != (length,):
-            raise ValueError(f"{name} has the shape {column.shape} for {length} {what}")
-    if "balancedness" in served.steps:
-        wanted.append(("steps['balancedness']", served.steps["balancedness"], steps, "steps"))
-    for one, names in ((served.times, TIMES), (served.steps, (*STEPS, *OF_EXPERTS))):
-        if other := sorted(set(one) - set(names)):
+    for name in (*STEPS, *(one for one in OF_EXPERTS if one in served.steps)):  # one at a time: they are made anew
+        _check_shape(f"steps[{name!r}]", served.steps.get(name), steps, "steps")
+    for there, names in ((served.times, TIMES), (served.steps, (*STEPS, *OF_EXPERTS))):
+        if other := sorted(set(there) - set(names)):
             raise ValueError(f"unknown column {other[0]!r}; there are {', '.join(names)}")
+
+
+def _check_shape(name: str, column: np.Array | None, length: int, what: str) -> None:
+    if column is None:
+        raise ValueError(f"{name} is missing")
+    if column.shape != (length,):
+        raise ValueError(f"{name} has the shape {column.shape} for {length} {what}")
 
 
 def _check_requests(served: Served) -> None:
@@ -186,11 +189,14 @@ def _check_steps(served: Served) -> None:
     engine, start, duration = steps["engine"], steps["start_ps"], steps["duration_ps"]
     _refuse((engine < 0) | (engine >= len(served.engines)), f"its engine is none of {len(served.engines)}", "step")
     _refuse(duration < 0, "it lasts less than nothing", "step")
-    _refuse(np.diff(start, prepend=start[:1]) < 0, "it starts before the one before", "step")
+    _refuse(np.concatenate(([False], start[1:] < start[:-1]))[:len(start)], "it starts before the one before", "step")
+    del duration
     order = np.argsort(engine, kind="stable")
-    same = np.diff(engine[order], prepend=-1) == 0
-    before = np.concatenate(([0], (start + duration)[order][:-1]))[:len(order)]
-    _refuse((same & (start[order] < before))[np.argsort(order)], "it starts before its engine ended the last", "step")
+    same, start = np.diff(engine[order]) == 0, start[order]
+    late = np.flatnonzero(same & (start[1:] < (start + steps["duration_ps"][order])[:-1])) + 1
+    wrong = np.zeros(len(order), dtype=bool)
+    wrong[order[late]] = True
+    _refuse(wrong, "it starts before its engine ended the last", "step")
 
 
 def _refuse(wrong: np.Array, why: str, what: str = "request") -> None:

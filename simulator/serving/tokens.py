@@ -20,10 +20,9 @@ LONGEST = 10  # one in so many of a request's gaps
 @dataclass(frozen=True, eq=False)
 class Chunks:
     """Those of request r after its first token came at ends_ps[first[r]:stop[r]]. ends_ps: of steps that decoded,
-    engine after engine; gap_ps: since the end of the one before."""
+    engine after engine."""
 
     ends_ps: np.Array
-    gap_ps: np.Array
     first: np.Array
     stop: np.Array
     first_gap_ps: np.Array
@@ -34,14 +33,14 @@ class Chunks:
         """Of each request, those after its first token."""
         return self.stop - self.first
 
+    def gaps_ps(self, first: int, stop: int) -> np.Array:
+        """Of some chunks, the time since the one before; 0 of the very first."""
+        return np.diff(self.ends_ps[max(first - 1, 0):stop], prepend=self.ends_ps[:1] if first == 0 else [])
+
 
 def chunks_of(served: Served) -> Chunks:
     """From the steps of a service. ValueError where a request has more than one token and no step that gave them."""
-    steps, decoded = served.steps, served.steps["decoding"] > 0
-    engine, start = steps["engine"][decoded], steps["start_ps"][decoded]
-    order = np.argsort(engine, kind="stable")
-    start, ends = start[order], (start + steps["duration_ps"][decoded])[order]
-    edges = np.searchsorted(engine[order], np.arange(len(served.engines) + 1))
+    start, ends, edges = _decoding_steps(served)
     first, stop = np.zeros(len(served), dtype=np.int64), np.zeros(len(served), dtype=np.int64)
     came, left = served.times["first_token"], served.times["last_token"]
     since = np.maximum(came, served.times["joined"])
@@ -57,7 +56,18 @@ def chunks_of(served: Served) -> Chunks:
         raise ValueError(f"request {int(np.flatnonzero(without)[0])}: no step decoded from its first token to its last")
     gap = np.full(len(served), np.nan)
     gap[stop > first] = ends[first[stop > first]] - came[stop > first]
-    return Chunks(ends, np.diff(ends, prepend=ends[:1]), first, stop, gap)
+    return Chunks(ends, first, stop, gap)
+
+
+def _decoding_steps(served: Served) -> tuple[np.Array, np.Array, np.Array]:
+    """When those begin and end that decoded, engine after engine, and where those of each engine begin."""
+    decoded = np.flatnonzero(served.steps["decoding"] > 0)
+    engine = served.steps["engine"][decoded]
+    if (engine[1:] < engine[:-1]).any():
+        decoded = decoded[np.argsort(engine, kind="stable")]
+    edges = np.concatenate([[0], np.cumsum(np.bincount(engine, minlength=len(served.engines)))])
+    start = served.steps["start_ps"][decoded]
+    return start, start + served.steps["duration_ps"][decoded], edges
 
 
 def longest_gaps_ms(served: Served, chunks: Chunks) -> np.Array:
@@ -65,7 +75,7 @@ def longest_gaps_ms(served: Served, chunks: Chunks) -> np.Array:
     means = np.full(len(served), np.nan)
     lost = served.preempted_ps / np.maximum(served.preemptions, 1)
     for place in np.flatnonzero(chunks.count):
-        gaps = chunks.gap_ps[chunks.first[place]:chunks.stop[place]].copy()
+        gaps = chunks.gaps_ps(chunks.first[place], chunks.stop[place])
         gaps[0] = chunks.first_gap_ps[place]
         if served.preemptions[place]:
             gaps = np.append(gaps, np.full(served.preemptions[place], int(lost[place])))
@@ -78,13 +88,23 @@ def longest_gaps_ms(served: Served, chunks: Chunks) -> np.Array:
 def gaps_spread(chunks: Chunks, whom: np.Array) -> Block | None:
     """All gaps of these requests, in ms; None where there is none."""
     mine = whom & (chunks.count > 0)
-    change = np.zeros(len(chunks.ends_ps) + 1, dtype=np.int64)
-    np.add.at(change, chunks.first[mine] + 1, 1)
-    np.add.at(change, chunks.stop[mine], -1)
-    counts = np.cumsum(change)[:-1]
-    values = np.concatenate([chunks.gap_ps[counts > 0], chunks.first_gap_ps[mine]]) / 1e9
-    counts = np.concatenate([counts[counts > 0], np.ones(int(mine.sum()), dtype=np.int64)])
-    return spread("ms", values, counts) if len(values) else None
+    counts = np.zeros(len(chunks.ends_ps) + 1, dtype=np.int32)
+    np.add.at(counts, chunks.first[mine] + 1, 1)
+    np.add.at(counts, chunks.stop[mine], -1)
+    counts = np.cumsum(counts[:-1], out=counts[:-1])
+    there = counts > 0
+    counts = np.concatenate([counts[there], np.ones(int(mine.sum()), dtype=np.int32)])
+    if not len(counts):
+        return None
+    return spread("ms", _gaps_ms(chunks, there, mine), counts)
+
+
+def _gaps_ms(chunks: Chunks, there: np.Array, mine: np.Array) -> np.Array:
+    """Of chunks that are there, and the first one of some requests."""
+    gaps = chunks.gaps_ps(0, len(chunks.ends_ps))[there]
+    found: np.Array = np.concatenate([gaps, chunks.first_gap_ps[mine]])
+    found /= 1e9
+    return found
 
 
 def tokens_between(served: Served, chunks: Chunks, start_ps: int, end_ps: int) -> float:

@@ -52,7 +52,7 @@ def test_only_the_window_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = loop._engines[0]
     loop.run()
     assert len(seen) > 3
-    engine_rows = np.array(rows.rows)
+    engine_rows = rows.stretches.rows
     tokens = np.repeat(engine_rows[:, 2] + engine_rows[:, 4], engine_rows[:, 1])
     first, later = tokens[:15], tokens[55:75]  # 60 - 60 // 4 of the first interval are taken to be over
     assert [sum(count for count, _ in steps) for steps in seen[:2]] == [first.sum(), later.sum()]
