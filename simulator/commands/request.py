@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
-from threading import Event, Thread, Timer
+from threading import Event, Thread
 
 import click
 from pydantic import ValidationError
@@ -31,6 +31,7 @@ from simulator.study.simulate import Result
 from simulator.study.struck import Struck
 
 PATIENCE_S = 2.0  # a progress bar is shown once a run has taken so long
+LOOK_S = 0.1  # from one look at the share to the next, of a bar
 EVERY_S = 10.0  # from one line to the next where nobody watches
 
 
@@ -105,55 +106,73 @@ def _text_of(error: Exception) -> str:
 @contextmanager
 def progress_bar(title: str, first: str = "") -> Iterator[Callable[[float], None]]:
     """Gives what to call with the share done, 0 to 1, as often as you like: a bar where a person watches, elsewhere a
-    line on stderr every EVERY_S. first: what is done before the first share is told."""
-    told: list[float] = []  # the last one
+    line on stderr every EVERY_S, both with the time that is left. first: what is done before the first share is told.
+    """
+    told = Told()
     shown = _bar if sys.stderr.isatty() else _lines
-    with shown(title, first, told) as tell:
-        yield tell
+    with shown(title, first, told):
+        yield told.tell
+
+
+class Told:
+    """The share that was told last, None before; and from the first to the last, how long the rest will take."""
+
+    def __init__(self) -> None:
+        self.share: float | None = None
+        self._begun: tuple[float, float] | None = None  # when, and the share that was done by then
+
+    def tell(self, share: float) -> None:
+        """How much is done by now; little work, as it may be told of a million things."""
+        self.share = share
+        if self._begun is None:
+            self._begun = time.monotonic(), share
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds that are left at the pace so far; None before there is one."""
+        if self._begun is None or self.share is None or self.share <= self._begun[1]:
+            return None
+        return (time.monotonic() - self._begun[0]) * (1.0 - self.share) / (self.share - self._begun[1])
 
 
 @contextmanager
-def _bar(title: str, first: str, told: list[float]) -> Iterator[Callable[[float], None]]:
-    bars: list[Progress] = []  # one, once it is shown
-    with ExitStack() as shown:
+def _bar(title: str, first: str, told: Told) -> Iterator[None]:
+    def look(ended: Event) -> None:
+        """Ten times a second, however often the share is told."""
+        if ended.wait(PATIENCE_S):
+            return
+        with Progress(console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(f"{title}: {first}" if first else title, total=None)
+            while not ended.wait(LOOK_S):
+                if told.share is not None:
+                    bar.update(task, total=1.0, completed=told.share, description=title)
 
-        def show() -> None:
-            bar = shown.enter_context(Progress(console=Console(stderr=True), transient=True))
-            text = title if told or not first else f"{title}: {first}"
-            bar.update(bar.add_task(text, total=1.0 if told else None), completed=sum(told))
-            bars.append(bar)
-
-        def tell(share: float) -> None:
-            told[:] = [share]
-            for bar in bars:
-                bar.update(bar.task_ids[0], total=1.0, completed=share, description=title)
-
-        later = Timer(PATIENCE_S, show)
-        later.daemon = True
-        later.start()
-        try:
-            yield tell
-        finally:
-            later.cancel()
-            later.join()
+    with _beside(look):
+        yield
 
 
 @contextmanager
-def _lines(title: str, first: str, told: list[float]) -> Iterator[Callable[[float], None]]:
-    ended, since_s = Event(), time.monotonic()
+def _lines(title: str, first: str, told: Told) -> Iterator[None]:
+    since_s = time.monotonic()
 
-    def say() -> None:
+    def say(ended: Event) -> None:
         while not ended.wait(EVERY_S):
-            done = f"{told[0]:.0%}" if told else first
-            click.echo(": ".join(filter(None, (title, done))) + f", {time.monotonic() - since_s:.0f} s", err=True)
+            done = first if told.share is None else f"{told.share:.0%}"
+            left = "" if (left_s := told.left_s) is None else f", about {left_s:.0f} s left"
+            click.echo(": ".join(filter(None, (title, done))) + f", {time.monotonic() - since_s:.0f} s{left}", err=True)
 
-    def tell(share: float) -> None:
-        told[:] = [share]
+    with _beside(say):
+        yield
 
-    thread = Thread(target=say, daemon=True)
+
+@contextmanager
+def _beside(work: Callable[[Event], None]) -> Iterator[None]:
+    """A thread that works until the event it is given, which is set at the end."""
+    ended = Event()
+    thread = Thread(target=work, args=(ended,), daemon=True)
     thread.start()
     try:
-        yield tell
+        yield
     finally:
         ended.set()
         thread.join()

@@ -145,13 +145,15 @@ def _service(reference: str | None, words: dict[str, Any], changes: dict[str, st
 
 
 def _offered(service: Any, asked: dict[str, Any], seed: int) -> Any:
+    from simulator.commands.request import progress_bar
     from simulator.serving.offered import drawn, endless, recorded
 
     if asked["trace"] is None:
         load = endless(service.load) if asked["endless"] else service.load
         return drawn(load, seed, service.engines.cache.block_size)
-    found = recorded(asked["trace"], service.load, seed, limit=asked["limit"], speedup=asked["speedup"],
-                     skip_bad=asked["skip_bad"], paced=asked["paced"])  # fmt: skip
+    with progress_bar(f"reading {asked['trace']}") as tell:
+        found = recorded(asked["trace"], service.load, seed, limit=asked["limit"], speedup=asked["speedup"],
+                         skip_bad=asked["skip_bad"], paced=asked["paced"], tell=tell)  # fmt: skip
     if found.requests.skipped:
         lines = ", ".join(map(str, found.requests.skipped_lines))
         _warn(f"{asked['trace']}: broken lines were left out: {found.requests.skipped}, the first of them {lines}")
@@ -172,7 +174,8 @@ def _outcome(service: Any, asked: dict[str, Any], steps: Any, seed: int, promise
         loop = Loop(service, offered.requests, concurrency=offered.concurrency, steps=steps, seed=seed,
                     folder=cache_folder(), tell=tell, warn=_warn, until=until)  # fmt: skip
         served = loop.run()
-    return outcome(served, promised or None, offered.concurrency or None)
+    with progress_bar(f"{service.name}: what its users saw") as tell:
+        return outcome(served, promised or None, offered.concurrency or None, tell)
 
 
 def _warn(text: str) -> None:
@@ -182,6 +185,7 @@ def _warn(text: str) -> None:
 def _once(service: Any, asked: dict[str, Any], steps: str, seed: int, promised: dict[str, float],
           folder: OutputFolder | None, as_json: bool) -> None:
     from simulator.commands.output import to_json
+    from simulator.commands.request import progress_bar
     from simulator.errors import Interrupted
     from simulator.paths import installed_version
     from simulator.serving.files import profile_export, write_files
@@ -193,8 +197,8 @@ def _once(service: Any, asked: dict[str, Any], steps: str, seed: int, promised: 
     config = {"service": service.name, "title": service.title, "seed": seed, "steps": steps,
               "version": installed_version(), "settings": plain(leaves(service))}
     if folder is not None:
-        with folder.staged() as staged:
-            write_files(found, staged, config)
+        with folder.staged() as staged, progress_bar(f"writing {folder.path}") as tell:
+            write_files(found, staged, config, tell)
     if as_json:
         click.echo(to_json(profile_export(found, config)))
     else:

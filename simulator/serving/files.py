@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,15 +78,16 @@ OF_STEPS = {"balancedness": ("float64", "mean load of the places of experts over
 """Where experts change over time."""
 
 
-def write_files(found: Outcome, folder: Path, config: Mapping[str, Any] | None = None) -> None:
+def write_files(found: Outcome, folder: Path, config: Mapping[str, Any] | None = None,
+                tell: Callable[[float], None] = lambda share: None) -> None:  # fmt: skip
     """Writes FILES into a folder. config: how the run was made, as `input_config` of the JSON and the
-    metadata of the others have it. OSError where
+    metadata of the others have it. tell: told now and then the share of the rows that is written. OSError where
     one cannot be written; none is left half written."""
     with whole_file(folder / FILES[0]) as part:
         text = json.dumps(plain(profile_export(found, config)), indent=2, allow_nan=False)
         part.write_text(text + "\n", encoding="utf-8")
     write_parquet([request_columns(found)], folder / FILES[1], described(found), config)
-    write_parquet(step_groups(found), folder / FILES[2], _of_steps(found), config)
+    write_parquet(_told(step_groups(found), found, tell), folder / FILES[2], _of_steps(found), config)
     write_trace(found.served, folder / FILES[3], run=config)
 
 
@@ -158,6 +159,17 @@ def step_groups(found: Outcome) -> Iterator[dict[str, Array]]:
         some = {name: column[low : low + STEPS_PER_GROUP] for name, column in whole.items()}
         some |= {f"{name}_s": some[f"{name}_ps"] / PS_PER_S for name in ("start", "duration")}
         yield _typed(some | {"engine": _named(some["engine"], found.served.engines)}, described)
+
+
+def _told(groups: Iterator[dict[str, Array]], found: Outcome,
+          tell: Callable[[float], None]) -> Iterator[dict[str, Array]]:  # fmt: skip
+    """The same groups of steps; told of the rows that were written, those of requests among them."""
+    done, whole = len(found.served), len(found.served) + len(found.served.steps["engine"])
+    for group in groups:
+        tell(done / whole)
+        yield group
+        done += len(group["engine"])
+    tell(done / whole)
 
 
 def _of_steps(found: Outcome) -> dict[str, tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -66,10 +67,10 @@ def _lengths(load: Load, tokens: int, random: np.random.Generator) -> np.Array:
 
 
 def recorded(path: Path, load: Load, seed: int, *, limit: int | None = None, speedup: float = 1.0,
-             skip_bad: bool = False, paced: bool = False) -> Offered:
+             skip_bad: bool = False, paced: bool = False, tell: Callable[[float], None] | None = None) -> Offered:
     """Requests of a trace, at its times; where it has none (a table of lengths) as the load says. paced: the load's
-    rate or concurrency was asked for; InputError where the trace has times of its own."""
-    found = read_trace(path, skip_bad=skip_bad, limit=limit)
+    rate or concurrency was asked for; InputError where the trace has times of its own. tell: as of `read_trace`."""
+    found = read_trace(path, skip_bad=skip_bad, limit=limit, tell=tell)
     if paced and found.arrival_s.any():
         raise InputError(f"{path}: its requests come at their own times; a rate or a concurrency is for a table of "
                          "lengths without times (--speedup X divides times by X)")

@@ -7,7 +7,7 @@ its first token (vLLM: TPOT); inter_chunk_latency is every gap (vLLM: ITL). time
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from simulator import np
@@ -72,12 +72,16 @@ def hit_ratio(tier: str) -> str:
     return f"prefix_cache_hit_ratio_{tier}"
 
 
-def outcome(served: Served, promised: Mapping[str, float] | None = None, concurrency: int | None = None) -> Outcome:
+def outcome(served: Served, promised: Mapping[str, float] | None = None, concurrency: int | None = None,
+            tell: Callable[[float], None] = lambda share: None) -> Outcome:  # fmt: skip
     """All of it. promised: as goodput.promises gives them; concurrency: of a closed loop, None where requests came in
-    time."""
+    time; tell: told how far it is."""
+    tell(0.0)
     chunks = chunks_of(served)
+    tell(0.1)
     records = records_of(served, chunks)
     good = keeps(records, promised) & served.done if promised else np.zeros(0, dtype=bool)
+    tell(0.3)
     window = steady_window(served, concurrency)
     names = {"done": DONE, "refused": REFUSED, "unfinished": UNFINISHED}
     counts = {"requests": len(served)} | {name: int((served.status == code).sum()) for name, code in names.items()}
@@ -86,9 +90,13 @@ def outcome(served: Served, promised: Mapping[str, float] | None = None, concurr
     def part(of: Window) -> Part:
         return _part(served, records, chunks, good, of, over_time)
 
-    whole = Window(served.start_ps, served.end_ps + 1, "all")
-    edges = np.linspace(whole.start_ps, whole.end_ps, PIECES + 1)
-    return Outcome(served, records, counts, promised or {}, part(whole), window, part(window) if window.found else None,
+    all_of_it = Window(served.start_ps, served.end_ps + 1, "all")
+    edges = np.linspace(all_of_it.start_ps, all_of_it.end_ps, PIECES + 1)
+    whole = part(all_of_it)
+    tell(0.6)
+    steady = part(window) if window.found else None
+    tell(0.85)
+    return Outcome(served, records, counts, promised or {}, whole, window, steady,
                    {"start_s": edges[:-1] / PS_PER_S, **{name: one(edges) for name, one in over_time.items()}},
                    estimates(served, window) if served.until and window.found else {}, good)  # fmt: skip
 

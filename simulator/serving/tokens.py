@@ -35,7 +35,9 @@ class Chunks:
 
     def gaps_ps(self, first: int, stop: int) -> np.Array:
         """Of some chunks, the time since the one before; 0 of the very first."""
-        return np.diff(self.ends_ps[max(first - 1, 0):stop], prepend=self.ends_ps[:1] if first == 0 else [])
+        ends_ps = self.ends_ps
+        return ends_ps[first:stop] - ends_ps[first - 1:stop - 1] if first else np.diff(ends_ps[:stop],
+                                                                                      prepend=ends_ps[:1])
 
 
 def chunks_of(served: Served) -> Chunks:
@@ -101,8 +103,9 @@ def gaps_spread(chunks: Chunks, whom: np.Array) -> Block | None:
 
 def _gaps_ms(chunks: Chunks, there: np.Array, mine: np.Array) -> np.Array:
     """Of chunks that are there, and the first one of some requests."""
-    gaps = chunks.gaps_ps(0, len(chunks.ends_ps))[there]
-    found: np.Array = np.concatenate([gaps, chunks.first_gap_ps[mine]])
+    first_ones, found = chunks.first_gap_ps[mine], np.empty(int(there.sum()) + int(mine.sum()))
+    found[len(found) - len(first_ones):] = first_ones
+    found[:len(found) - len(first_ones)] = chunks.gaps_ps(0, len(chunks.ends_ps))[there]
     found /= 1e9
     return found
 

@@ -6,8 +6,9 @@ counted. A line whose time is before that of the line above is broken too: sorti
 
 from __future__ import annotations
 
+import os
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
@@ -20,24 +21,27 @@ from simulator.serving.formats import KNOWN, Format, check_keys, priority_of, ro
 from simulator.serving.requests import Requests
 
 FIRST_LINES = 20  # that may be broken before one tells the format
+LINES_TOLD = 1024  # from one share to the next
 SHOWN_SKIPPED = 5
 """Line numbers of broken lines that are kept."""
 
 
-def read_trace(path: str | Path, skip_bad: bool = False, limit: int | None = None) -> Requests:
+def read_trace(path: str | Path, skip_bad: bool = False, limit: int | None = None,
+               tell: Callable[[float], None] | None = None) -> Requests:  # fmt: skip
     """The requests of a file, the first `limit` of them: Mooncake, Qwen-Bailian (JSON lines), Azure, BurstGPT (CSV), or
     a table of lengths (JSON lines or CSV), whose requests all arrive at 0.
 
     Later turns of a chat (Qwen-Bailian) are sent at their time, but not before the turn before has ended. Where a line
     has `priority`, a whole number, 0 is the first. skip_bad: broken lines are left out and counted, as long as they are
-    not the larger part.
+    not the larger part. tell: told now and then the share that is read.
     Raises InputError naming file, line, key and value.
     """
     if limit is not None and limit < 1:
         raise InputError(f"limit is {limit}; it must be at least 1 request")
     try:
         with open(path, encoding="utf-8-sig", errors="replace") as lines:
-            return _read(str(path), enumerate(lines, 1), skip_bad, limit)
+            told = lines if tell is None else _told(lines, os.fstat(lines.fileno()).st_size, limit, tell)
+            return _read(str(path), enumerate(told, 1), skip_bad, limit)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}; it must be a file: {KNOWN}") from error
 
@@ -113,6 +117,16 @@ class _Columns:
         input_tokens, output_tokens, after = map(np.array, (self.input_tokens, self.output_tokens, self.after))
         return Requests(time_s, input_tokens, output_tokens, hashes, start, form.hash_tokens, after, none,
                         np.array(self.priority), self.skipped, self.skipped_lines)  # fmt: skip
+
+
+def _told(lines: Iterable[str], size_bytes: int, limit: int | None, tell: Callable[[float], None]) -> Iterator[str]:
+    """The same lines; told of the share of the file, taken as one byte a character, or of the limit."""
+    read = 0
+    for number, line in enumerate(lines):
+        read += len(line)
+        if number % LINES_TOLD == 0:
+            tell(min(max(read / max(size_bytes, 1), number / limit if limit else 0.0), 1.0))
+        yield line
 
 
 def _read(path: str, lines: Iterator[tuple[int, str]], skip_bad: bool, limit: int | None) -> Requests:

@@ -16,7 +16,7 @@ import pytest
 from simulator.bench.benchmark import Benchmark, BenchmarkRow, Measurement
 from simulator.commands import request
 from simulator.commands.output import OutputFolder, to_json, write_text
-from simulator.commands.request import progress_bar
+from simulator.commands.request import Told, progress_bar
 from simulator.errors import InputError
 from simulator.observe.tables import markdown_table as table
 from simulator.observe.tables import plain_number as number
@@ -133,6 +133,20 @@ def test_a_line_now_and_then_where_nobody_watches(
         wait_for(r"^run: building its programs, \d+ s$")
         tell(0.25)
         wait_for(r"^run: 25%, \d+ s$")
+        tell(0.75)
+        wait_for(r"^run: 75%, \d+ s, about \d+ s left$")
+
+
+def test_what_is_left_follows_from_the_pace_since_the_first_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search that goes on has half of it from before: a tenth more in 5 s leaves 20 s."""
+    told, now_s = Told(), [100.0]
+    monkeypatch.setattr("simulator.commands.request.time.monotonic", lambda: now_s[0])
+    assert told.left_s is None
+    told.tell(0.5)
+    assert told.left_s is None
+    now_s[0] += 5.0
+    told.tell(0.6)
+    assert told.left_s == pytest.approx(20.0)
 
 
 def test_a_run_that_tells_nothing_shows_that_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
