@@ -13,6 +13,7 @@ from simulator.observe.columns import COLUMNS, Columns, codes
 from simulator.observe.files import whole_file
 
 LISTS = {"tasks": "int32", "counts": "int32", "amounts": "float64"}
+LISTS_AT_ONCE = 1 << 17
 Described: TypeAlias = Mapping[str, tuple[str, str]]
 """Columns of a table: name -> (element type, what it says), as COLUMNS has those of a timeline."""
 
@@ -64,11 +65,16 @@ def from_arrow(table: Any, described: Described = COLUMNS) -> Columns:
 
 def _tuples(column: Any) -> Any:
     """An object array of tuples; equal ones are one object."""
-    flat = column.values.to_numpy()
-    raw, edges = flat.tobytes(), (column.offsets.to_numpy() * flat.itemsize).tolist()
-    keys = [raw[begin:end] for begin, end in pairwise(edges)]
-    known = {key: tuple(np.frombuffer(key, dtype=flat.dtype).tolist()) for key in set(keys)}
-    return np.fromiter(map(known.__getitem__, keys), dtype=object, count=len(keys))
+    flat, offsets = column.values.to_numpy(), column.offsets.to_numpy()
+    found, known = np.empty(len(column), dtype=object), dict[bytes, tuple[Any, ...]]()
+    for low in range(0, len(found), LISTS_AT_ONCE):
+        edges = offsets[low : low + LISTS_AT_ONCE + 1]
+        raw = flat[edges[0] : edges[-1]].tobytes()
+        places = ((edges - edges[0]) * flat.itemsize).tolist()
+        keys = [raw[begin:end] for begin, end in pairwise(places)]
+        known |= {key: tuple(np.frombuffer(key, dtype=flat.dtype).tolist()) for key in {*keys} - known.keys()}
+        found[low : low + LISTS_AT_ONCE] = np.fromiter(map(known.__getitem__, keys), dtype=object, count=len(keys))
+    return found
 
 
 def read_parquet(path: str | PathLike[str]) -> Columns:
@@ -76,11 +82,15 @@ def read_parquet(path: str | PathLike[str]) -> Columns:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    made: dict[str, Any] = {}
     try:
-        return from_arrow(pq.read_table(path, columns=[*COLUMNS]))
+        with pq.ParquetFile(path) as file:
+            for name, described in COLUMNS.items():  # one at a time: Arrow's own is as large again
+                made |= from_arrow(file.read(columns=[name]), {name: described})
     except (pa.ArrowException, KeyError, ValueError) as error:
         what = str(error).partition("\n")[0]
         raise ValueError(f"'{path}' is not a timeline that this version of Braid writes: {what}") from None
+    return made
 
 
 def write_parquet(groups: Iterable[Columns], path: str | PathLike[str], described: Described = COLUMNS,

@@ -27,6 +27,7 @@ _PACK_FOUND = struct.Struct("<iid").pack
 _LATE = [("key", "<i8"), ("late_rank", "<i4"), ("late_task", "<i4")]
 _PACK_LATE = struct.Struct("<iiii").pack
 _TIMES = ("rank", "task", "issued_ps", "ready_ps", "start_ps", "end_ps", "solo_ps")  # columns as they are recorded
+_OBJECTS = ("link_bytes", "cores", "cause_rank", "cause_task")  # columns made row by row
 _NOTED = ("offset", "multiplicity", "found", "late")
 ROWS_PER_GROUP = 131_072
 
@@ -157,6 +158,9 @@ class Timeline:
 
     def _column(self, order: Array, tables: Mapping[str, Array], name: str, made: Mapping[str, Array]) -> Array:
         """One of them. made: the others."""
+        if name in _OBJECTS and len(order) > ROWS_PER_GROUP:  # each row takes objects on the way
+            parts = (order[low : low + ROWS_PER_GROUP] for low in range(0, len(order), ROWS_PER_GROUP))
+            return np.concatenate([self._columns(part, tables)[name] for part in parts])
         if name == "run":
             return np.full(len(order), self.run, dtype=object)
         if name in _TIMES:
