@@ -114,11 +114,13 @@ class StaticTasks:
 
 
 class Table(Mapping[str, Array]):
-    """Columns by name, each of which is made when it is first asked for. make: one by its name, and from others."""
+    """Columns by name, each of which is made when it is first asked for. make: one by its name, and from others. part:
+    the same of some rows, without making it of all (None: a part is cut from the whole)."""
 
-    def __init__(self, names: Iterable[str], make: Callable[[str, Columns], Array]) -> None:
+    def __init__(self, names: Iterable[str], make: Callable[[str, Columns], Array],
+                 part: Callable[[Array], Columns] | None = None) -> None:
         self._made: dict[str, Array | None] = dict.fromkeys(names)
-        self._make = make
+        self._make, self._part = make, part
 
     def __getitem__(self, name: str) -> Array:
         made = self._made[name]
@@ -132,9 +134,17 @@ class Table(Mapping[str, Array]):
     def __len__(self) -> int:
         return len(self._made)
 
+    def some(self, rows: Array) -> Table:
+        """Some rows, whose columns are made when they are asked for."""
+        part = None if self._part is None else self._part(rows)
+        return Table(self._made, lambda name, _: self[name][rows] if part is None or self._made[name] is not None
+                     else part[name])  # fmt: skip
 
-def select(columns: Columns, rows: Array) -> dict[str, Array]:
+
+def select(columns: Columns, rows: Array) -> Columns:
     """Some rows of a table: `rows` is a boolean mask or row numbers in ascending order."""
+    if isinstance(columns, Table):
+        return columns.some(rows)
     return {name: column[rows] for name, column in columns.items()}
 
 
@@ -151,7 +161,7 @@ def block_of(name: str) -> str:
     return name.partition(".")[0].partition(" ")[0]
 
 
-def layer_of(columns: Columns, rank: int, layer: int | None) -> tuple[dict[str, Array], int, Array, int | None]:
+def layer_of(columns: Columns, rank: int, layer: int | None) -> tuple[Columns, int, Array, int | None]:
     """A rank's rows, one of its layers (None: the middle; -1: none), its rows, how much later the next starts (ps)."""
     mine = select(columns, columns["rank"] == rank)
     if layer is None:

@@ -154,7 +154,7 @@ class Timeline:
 
     def _columns(self, order: Array, tables: Mapping[str, Array]) -> Mapping[str, Array]:
         """Some recorded rows as columns. tables: what is known of all tasks of all programs, one behind the other."""
-        return Table(COLUMNS, partial(self._column, order, tables))
+        return Table(COLUMNS, partial(self._column, order, tables), lambda rows: self._columns(order[rows], tables))
 
     def _column(self, order: Array, tables: Mapping[str, Array], name: str, made: Mapping[str, Array]) -> Array:
         """One of them. made: the others."""
