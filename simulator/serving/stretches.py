@@ -98,13 +98,20 @@ def _column(part: _Part, name: str) -> Array:
     if name == "balancedness":
         return each(np.array([np.nan] * len(steps) if part.balancedness is None else part.balancedness), float)
     if name == "start_ps":
-        before_ps = np.cumsum(lengths_ps) - lengths_ps
+        before_ps = np.cumsum(lengths_ps)
+        before_ps -= lengths_ps
         before_ps += each(rows[name] - before_ps[np.cumsum(steps) - steps], np.int64)
         return before_ps
     if name == "cached_tokens":
-        return each(rows[name], np.int64) + each(rows["decoding"]) * _within(steps)
+        grown = _within(steps)
+        grown *= each(rows["decoding"])
+        grown += each(rows[name], np.int64)
+        return grown
     if name == "used_blocks":
-        return each(rows[name]) + (each(rows["begun"]) * _within(steps) // each(steps)).astype(np.int32)
+        grown = _within(steps)
+        grown *= each(rows["begun"])
+        grown //= each(steps)
+        return each(rows[name]) + grown.astype(np.int32)
     return each(rows[name])
 
 
@@ -115,4 +122,6 @@ def _each(column: Array, dtype: type = np.int32, *, steps: Array) -> Array:
 
 def _within(steps: Array) -> Array:
     """The place of each step in its stretch."""
-    return np.arange(steps.sum()) - np.repeat(np.cumsum(steps) - steps, steps)
+    place = np.arange(steps.sum())
+    place -= np.repeat(np.cumsum(steps) - steps, steps)
+    return place
