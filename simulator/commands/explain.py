@@ -43,7 +43,7 @@ def explain(result: str, metric: str | None, rank: int | None, layer: int | None
       braid explain results/uneven --rank 5 --layer 30
     """
     from simulator.commands.output import to_json
-    from simulator.commands.request import recorded
+    from simulator.commands.request import progress_bar, recorded
     from simulator.errors import InputError
     from simulator.observe.explain import explain as explained
     from simulator.observe.explain_text import explanation_object, print_explanation
@@ -54,7 +54,8 @@ def explain(result: str, metric: str | None, rank: int | None, layer: int | None
     try:
         standing = None if rank is None else run.leader(rank)
         focus = _focus(standing, layer, micro_batch, name)
-        found = explained(run, focus)
+        with progress_bar(run.name, "explaining it"):
+            found = explained(run, focus)
     except ValueError as error:
         asked = _described(rank, layer, micro_batch, name)
         raise InputError(f"{run.name}: {error}" if "rank" in str(error) else

@@ -10,7 +10,7 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -89,13 +89,14 @@ class TraceChoice:
 
 
 def write_result(result: Result, folder: OutputFolder, choice: TraceChoice | None = None,
-                 beside: Mapping[str, str] = MappingProxyType({})) -> list[str]:
-    """Writes the timeline, the trace and the JSON of a result; returns a line on each. beside: texts of more files, by
-    name. InputError for ranks to show that there are not."""
+                 tell: Callable[[float], None] = lambda share: None,
+                 beside: Mapping[str, str] = MappingProxyType({})) -> list[str]:  # fmt: skip
+    """Writes the timeline, the trace and the JSON of a result; returns a line on each. tell: told the share of the
+    timeline that is written; beside: texts of more files, by name. InputError for ranks to show that there are not."""
     run, choice = recorded_of(result), choice or TraceChoice()
     ranks = _shown(run, choice)
     with folder.staged() as staging:
-        result.timeline.write_parquet(staging / TIMELINE, run.about)
+        result.timeline.write_parquet(staging / TIMELINE, run.about, tell)
         write_trace(run.columns, staging / TRACE, [*ranks], result.flights,
                     counters(run.columns, [*ranks], run.peaks, run.memory), choice.window_ps, run.about)
         (staging / ABOUT).write_text(to_json(about_object(run)) + "\n", encoding="utf-8")

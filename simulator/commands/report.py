@@ -116,12 +116,10 @@ def _read(place: Path | str, settings: dict[str, str], ranks: str, seed: int) ->
     from simulator.search.answer import is_folder_of_search, read_answer
     from simulator.serving.kept_result import is_folder_of_service, read_service
 
-    if isinstance(place, str):
-        return recorded(place, settings, ranks, seed)
+    searched = not isinstance(place, str) and is_folder_of_search(place)
+    if isinstance(place, str) or not (searched or is_folder_of_service(place)):
+        return recorded(str(place), settings, ranks, seed)
     with progress_bar(f"reading {place}"):
-        searched = is_folder_of_search(place)
-        if not searched and not is_folder_of_service(place):
-            return recorded(str(place), settings, ranks, seed)
         if settings or ranks != "roles" or seed:
             raise InputError("--set, --ranks and --seed are of a scenario, which is simulated; "
                              f"'{place}' is of a {'search' if searched else 'service'}")

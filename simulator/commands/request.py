@@ -71,6 +71,7 @@ def simulate(scenario: Scenario, ranks: str, seed: int, record: bool = True) -> 
         result = simulation.simulate(scenario, ranks=ranks, seed=seed, progress=tell, record=needed)
         if needed and not record:
             result = result.without_timeline()
+    with progress_bar(scenario.name, "what its timeline says"), redirect_stdout(sys.stderr):
         compared(result)  # may run other scenarios, which print too
         return result
 
@@ -92,7 +93,8 @@ def recorded(reference: str, settings: Mapping[str, str], ranks: str, seed: int)
         return recorded_of(result)
     if settings or ranks != "roles" or seed:
         raise InputError(f"--set, --ranks and --seed are of a scenario, which is simulated; '{reference}' has been")
-    return read_recorded(folder)
+    with progress_bar(f"reading {folder}") as tell:
+        return read_recorded(folder, tell)
 
 
 def _text_of(error: Exception) -> str:

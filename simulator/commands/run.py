@@ -63,7 +63,7 @@ def run(scenario: str, settings: dict[str, str], faults: tuple[str, ...], ranks:
       braid run my_study.py:mine --json
     """
     from simulator.commands.output import TraceChoice, results_folder, write_result
-    from simulator.commands.request import scenario_of, simulate, struck
+    from simulator.commands.request import progress_bar, scenario_of, simulate, struck
 
     for option, given in (("--out writes", out is not None), ("--kernels shows", kernels)):
         if given and not record:
@@ -75,7 +75,8 @@ def run(scenario: str, settings: dict[str, str], faults: tuple[str, ...], ranks:
     what = struck(chosen, ranks, seed, record) if chosen.faults else None
     result = what.after if what else simulate(chosen, ranks, seed, record)
     choice = TraceChoice(trace_ranks or TraceChoice.ranks, trace_window, trace_format == "kineto")
-    written = write_result(result, folder, choice) if folder is not None else []
+    with progress_bar(f"writing {out}") as tell:
+        written = write_result(result, folder, choice, tell) if folder is not None else []
     if as_json:
         _print_json(result, what, kernels)
     else:

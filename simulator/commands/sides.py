@@ -83,9 +83,9 @@ def simulated(letter: str, result: Result) -> Side:
 def read(letter: str, reference: str) -> Side:
     """A folder that `run --out` wrote, or a measured trace; InputError: it is neither."""
     path = Path(reference).expanduser()
-    with progress_bar(reference, "reading it"):
+    with progress_bar(reference, "reading it") as tell:
         if is_folder_of_run(path):
-            return Side(letter, read_recorded(path))
+            return Side(letter, read_recorded(path, tell))
         try:
             return Side(letter, read_measured(path))
         except ValueError as error:

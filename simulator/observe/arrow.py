@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain, pairwise
 from json import dumps
 from os import PathLike
@@ -77,8 +77,9 @@ def _tuples(column: Any) -> Any:
     return found
 
 
-def read_parquet(path: str | PathLike[str]) -> Columns:
-    """A timeline that `write_parquet` wrote, as columns. ValueError: it is no such file."""
+def read_parquet(path: str | PathLike[str], tell: Callable[[float], None] = lambda share: None) -> Columns:
+    """A timeline that `write_parquet` wrote, as columns. tell: told the share of them. ValueError: it is no such file.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -87,6 +88,7 @@ def read_parquet(path: str | PathLike[str]) -> Columns:
         with pq.ParquetFile(path) as file:
             for name, described in COLUMNS.items():  # one at a time: Arrow's own is as large again
                 made |= from_arrow(file.read(columns=[name]), {name: described})
+                tell(len(made) / len(COLUMNS))
     except (pa.ArrowException, KeyError, ValueError) as error:
         what = str(error).partition("\n")[0]
         raise ValueError(f"'{path}' is not a timeline that this version of Braid writes: {what}") from None

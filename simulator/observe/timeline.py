@@ -97,18 +97,21 @@ class Timeline:
         order = self._order()
         return self._columns(order, self._tables())
 
-    def groups(self) -> Iterator[Mapping[str, Array]]:
-        """The same table in groups of rows, of which one at a time is in memory beside what was recorded."""
+    def groups(self, tell: Callable[[float], None] = lambda share: None) -> Iterator[Mapping[str, Array]]:
+        """The same table in groups of rows, of which one at a time is in memory beside what was recorded. tell: told
+        the share that was given before each."""
         order, tables = self._order(), self._tables()
         for first in range(0, len(order), ROWS_PER_GROUP):
+            tell(first / len(order))
             yield self._columns(order[first : first + ROWS_PER_GROUP], tables)
 
-    def write_parquet(self, path: str | PathLike[str], about: Mapping[str, Any] | None = None) -> None:
+    def write_parquet(self, path: str | PathLike[str], about: Mapping[str, Any] | None = None,
+                      tell: Callable[[float], None] = lambda share: None) -> None:  # fmt: skip
         """Writes the table; the same run gives the same bytes. A file half-written is never left behind. about: how the
-        run was made, as JSON under `braid` in the file's metadata."""
+        run was made, as JSON under `braid` in the file's metadata. tell: as of `groups`."""
         from simulator.observe.arrow import write_parquet
 
-        write_parquet(self.groups(), path, about=about)
+        write_parquet(self.groups(tell), path, about=about)
 
     def _recorded(self) -> Array:
         return np.frombuffer(self._rows, dtype=np.dtype(_ROW))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -61,8 +61,9 @@ def is_folder_of_run(path: Path) -> bool:
     return (path / TIMELINE).is_file() and (path / ABOUT).is_file()
 
 
-def read_recorded(folder: Path) -> Recorded:
-    """The run that `run --out` wrote into a folder; InputError if it did not, or an earlier version of Braid did."""
+def read_recorded(folder: Path, tell: Callable[[float], None] = lambda share: None) -> Recorded:
+    """The run that `run --out` wrote into a folder; tell: told the share that is read. InputError if it did not, or an
+    earlier version of Braid did."""
     settle(folder)
     if not is_folder_of_run(folder):
         missing = TIMELINE if (folder / ABOUT).is_file() else ABOUT
@@ -81,7 +82,7 @@ def read_recorded(folder: Path) -> Recorded:
         raise InputError(f"'{folder / ABOUT}' is not what `braid run --out` of this version writes: {what}; "
                          "run it again") from None
     try:
-        return Recorded(about, read_parquet(folder / TIMELINE), *found, memory, peaks)
+        return Recorded(about, read_parquet(folder / TIMELINE, tell), *found, memory, peaks)
     except ValueError as error:
         raise InputError(f"{error}; run it again") from None
 

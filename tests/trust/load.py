@@ -3,9 +3,9 @@
     python -m tests.trust.load                       all cases, about an hour; results/trust/load.md
     python -m tests.trust.load --case rows --scale 0.01
 
-A case is not of `braid bench`: that says how fast a part is, in ten minutes; this one says what a whole command takes of
-memory where the work is as large as it gets, and whether it told how far it was and what time was left. What a case
-writes stays in a temporary folder. Rows of cases that are not run stay in the table; --scale below 1 writes none.
+A case is not of `braid bench`: that says how fast a part is, in ten minutes; this one says what a whole command takes
+of memory where the work is as large as it gets, and whether it told how far it was and what time was left. What a case
+writes is in a temporary folder. Rows of cases that are not run stay in the table; --scale below 1 writes none.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def cases(scale: float) -> list[Case]:
              (Command((*SERVICE, "--rate", "2", "--requests", str(requests), "--out", "service"), 4096),)),
         Case("trace", f"{requests:,} requests of a file, a tenth of whose blocks are shared, 32 tokens each",
              (Command((*SERVICE, "--trace", "requests.jsonl", "--out", "traced"), 4096),), requests),
-        Case("search", "2,592,000 combinations of axes, of which NSGA-II chooses; experts, precisions, drafts, residuals",
+        Case("search", "2,592,000 combinations of axes, of which NSGA-II chooses",
              (Command(searched, 1024),)),
         Case("rows", f"{rows:,} rows of a timeline, on {RANKS} ranks, each by itself: written, read, compared",
              (Command(("run", "contention:staging", "--set", f"batch.gemms={max(rows // RANKS - 1, 1)}", "--ranks",
@@ -140,7 +140,7 @@ def measured(case: Case) -> list[list[str]]:
 def text_of(rows: Sequence[Sequence[str]]) -> str:
     """results/trust/load.md."""
     about = [f"* {case.name}: {case.what}" for case in cases(1.0)]
-    return "\n".join(["# Load", "", "Written by `python -m tests.trust.load`: each command a process of its own, alone,",
+    return "\n".join(["# Load", "", "Written by `python -m tests.trust.load`: each command is a process of its own,",
                       "nothing kept from before (BRAID_CACHE=off). Ceilings are of a laptop with 16 GiB.", "",
                       markdown_table(HEAD, rows), *about, ""])  # fmt: skip
 
