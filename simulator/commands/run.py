@@ -10,6 +10,7 @@ import rich_click as click
 from simulator.commands import options
 
 if TYPE_CHECKING:
+    from simulator.commands.output import OutputFolder, TraceChoice
     from simulator.study.simulate import Result
     from simulator.study.struck import Struck
 
@@ -62,8 +63,8 @@ def run(scenario: str, settings: dict[str, str], faults: tuple[str, ...], ranks:
       # a scenario of your own, for a script
       braid run my_study.py:mine --json
     """
-    from simulator.commands.output import TraceChoice, results_folder, write_result
-    from simulator.commands.request import progress_bar, scenario_of, simulate, struck
+    from simulator.commands.output import TraceChoice, results_folder
+    from simulator.commands.request import scenario_of, simulate, struck
 
     for option, given in (("--out writes", out is not None), ("--kernels shows", kernels)):
         if given and not record:
@@ -75,8 +76,7 @@ def run(scenario: str, settings: dict[str, str], faults: tuple[str, ...], ranks:
     what = struck(chosen, ranks, seed, record) if chosen.faults else None
     result = what.after if what else simulate(chosen, ranks, seed, record)
     choice = TraceChoice(trace_ranks or TraceChoice.ranks, trace_window, trace_format == "kineto")
-    with progress_bar(f"writing {out}") as tell:
-        written = write_result(result, folder, choice, tell) if folder is not None else []
+    written = _written(result, folder, choice) if folder is not None else []
     if as_json:
         _print_json(result, what, kernels)
     else:
@@ -105,3 +105,12 @@ def _print(result: Result, what: Struck | None, kernels: bool) -> None:
         print_faults(what)
     if kernels:
         print_kernels(result.columns)
+
+
+def _written(result: Result, folder: OutputFolder, choice: TraceChoice) -> list[str]:
+    """A line on each file of the folder."""
+    from simulator.commands.output import write_result
+    from simulator.commands.request import progress_bar
+
+    with progress_bar(f"writing {folder.path}") as tell:
+        return write_result(result, folder, choice, tell)

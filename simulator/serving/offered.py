@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from simulator import np
 from simulator.errors import InputError
+from simulator.memory import check_fits
 from simulator.serving.arrivals import arrivals
 from simulator.serving.draws import stream_of
 from simulator.serving.lengths import log_normal, uniform
@@ -17,6 +18,8 @@ from simulator.serving.settings import Load
 from simulator.serving.sharing import conversations, with_common_prefixes
 from simulator.serving.traces import read_trace
 
+REQUEST_BYTES = 500
+"""That a request takes at least, of all columns."""
 ENDLESS = 100_000
 """Requests of a load whose number is not given, of a run that ends when its steady state is known."""
 
@@ -31,6 +34,8 @@ class Offered(NamedTuple):
 def drawn(load: Load, seed: int, block_tokens: int) -> Offered:
     """Requests with the lengths, prefixes, turns, priorities and times of a load; block_tokens: of the cache that
     shares prefixes."""
+    check_fits(load.requests, "requests", REQUEST_BYTES, "fewer of them, or --until steady, which sends as many as it "
+               "takes to know the means")  # fmt: skip
     inputs, outputs = (_lengths(load, tokens, stream_of(seed, name))
                        for name, tokens in (("input", load.input_tokens), ("output", load.output_tokens)))  # fmt: skip
     count = -(-load.requests // load.turns)

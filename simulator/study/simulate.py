@@ -14,6 +14,7 @@ from simulator.fabric.graph import Fabric
 from simulator.live.faults import strike
 from simulator.live.live import LiveReplay, stands_for_all
 from simulator.live.thread import Journal
+from simulator.memory import check_fits
 from simulator.observe.critical import CriticalPath, critical_path
 from simulator.observe.metrics import Metrics, busy_by_block, measure
 from simulator.observe.timeline import StaticTasks, Timeline, Unrecorded
@@ -37,6 +38,8 @@ from simulator.symmetry.roles import Roles, find_roles, unfolded
 from simulator.units import PS_PER_S
 
 Progress = Callable[[float], None]
+ROW_BYTES = 350
+"""That a row of a timeline takes at most, until it is written with its trace (results/trust/load.md)."""
 RANK_MODES = ("roles", "all")
 EXCHANGE_MODES = ("auto", "classes", "pairwise")
 
@@ -175,9 +178,11 @@ def simulate(scenario: Scenario, *, ranks: str = "roles", seed: int = 0, exchang
     kept: Timeline | Unrecorded = timeline if record else Unrecorded()
     sizes = {name: len(instances[0]) for name, instances in ready.world.groups.items()}
     compiler = Compiler(ready.machine, scenario.kernels, sizes)
-    if record:
-        _add_ranks(timeline, ready, roles, compiler, shared=live is None)
     total = sum(ready.world.programs[rank].launches for rank in roles.leaders)
+    if record:
+        check_fits(total, "rows of a timeline", ROW_BYTES, "without one (--no-record) they take none; fewer ranks are "
+                   "simulated by roles, fewer tasks with fewer layers or steps")  # fmt: skip
+        _add_ranks(timeline, ready, roles, compiler, shared=live is None)
     watch = kept if progress is None else _Reporting(kept, total, progress)
     replay = (LiveReplay if live else Replay)(ready.world, compiler, ready.fabric, lowering, roles, watch, changing,
                                               jitter)
