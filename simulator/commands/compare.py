@@ -13,6 +13,7 @@ from simulator.commands import options
 from simulator.errors import InputError
 
 if TYPE_CHECKING:
+    from simulator.commands.comparison import Runs, Traces
     from simulator.commands.output import OutputFolder
     from simulator.study.simulate import Result
 
@@ -74,7 +75,7 @@ def compare(ctx: click.Context, a: str, b: str, settings: dict[str, str], ranks:
             sides[letter] = simulated(letter, simulate(scenario, ranks, seed))
     results = [side.result for letter, side in sorted(sides.items()) if side.result is not None]
     written = _write(results, folder) if folder is not None else []
-    found = compared(sides["A"], sides["B"])
+    found = _looked_at(compared(sides["A"], sides["B"]))
     if as_json:
         for result in results:
             warn_unread(result.scenario.name, result.header["unread"])
@@ -85,6 +86,16 @@ def compare(ctx: click.Context, a: str, b: str, settings: dict[str, str], ranks:
     print_comparison(sides["A"], sides["B"], found)
     for line in written:
         click.echo(f"wrote {line}")
+
+
+def _looked_at(found: Runs | Traces) -> Runs | Traces:
+    """With what takes long of many tasks, which is otherwise found when it is asked for."""
+    from simulator.commands.comparison import Runs
+    from simulator.commands.request import progress_bar
+
+    with progress_bar("A beside B", "task by task"):
+        _ = (found.aligned, found.steps, found.times) if isinstance(found, Runs) else found.order
+    return found
 
 
 def _write(results: list[Result], folder: OutputFolder) -> list[str]:

@@ -87,7 +87,9 @@ def align(a: Columns, b: Columns, leaders: tuple[Sequence[int], Sequence[int]]) 
     leaders: for every rank of A, and of B, the one that was recorded for it.
     """
     number, names = codes(np.concatenate([a["name"], b["name"]]))
-    kinds = dict(zip(number.tolist(), [*a["kind"].tolist(), *b["kind"].tolist()], strict=True))
+    last = np.zeros(len(names), dtype=np.int64)
+    last[number] = np.arange(len(number))
+    kinds = np.concatenate([a["kind"], b["kind"]])[last].tolist()
     codes_of = number[:len(a["name"])], number[len(a["name"]):]
     found = _match(a, b, number, leaders)
     same, shifted = _unmoved(a, b, *found.paired)

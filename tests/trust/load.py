@@ -17,11 +17,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from simulator.bench.benchmark import environment
+from simulator.observe.files import whole_file
 from simulator.observe.tables import markdown_table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -118,9 +119,8 @@ def write_requests(path: Path, count: int) -> None:
             file.write(json.dumps(row) + "\n")
 
 
-def measured(case: Case) -> list[list[str]]:
+def measured(case: Case) -> Iterator[list[str]]:
     """Rows of the table, one for each command; a command after one that failed is not run."""
-    rows = []
     with tempfile.TemporaryDirectory() as name:
         if case.requests:
             write_requests(Path(name) / "requests.jsonl", case.requests)
@@ -128,13 +128,12 @@ def measured(case: Case) -> list[list[str]]:
             print(f"{case.name}: braid {' '.join(command.words)}", file=sys.stderr)
             ran = run(command.words, Path(name))
             held = holds(ran, command)
-            rows.append([case.name, f"`braid {' '.join(command.words)}`", f"{ran.peak_mib:,.0f}",
-                         f"{command.ceiling_mib:,}", held, f"{ran.cpu_s:,.0f}", f"{ran.wall_s:,.0f}",
-                         ran.told.rpartition(": ")[2] or "-"])  # fmt: skip
-            print(f"{case.name}: {' | '.join(rows[-1][2:])}", file=sys.stderr)
+            row = [case.name, f"`braid {' '.join(command.words)}`", f"{ran.peak_mib:,.0f}", f"{command.ceiling_mib:,}",
+                   held, f"{ran.cpu_s:,.0f}", f"{ran.wall_s:,.0f}", ran.told.rpartition(": ")[2] or "-"]
+            print(f"{case.name}: {' | '.join(row[2:])}", file=sys.stderr)
+            yield row
             if ran.code != 0:
-                break
-    return rows
+                return
 
 
 def text_of(rows: Sequence[Sequence[str]]) -> str:
@@ -154,6 +153,13 @@ def kept_rows(without: set[str]) -> list[list[str]]:
     return [row for row in rows if row[0] not in without]
 
 
+def write_table(rows: list[list[str]], names: Sequence[str]) -> None:
+    """results/trust/load.md, in the order of the cases."""
+    TABLE.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(TABLE) as part:
+        part.write_text(text_of(sorted(rows, key=lambda row: names.index(row[0]))), encoding="utf-8")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs cases and writes the table; 1 where one does not hold."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -165,11 +171,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     since_s, found = time.monotonic(), list[list[str]]()
     for case in cases(given.scale):
         if case.name in (given.case or names) and time.monotonic() - since_s < given.time:
-            found += measured(case)
-            if given.scale == 1.0:
-                rows = sorted([*found, *kept_rows({row[0] for row in found})], key=lambda row: names.index(row[0]))
-                TABLE.parent.mkdir(parents=True, exist_ok=True)
-                TABLE.write_text(text_of(rows), encoding="utf-8")
+            for row in measured(case):
+                found.append(row)
+                if given.scale == 1.0:
+                    write_table([*found, *kept_rows({row[0] for row in found})], names)
     return int(any(row[4] != "yes" for row in found))
 
 
