@@ -24,9 +24,10 @@ class Messages:
 
     def __init__(self, fabric: Fabric, mode: str, groups: Groups | None) -> None:
         self.fabric, self.mode = fabric, mode
-        self.partitions = [{rank: number for number, members in enumerate(instances) for rank in members}
+        alone = {rank: -1 - rank for rank in range(fabric.ranks)}  # where they are in no group of a name
+        self.partitions = [alone | {rank: number for number, members in enumerate(instances) for rank in members}
                            for instances in (groups or {}).values()
-                           if len(instances) > 1]
+                           if len(instances[0]) < fabric.ranks]
         self._crossings = cache(partial(crossings, fabric, sharers=self._sharers))
         self._pools: dict[tuple, list[CapacityKey]] = {}
         self._links: dict[Edge, CapacityKey] = {}

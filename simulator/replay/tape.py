@@ -136,13 +136,14 @@ def _tape_of(program: Program, costs: Costs) -> Tape:
     """Compile a program for the machine and the software generation of these costs.
 
     Eager programs pay the host for every launch and the operator calls around it; a captured one pays once for each
-    graph, and all its tasks are issued then. A graph ends where the host blocks.
+    graph, and all its tasks are issued then. A graph ends where the host blocks; one without tasks is none.
     """
     machine = costs.machine
     sooner = cache(lambda spent, head_start_s: replace(spent, latency_s=spent.latency_s - head_start_s))
     before_s: dict[int, float] = {}  # latency of the last launch of each stream
     launch_ps = cache(lambda calls: 0 if program.captured else to_ps(launch_s(program, machine, calls)))
-    offset_ps = graph_ps = to_ps(machine.host.launch_graph.si) if program.captured else 0
+    graph_ps = to_ps(machine.host.launch_graph.si) if program.captured else 0
+    offset_ps = 0
     read_ps = launch_ps(1) + to_ps(machine.host.device_read.si)  # the copy is launched too
     tape = Tape([], [], [], [], [], [LaunchWindow()])
     streams: dict[str, int] = {}
@@ -152,9 +153,9 @@ def _tape_of(program: Program, costs: Costs) -> Tape:
             tape.windows[-1].length_ps = offset_ps
             tape.windows.append(LaunchWindow(item.task, item.reads * read_ps))
             tape.steps[item.task].read = True
-            offset_ps = graph_ps
+            offset_ps = 0
             continue
-        offset_ps += launch_ps(getattr(item.work, "calls", 1))
+        offset_ps = max(offset_ps, graph_ps) + launch_ps(getattr(item.work, "calls", 1))
         stream = streams.setdefault(item.stream, len(streams))
         step = TapeStep(stream, waits=len(item.after), window=len(tape.windows) - 1, offset_ps=offset_ps,
                         priority=item.priority)

@@ -146,6 +146,21 @@ def test_every_graph_is_launched_and_ends_where_the_host_blocks() -> None:
     assert starts[3] - starts[2] == 2_000_000 + 2_000_000 + 5_000_000  # c, its read (2 us), launch of a graph (5 us)
 
 
+def test_a_graph_without_tasks_is_not_launched() -> None:
+    """Between two waits of the host, and between the two tasks that one event stands for."""
+    def program(npu: Rank) -> None:
+        npu.program.captured = True
+        first = npu.launch(TICK, "a")
+        with npu.stream("other"):
+            npu.launch(TICK, "b")
+            npu.wait(first)
+            npu.host_wait(npu.record(), reads=0)
+        npu.host_wait(first, reads=0)
+        npu.launch(TICK, "c")
+
+    assert run(program).us("c")[0] == 5 + 2 + 5  # a graph, a and b side by side (2 us), a graph
+
+
 @pytest.mark.parametrize(("reads", "issued"), [(0, 12), (1, 12 + 3), (2, 12 + 6)])
 def test_a_host_wait_blocks_and_costs_a_launch_and_a_read_per_value(reads: int, issued: int) -> None:
     def program(npu: Rank) -> None:

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from simulator.model.routing import Drawn
 from simulator.program.rank import Rank
+from simulator.program.world import OfSome, record_world
 from simulator.spec.load import override
 from simulator.spec.machine import MachineSpec
 from simulator.spec.typed_toml import validate
 from tests.die.machines import level
 from tests.law.replay.clusters import SLOW_MEMORY, TWO_LEVELS, Cluster, symmetric
-from tests.replay.small import TINY, Run, passes_mb, replay, run, tiny
+from tests.replay.small import TINY, Run, everybody, passes_mb, replay, run, tiny
 
 KB = 1000
 
@@ -61,6 +62,23 @@ def test_classes_equal_pairs_where_routes_differ(cluster: Cluster, machine: Mach
     pairs = clock(replay(world, machine, exchange="pairwise"))
     for mode in ("auto", "classes"):
         assert clock(replay(world, machine, exchange=mode)) == pairs
+
+
+@pytest.mark.parametrize("some", [[(0, 1), (2, 3)], [(0, 2, 3)]])
+def test_groups_of_some_ranks_share_links_of_a_mesh_with_those_of_all(some: list[tuple[int, ...]]) -> None:
+    """Links that the group of some loads too end later than the others: a class of their own, by role as without."""
+    machine = joined(level("node", "mesh", 4, 0.1, 1))
+
+    def program(npu: Rank) -> None:
+        with npu.stream("comm"):
+            npu.group("world").all_to_all("all", 100 * KB, "dma")
+        if any(npu.rank in members for members in some):
+            npu.group("some").all_gather("some", 400 * KB, "aiv")
+
+    world = record_world(program, 4, {**everybody(4), "some": OfSome(some)}, lambda _: {})
+    pairs = clock(replay(world, machine, exchange="pairwise"))
+    assert clock(replay(world, machine)) == pairs
+    assert clock(replay(world, machine, fold=True)).items() <= pairs.items()
 
 
 @settings(deadline=None, max_examples=40)
