@@ -35,6 +35,7 @@ class Compiler:
     def __init__(self, machine: MachineSpec, generation: str, groups: dict[str, int] | None = None) -> None:
         self.costs, self.groups = Costs(machine, generation), groups or {}
         self._tapes: dict[int, tuple[Tape, Callable[[str, Cost], int]]] = {}  # and on how many units what runs
+        self._sooner = cache(_sooner)
         self._columns: dict[int, dict[str, list]] = {}  # of recordings, by identity
         self._amounts: dict[int, tuple[Launched, tuple[float, ...]]] = {}  # by identity of the work
 
@@ -53,6 +54,8 @@ class Compiler:
                 cost, step = self.costs.of(work), steps[index]
                 costs[index], weights[index] = cost, work.weights
                 units[index] = fitting(step.partition, cost) if step.exclusive or not cost.need else 0
+        if program.programmatic:
+            costs = _begin_sooner(program, self.costs, self._sooner)
         return replace(base, costs=costs, weights=weights, units=units)
 
     def column(self, program: Program, name: str) -> list:
@@ -139,8 +142,6 @@ def _tape_of(program: Program, costs: Costs) -> Tape:
     graph, and all its tasks are issued then. A graph ends where the host blocks; one without tasks is none.
     """
     machine = costs.machine
-    sooner = cache(lambda spent, head_start_s: replace(spent, latency_s=spent.latency_s - head_start_s))
-    before_s: dict[int, float] = {}  # latency of the last launch of each stream
     launch_ps = cache(lambda calls: 0 if program.captured else to_ps(launch_s(program, machine, calls)))
     graph_ps = to_ps(machine.host.launch_graph.si) if program.captured else 0
     offset_ps = 0
@@ -167,9 +168,6 @@ def _tape_of(program: Program, costs: Costs) -> Tape:
             step.need = item.work.cores
         else:
             spent = costs.of(item.work)
-            if program.programmatic and not item.after:
-                spent = sooner(spent, min(spent.prologue_s, before_s.get(stream, 0.0)))
-        before_s[stream] = _latency_s(item.work, spent, machine, program.captured)
         pools = [pool for pool, _ in (spent.need if spent else step.need)]
         if all(pool in program.partitions.get(item.partition, {}) for pool in pools):
             step.partition = item.partition
@@ -182,12 +180,32 @@ def _tape_of(program: Program, costs: Costs) -> Tape:
         tape.costs.append(spent)
         tape.weights.append("" if spent is None else item.work.weights)  # type: ignore[union-attr]
     tape.windows[-1].length_ps = offset_ps
+    if program.programmatic:
+        tape.costs = _begin_sooner(program, costs, cache(_sooner))
     _find_exclusive(tape.steps)
     slots = slots_of(program, machine)
     for step, spent in zip(tape.steps, tape.costs, strict=True):
         waits_for_none = spent is not None and (step.exclusive or not spent.need)
         tape.units.append(_units_of(spent, slots[step.partition]) if spent is not None and waits_for_none else 0)
     return tape
+
+
+def _begin_sooner(program: Program, costs: Costs, sooner: Callable[[Cost, float], Cost]) -> list[Cost | None]:
+    """Of every task of a programmatic program its cost, with the prologue that runs beside the launch before it."""
+    before_s: dict[str, float] = {}  # latency of the last launch of each stream
+    spent: list[Cost | None] = []
+    for task, work in program.works():
+        cost = costs.of(work) if isinstance(work, Work | Prefetch) else None
+        if cost is not None and not task.after:
+            cost = sooner(cost, min(cost.prologue_s, before_s.get(task.stream, 0.0)))
+        before_s[task.stream] = _latency_s(work, cost, costs.machine, program.captured)
+        spent.append(cost)
+    return spent
+
+
+def _sooner(cost: Cost, head_start_s: float) -> Cost:
+    """The same with so much less latency."""
+    return replace(cost, latency_s=cost.latency_s - head_start_s)
 
 
 def launch_s(program: Program, machine: MachineSpec, calls: int = 1) -> float:

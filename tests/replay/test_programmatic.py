@@ -42,6 +42,20 @@ def test_a_kernel_that_waits_for_another_stream_begins_after_it() -> None:
     assert ran.lasts_us("joined") == ran.lasts_us("before")
 
 
+def test_kernels_whose_numbers_depend_on_the_rank_begin_sooner_too() -> None:
+    def program(npu: Rank, by_rank: bool) -> None:
+        npu.program.captured = npu.program.programmatic = True
+        tokens = 1 if by_rank else npu.rank + 1
+        for name in "abc":
+            if by_rank:
+                npu.launch_by_rank(lambda rank: ops.cached(ops.rms_norm(rank + 1, 7168)), name)
+            else:
+                npu.launch(ops.cached(ops.rms_norm(tokens, 7168)), name)
+
+    shared, separate = (run(lambda npu, on=on: program(npu, on), 2, machine=B200) for on in (True, False))
+    assert shared.times() == separate.times()
+
+
 @pytest.mark.parametrize("ranks", [2, 8])
 def test_a_one_shot_all_reduce_sends_whole_buffers_in_one_phase(ranks: int) -> None:
     def program(npu: Rank, algorithm: str) -> None:
