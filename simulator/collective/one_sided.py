@@ -178,13 +178,16 @@ def _together(fabric: Fabric, members: tuple[int, ...], level: str) -> dict[int,
 
 @_once(4096)
 def latency_s(fabric: Fabric, members: tuple[int, ...]) -> float:
-    """How long the last byte travels: the latency of the innermost level that joins all members."""
+    """How long the last byte travels: the longest latency of the levels at which members meet."""
     if not (fabric.arithmetic and fabric.as_described):
         return _by_pair(fabric, members)[1]
+    longest_s, apart = 0.0, len(members)
     for level in fabric.spec.fabric:
-        if len({fabric.instance(rank, level.name) for rank in members}) == 1:
-            return level.latency.si if len(members) > 1 else 0.0
-    return fabric.spec.fabric[-1].latency.si
+        together = len(_together(fabric, members, level.name))
+        if together < apart:
+            longest_s = max(longest_s, level.latency.si)
+        apart = together
+    return longest_s
 
 
 @_once(4096)

@@ -12,6 +12,7 @@ from simulator.errors import InputError, RunError
 from simulator.fabric.graph import Fabric
 from simulator.program.rank import Rank
 from simulator.spec.load import load_machine, override
+from tests.die.machines import gpu_nodes
 from tests.replay.small import passes_mb, run, tiny
 
 # 4 ranks; aiv: start-up 4 us, 1 GB/s with 4 of 8 vector cores at 1 MB per peer; 1 us across the switch
@@ -163,9 +164,11 @@ def test_a_slow_link_between_switches_is_refused() -> None:
             assert ports_of(Fabric(spec, 32), members, 0) == ports_of(Fabric(load_machine("atlas_a3"), 32), members, 0)
 
 
-@pytest.mark.parametrize(("name", "ranks"), [("atlas_a3", 40), ("h800_cx7", 24), ("atlas_a2", 24), ("dgx_b200", 8)])
+@pytest.mark.parametrize(("name", "ranks"), [("atlas_a3", 40), ("h800_cx7", 24), ("atlas_a2", 24), ("dgx_b200", 8),
+                                             ("gpu_nodes", 24)])  # the last with switches further off than cards
 def test_ports_from_levels_are_those_of_the_routes(name: str, ranks: int) -> None:
-    described, drawn = Fabric(load_machine(name), ranks), Fabric(load_machine(name), ranks)
+    machine = gpu_nodes() if name == "gpu_nodes" else load_machine(name)
+    described, drawn = Fabric(machine, ranks), Fabric(machine, ranks)
     assert drawn.graph.number_of_nodes() >= ranks  # from now on the graph counts
     for members in (tuple(range(ranks)), tuple(range(1, ranks, 3)), (ranks - 1, 0)):
         for rank in members:
