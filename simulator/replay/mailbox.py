@@ -60,13 +60,15 @@ class Mailbox:
 
 
 class Mailboxes:
-    """The one-sided exchanges of a run that are under way. capacities: of all keys."""
+    """The one-sided exchanges of a run that are under way. capacities: of all keys; rate_of: what a machine's file says
+    of them."""
 
-    def __init__(self, env: Clock, network: Network, capacities: Mapping[CapacityKey, Capacity],
-                 lowering: Lowering) -> None:
+    def __init__(self, env: Clock, network: Network, capacities: Mapping[CapacityKey, Capacity], lowering: Lowering,
+                 rate_of: Callable[[CapacityKey], float]) -> None:
         self.env, self.network, self.capacities, self.lowering = env, network, capacities, lowering
         self._boxes: dict[tuple, Mailbox] = {}
-        self._whole: dict[tuple, Flow] = {}  # flows of _WHOLE bytes
+        self._rate_of = rate_of
+        self._whole: dict[tuple, tuple[Flow, float]] = {}  # flows of _WHOLE bytes, and their rate alone
         self._costs = cache(lambda via: costs_of(lowering.engines[via]))
         self._startup_ps = cache(lambda collective, members, rank: to_ps(
             lowering.engine(collective, (rank,)).startup_s(members)))
@@ -100,34 +102,37 @@ class Mailboxes:
 
         own: the transfer of each side for _WHOLE bytes; the same for all puts of this rank that are `alike`.
         """
-        need, start_ps, others = npu.steps[index].need, npu.env.now_ps, members - 1
+        need, start_ps, others, solo_s = npu.steps[index].need, npu.env.now_ps, members - 1, 0.0
         startup_ps, by = self._startup_ps(collective, members, npu.rank) if others else 0, "engine"
 
         def left(flow: Flow) -> None:
-            solo_ps = startup_ps + to_ps(flow.solo_s())
+            solo_ps = startup_ps + to_ps(solo_s)
             npu.finish(index, start_ps, solo_ps, _bound_by(flow, startup_ps, by), need, 1)
             self._landed(box, npu.rank, index)
 
         if collective.received_bytes and others:
             box.draining[npu.rank] = index
-            arriving = self._flow(npu, (alike, collective.via, IN), own, inf, collective.received_bytes)
+            arriving, _ = self._flow(npu, (alike, collective.via, IN), own, inf, collective.received_bytes)
             self.network.start(arriving, lambda _: self._drained(box, npu.rank), startup_ps)
         if collective.sent_bytes and others:
             limit, by = self._limit(collective, need, others, box.mean_s)
-            leaving = self._flow(npu, (alike, collective.via, OUT), own, limit, collective.sent_bytes)
+            leaving, solo_s = self._flow(npu, (alike, collective.via, OUT), own, limit, collective.sent_bytes)
         else:
             leaving = Flow(0, (), 1.0)
         self.network.start(leaving, left, startup_ps)
 
-    def _flow(self, npu: Npu, end: tuple, own: Callable[[int], Transfer | None], limit: float, size: int) -> Flow:
-        """One end of a put of so many bytes."""
-        whole = self._whole.get((npu.rank, *end))
-        if whole is None:
+    def _flow(self, npu: Npu, end: tuple, own: Callable[[int], Transfer | None], limit: float,
+              size: int) -> tuple[Flow, float]:
+        """One end of a put of so many bytes, and how many seconds it takes alone, whatever has changed."""
+        known = self._whole.get((npu.rank, *end))
+        if known is None:
             transfer = own(end[2])
             assert transfer is not None  # a rank that is not alone has ports
             loads = [(self.capacities[key], moved / _WHOLE) for key, moved in transfer.loads]
-            whole = self._whole[npu.rank, *end] = Flow(_WHOLE, loads, weight=transfer.weight)
-        return whole.again(size, limit)
+            alone = min(self._rate_of(key) / (moved / _WHOLE) for key, moved in transfer.loads)
+            known = self._whole[npu.rank, *end] = Flow(_WHOLE, loads, weight=transfer.weight), alone
+        whole, alone = known
+        return whole.again(size, limit), size / min(alone, limit)
 
     def _limit(self, collective: Collective, need: Need, others: int, mean_s: float) -> tuple[float, str]:
         """Bytes/s of an engine on the cores that it got, and what they are those of: engine, or rows."""

@@ -86,7 +86,7 @@ class Meetings:
         self._leading = Leading(world, roles)
         self._flows: dict[int, Flow] = {}  # by identity of the transfer, which is the tag of its flow
         self._known: dict[int, Capacity] = {}  # by identity of a transfer's key
-        self.mailboxes = Mailboxes(env, network, capacities, lowering)
+        self.mailboxes = Mailboxes(env, network, capacities, lowering, rate_of)
 
     def prepare(self, rank: int) -> None:
         """Lower every exchange of a rank's program before the clock runs."""

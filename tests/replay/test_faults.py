@@ -213,3 +213,17 @@ def test_roles_equal_all_ranks_whatever_strikes(one: Differing, faults: list[str
 def test_what_cannot_be_struck_is_refused(fault: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
         schedules_of([fault_of(fault)], Fabric(TINY, 4))
+
+
+def put(npu: Rank) -> None:
+    npu.launch(passes_mb(1), "before")
+    npu.group("world").put("put", MB, MB, "dma")
+    npu.group("world").collect("collect", "dma")
+
+
+@pytest.mark.parametrize("what", ["cut", "rate 0.25"])
+def test_how_long_a_put_takes_alone_is_what_the_machine_says(what: str) -> None:
+    """Also of one that begins while its link is cut or slow."""
+    ran = run(put, 2, faults=[f"0 s: link die 0 - box 0 {what} for 1 ms"])
+    assert ran.row("put")["solo_ps"] == run(put, 2).row("put")["solo_ps"]
+    assert ran.lasts_us("put") > run(put, 2).lasts_us("put")
