@@ -1,0 +1,163 @@
+"""Do the tests notice when the kernel of the simulator is changed? A sample of mutants, each against the tests.
+
+    python -m tests.trust.mutate --sample 200 --seed 0         writes results/trust/mutation.md
+    python -m tests.trust.mutate --sample 200 --seed 0 --only replay --time 600
+
+Works on a copy of the checkout. Each mutant meets the tests most likely to find it first, and is killed by the first
+that fails; one that takes much longer than the tests do counts as killed. What is known of a mutant is kept in a file,
+and those killed are not run again; survivors are, so that a new test can be seen to kill them.
+
+A script of our own: mutmut 3 draws no sample and rewrites functions in a way of its own, cosmic-ray 8 has one list of
+tests for all mutants and a new process for each, and leaves out no statement. Compiled modules whose sources differ are
+ignored by Braid itself; the C file of coupled flows is no Python and stays as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
+from simulator.observe.files import whole_file
+from tests.trust.mutants import Mutant, mutants_of
+from tests.trust.progress import Progress
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "results" / "trust"
+STATE = ROOT / "results" / "mutants.json"
+EQUIVALENT = Path(__file__).with_name("equivalent.toml")
+AGREE = "tests/trust/test_agree.py"
+TESTS = {  # the likeliest first
+    "physics": [AGREE, "tests/replay", "tests/law/physics", "tests/golden"],
+    "collective": ["tests/collective", AGREE, "tests/replay", "tests/golden"],
+    "replay": ["tests/replay", AGREE, "tests/die/test_npu.py", "tests/golden", "tests/live", "tests/program"],
+}
+LEFT_OUT = {"build_hook.py", "__init__.py"}  # built with, not run
+LIMIT_S = 240.0
+"""Of one mutant; all its tests take a fifth of it on a machine that has nothing else to do."""
+KILLED, SURVIVED, TIMED_OUT = "killed", "survived", "killed by time"
+
+
+def sample(count: int, seed: int, only: str) -> list[Mutant]:
+    """So many mutants of each package's share, in the order of a draw."""
+    everything = [one for package in TESTS for file in sorted((ROOT / "simulator" / package).glob("*.py"))
+                  if file.name not in LEFT_OUT for one in mutants_of(ROOT, file.relative_to(ROOT).as_posix())]
+    drawn = Random(seed).sample(everything, min(count, len(everything)))
+    return [one for one in drawn if only in ("", package_of(one))]
+
+
+def package_of(mutant: Mutant) -> str:
+    """The folder of its file."""
+    return mutant.file.split("/")[1]
+
+
+def copied(folder: Path) -> None:
+    """What is tracked, and the C library if it is built."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in [*listed.splitlines(), "simulator/physics/libranked.so"]:
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+
+
+def tried(mutant: Mutant, folder: Path) -> tuple[str, str]:
+    """What became of a mutant, and the first test that failed."""
+    place = folder / mutant.file
+    place.write_text(mutant.text, encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", "--no-header",
+               "--hypothesis-seed=0", "-m", "not slow", *TESTS[package_of(mutant)]]
+    try:
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT_S,
+                              check=False)  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return TIMED_OUT, ""
+    finally:
+        shutil.copy2(ROOT / mutant.file, place)
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return (KILLED, failed[0].split(" - ")[0] if failed else "") if done.returncode else (SURVIVED, "")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.trust.mutate", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sample", type=int, default=200, help="how many mutants of all packages (200)")
+    parser.add_argument("--seed", type=int, default=0, help="of the draw (0)")
+    parser.add_argument("--only", choices=["", *TESTS], default="", help="of the sample, those of one package")
+    parser.add_argument("--time", type=float, default=float("inf"), help="begin no other one after so many seconds")
+    parser.add_argument("--known", action="store_true", help="try none: write the table of what is known")
+    asked = parser.parse_args(arguments)
+    state: dict[str, tuple[str, str, float]] = json.loads(STATE.read_text()) if STATE.exists() else {}
+    drawn = sample(asked.sample, asked.seed, asked.only)
+    reasons = equivalents()
+    left = [one for one in drawn if state.get(one.key, ("",))[0] in ("", SURVIVED) and one.key not in reasons]
+    progress = Progress(len(left), "mutants")
+    with tempfile.TemporaryDirectory() as place, suppress(KeyboardInterrupt):
+        copied(Path(place))
+        for one in left if not asked.known else ():
+            if progress.spent_s > asked.time:
+                break
+            began_s = time.monotonic()
+            outcome, test = tried(one, Path(place))
+            state[one.key] = outcome, test, round(time.monotonic() - began_s, 1)
+            with whole_file(STATE) as part:
+                part.write_text(json.dumps(state, indent=0), encoding="utf-8")
+            if outcome == SURVIVED:
+                print(f"{one.file}:{one.line}: {one.change}", flush=True)
+            progress.step()
+    progress.end()
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    with whole_file(RESULTS / "mutation.md") as part:
+        part.write_text(table(sample(asked.sample, asked.seed, ""), state, asked.seed), encoding="utf-8")
+    return 0
+
+
+def equivalents() -> dict[str, str]:
+    """Mutants that do the same as what they were made of, by key, with the reason."""
+    found = tomllib.loads(EQUIVALENT.read_text(encoding="utf-8")).get("mutant", [])
+    return {f"{one['file']} | {one['code']} | {one['change']}": one["reason"] for one in found}
+
+
+_HEAD = """# Mutants of the kernel
+
+A sample (seed {seed}) of the changes that `tests/trust/mutants.py` makes in `simulator/physics`, `simulator/collective`
+and `simulator/replay`, each against the tests of its package, the laws and the second implementation of a run. Made by
+`python -m tests.trust.mutate`; equivalent ones change nothing that can be seen, and are left out of the share killed.
+"""
+
+
+def table(drawn: list[Mutant], state: dict[str, tuple[str, str, float]], seed: int) -> str:
+    """The page of results."""
+    reasons, rows = equivalents(), []
+    known = [one for one in drawn if one.key in state or one.key in reasons]
+    for package in (*TESTS, "all"):
+        of = [one for one in known if package in ("all", package_of(one))]
+        same = [one for one in of if one.key in reasons]
+        dead = [one for one in of if one.key not in reasons and state[one.key][0] != SURVIVED]
+        timed = sum(state[one.key][0] == TIMED_OUT for one in dead)
+        rest = len(of) - len(same)
+        rows.append(f"| {package} | {len(of)} | {len(dead)} | {timed} | {len(same)} | {rest - len(dead)} | "
+                    f"{len(dead) / max(rest, 1):.1%} |")
+    head = ("| package | sampled | killed | of these by time | equivalent | survived | killed of the rest |",
+            "|---|---|---|---|---|---|---|")
+    lines = [_HEAD.format(seed=seed), *head, *rows, ""]
+    alive = [one for one in known if one.key not in reasons and state[one.key][0] == SURVIVED]
+    lines += ["## Survivors", "", *(f"- `{one.file}:{one.line}`: `{one.change}`" for one in alive), ""] if alive else []
+    lines += ["## Equivalent", ""]
+    lines += [f"- `{one.file}:{one.line}`: `{one.change}`: {reasons[one.key]}" for one in known if one.key in reasons]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
