@@ -46,6 +46,17 @@ def test_one_shot_sends_the_whole_buffer_to_everybody_and_shards_send_it_twice()
     assert sent == {"direct": 2 * 15 * 100, "one_shot": 15 * 1600}
 
 
+@pytest.mark.parametrize(("kind", "wire_bytes", "ends_bytes"), [
+    ("send", 1600, 1600), ("recv", 0, 1600), ("put", 700, 700 + 300), ("collect", 0, 0), ("barrier", 0, 0)])
+def test_messages_and_puts_count_what_leaves_and_what_comes(kind: str, wire_bytes: int, ends_bytes: int) -> None:
+    """Through memory both do, with the staging of the engine (sdma of Atlas A2) at each end."""
+    engine = MACHINE.collectives["sdma"]
+    size = 1600 if kind in ("send", "recv") else 0
+    one = Collective(kind, "world", "sdma", size, sent_bytes=700, received_bytes=300)
+    each = engine.transfer_bytes.si / 2 + engine.staging_bytes
+    assert amounts(one, 16, engine) == (wire_bytes, ends_bytes * each)
+
+
 def test_an_algorithm_that_no_entry_names_is_refused_with_those_there_are() -> None:
     with pytest.raises(NoSuchName, match=r"all_gather: no algorithm 'rnig' .*'ring'\?\); there are direct"):
         algorithm_of(Collective("all_gather", "world", "sdma", 8, algorithm="rnig"))
