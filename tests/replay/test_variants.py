@@ -64,3 +64,17 @@ def test_a_program_that_never_varies_is_shared() -> None:
 
     world = record_world(program, 4, everybody(4), lambda _: {})
     assert len({id(program) for program in world.programs}) == 1
+
+
+def test_flags_move_and_compute_nothing() -> None:
+    def program(npu: Rank) -> None:
+        npu.set_flag("set", "a")
+        npu.wait_flag("wait", "b", cores=(("vector", 2),))
+
+    recorded = record_world(program, 1, everybody(1), lambda _: {}).programs[0]
+    compiler = Compiler(TINY, next(iter(TINY.kernels)), {"world": 1})
+    for name in ("flops", "l2_bytes", "hbm_bytes", "wire_bytes"):
+        assert compiler.column(recorded, name) == [0.0, 0.0], name
+    assert compiler.column(recorded, "engine") == ["flag", "vector"]
+    assert compiler.column(recorded, "communication") == [True, True]
+    assert compiler.column(recorded, "unit_cores") == [(), (2,)]

@@ -140,7 +140,7 @@ class _Script:
     def _confined(self) -> dict[str, dict[str, int]]:
         if self.random.random() < 0.8:
             return {}
-        return {self.random.choice(self.streams): {"vector": self.random.randint(4, 5), "cube": 1}}
+        return {self.random.choice(self.streams): {"vector": self.random.randint(2, 5), "cube": 1}}
 
     def _op(self) -> Op:
         random, stream = self.random, self.random.choice(self.streams)
@@ -152,7 +152,7 @@ class _Script:
         engine = random.choice(["dma", "aiv"])
         name = random.choice(sorted(self.groups))
         if what == "kernel":
-            return what, stream, some, random.choice(["vector", "bf16", "int8", "grouped", "empty"]), \
+            return what, stream, some, random.choice(["vector", "bf16", "int8", "grouped", "flash", "empty"]), \
                 random.uniform(0.2, 4), random.choice([0, 0, 0, 0.37]), random.choice(["", "a", "b", "c"])
         if what == "prefetch":
             return what, stream, some, random.choice("abc"), random.randint(1, 400) * 1000, random.choice(
@@ -274,7 +274,9 @@ def _work(family: str, size: float, weights: str) -> Work:
     """A kernel of about so many times 10 us."""
     if family in ("vector", "empty"):
         return ops.passes(size * 311_000 if family == "vector" else 0.0, 0)
-    rows, weights = max(int(size * 97), 1), weights
+    rows = max(int(size * 97), 1)
+    if family == "flash":
+        return ops.flash_attention(((rows, rows + 40, True), (17, 90, False)), 4, 64, 32, family)
     if family == "grouped":
         return ops.grouped_gemm((rows, 31), 200, 300, "bf16", weights=weights)
     return ops.gemm(rows, 200, 500, dtype=family, weights=weights)
