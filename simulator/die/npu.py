@@ -221,6 +221,8 @@ class Stream:
     def _start(self, units: int) -> None:
         """The head holds its cores."""
         npu = self.npu
+        if npu.lost_ps >= 0:
+            return
         cost = npu.costs[self.index]
         if cost is None:
             npu.meet(npu, self.index)
@@ -264,8 +266,9 @@ class Stream:
         return flow
 
     def _waited(self, _: object) -> None:
-        """A kernel that moves no bytes has ended."""
-        self._ended(self._timing.latency_name)
+        """A kernel that moves no bytes has ended, unless its rank was lost before it was to start."""
+        if not 0 <= self.npu.lost_ps <= self._start_ps:
+            self._ended(self._timing.latency_name)
 
     def _stage_ended(self, flow: Flow) -> None:
         """The bytes of one stage are moved."""

@@ -110,6 +110,8 @@ class Replay:
         """
         for npu in self.npus.values():
             npu.begin()
+        if not self._unfinished:
+            self.env.withdraw(self._changes)
         self.env.run()
         if self.env.now_ps >= 2**63:
             raise OverflowError(f"it lasts {self.env.now_ps} ps")

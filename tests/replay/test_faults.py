@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -150,6 +152,34 @@ def test_a_lost_rank_is_named_by_those_who_wait_for_it() -> None:
     assert "lost: rank 2" in str(error.value)
     assert "is lost since 0.001 ms" in str(error.value)
     assert "waits for ranks 2 of group 'world'" in str(error.value) or "[2]" in str(error.value)
+
+
+def late_launch(npu: Rank) -> None:
+    npu.launch(passes_mb(0), "nothing moves")
+
+
+def late_cores(npu: Rank) -> None:
+    """A kernel that moves nothing holds all vector cores for 1 us; an exchange of the other stream wants them."""
+    npu.launch(passes_mb(0), "nothing moves")
+    with npu.stream("comm"):
+        npu.group("world").barrier("barrier", "aiv")
+
+
+@pytest.mark.parametrize(("program", "launch_us", "fault"), [
+    (late_launch, 10, "5 us: rank 0 lost"),
+    (late_cores, 0, "0.5 us: rank 0 lost"),
+])  # fmt: skip
+def test_a_rank_that_is_lost_starts_nothing_any_more(program: Callable[[Rank], None], launch_us: int,
+                                                     fault: str) -> None:
+    """Neither what its host launches later, nor what gets its cores later."""
+    machine = tiny({"host.launch_eager": f"{launch_us} us", "chip.cores.vector": "4"})
+    run(program, 1, machine=machine)
+    with pytest.raises(RunError, match="lost: rank 0"):
+        run(program, 1, machine=machine, faults=[fault])
+
+
+def test_a_run_of_nothing_waits_for_no_fault() -> None:
+    assert run(lambda _: None, 2, faults=["1 us: rank 0 clock 0.5", "1 s: rank 1 hbm 0.5 for 1 s"]).makespan_ps == 0
 
 
 PAIRS = {"pair": [(0, 1), (2, 3), (4, 5), (6, 7)]}

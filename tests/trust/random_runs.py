@@ -1,4 +1,4 @@
-"""Random programs on random machines: streams, events, hosts, cores, exchanges of all kinds, rates that change.
+"""Random programs on random machines: streams, events, hosts, cores, exchanges of all kinds, faults, drawn launches.
 
 All ranks issue their exchanges in one order, so that no program is wrong; it may still come to a deadlock where two
 exchanges hold the cores that each other's late members want, as on real machines. Times are unround, so that hardly
@@ -8,6 +8,7 @@ any two events of a rank fall in one picosecond by chance.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from random import Random
 from typing import Any
 
@@ -17,7 +18,8 @@ from simulator.model import ops
 from simulator.model.layout import blocks, strides
 from simulator.program.rank import Event, Rank
 from simulator.program.world import Groups, OfSome, World, record_world
-from simulator.replay.rates import RateChange
+from simulator.replay.jitter import NONE, Jitter
+from simulator.spec.faults import Fault
 from simulator.spec.machine import MachineSpec
 from simulator.spec.typed_toml import validate
 from tests.die.machines import level, number
@@ -33,13 +35,15 @@ Op = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class RandomRun:
-    """One world on one machine. exchange: how collectives are lowered, "auto" or "pairwise"."""
+    """One world on one machine. exchange: how collectives are lowered, "auto" or "pairwise". jitter: what launches and
+    kernels draw."""
 
     seed: int
     world: World
     machine: MachineSpec
-    changes: tuple[RateChange, ...]
+    faults: tuple[Fault, ...]
     exchange: str
+    jitter: Jitter = NONE
 
     def fabric(self) -> Fabric:
         """The machine's links, made anew."""
@@ -52,8 +56,10 @@ def random_run(seed: int) -> RandomRun:
     fabric, ranks = _levels(random)
     machine = _machine(random, fabric)
     script = _Script(random, ranks, machine)
-    return RandomRun(seed, script.world(), machine, tuple(_changes(random, machine, ranks)),
-                     random.choice(["auto", "pairwise"]))
+    faults = [_fault(random, machine, ranks) for _ in range(random.choice([0, 0, 0, 1, 2, 4]))]
+    jitter = Jitter(random.choice([0.0, 0.3]), seed, random.choice([0.0, 0.2]))
+    return RandomRun(seed, script.world(), machine, tuple(faults), random.choice(["auto", "pairwise"]),
+                     jitter if random.random() < 0.2 else NONE)
 
 
 def _levels(random: Random) -> tuple[list[dict[str, Any]], int]:
@@ -282,18 +288,22 @@ def _work(family: str, size: float, weights: str) -> Work:
     return ops.gemm(rows, 200, 500, dtype=family, weights=weights)
 
 
-def _changes(random: Random, machine: MachineSpec, ranks: int) -> list[RateChange]:
-    if random.random() < 0.5:
-        return []
-    edges = sorted(Fabric(machine, ranks).graph.edges)
-    changes = []
-    for _ in range(random.randint(1, 4)):
-        at_s, share = random.uniform(0, 4e-4), random.choice([0.3, 0.77, 0.5, 1.0])
-        what = f"{random.choice(['hbm', 'l2', 'clock', 'clock'])} {random.randrange(ranks)}"
-        if edges and random.random() < 0.4:
-            ends = random.choice(edges)
-            what, share = random.choice([" - ", " to "]).join(ends), random.choice([0.0, 0.4, 0.8])
-        changes.append(RateChange(at_s, what, share))
-        if not share or random.random() < 0.5:
-            changes.append(RateChange(at_s + random.uniform(1e-5, 2e-4), what, random.choice([1.0, 0.9])))
-    return changes
+def _fault(random: Random, machine: MachineSpec, ranks: int) -> Fault:
+    """Of a random kind, in the middle of what a run takes; for a while or to the end."""
+    at_s, for_s = random.choice([0.0, random.uniform(0, 4e-4)]), random.uniform(1e-5, 2e-4)
+    what = random.choices(["rank", "node", "host", "link", "card"], [4, 1, 2, 3, 1])[0]
+    graph, rank = Fabric(machine, ranks).graph, random.randrange(ranks)
+    cards = sum(not other.startswith("die") for other in graph[f"die {rank}"]) if f"die {rank}" in graph else 0
+    if what == "host" or (what == "link" and not graph.edges) or (what == "card" and not cards):
+        return Fault("host", str(rank), "paused", at_s, for_s)
+    if what in ("link", "card"):
+        name = random.choice([" - ", " to "]).join(random.choice(sorted(graph.edges))) if what == "link" else \
+            f"rank{rank}.nic{random.randrange(cards)}"
+        effect = random.choice(["rate", "rate", "cut", "flaps"])
+        value = {"rate": random.uniform(0.2, 1), "cut": 0.0, "flaps": random.uniform(3e-6, 4e-5)}[effect]
+        return Fault("link", name, effect, at_s, inf if effect == "rate" and random.random() < 0.4 else for_s, value)
+    number = str(rank // machine.node_dies if what == "node" else rank)
+    effect = random.choices(["clock", "hbm", "lost"], [4, 3, 0.5])[0]
+    if effect == "lost":
+        return Fault(what, number, effect, at_s)
+    return Fault(what, number, effect, at_s, random.choice([inf, for_s]), random.choice([0.3, 0.77, 0.5, 1.0]))

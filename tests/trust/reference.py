@@ -4,26 +4,31 @@ Time passes as latency, on cores that a task holds alone, and with bytes that sh
 durations are rounded up once, to picoseconds. Rank by rank, message by message: no roles, no tapes, no solver that
 knows what has changed, no batches. What a kernel costs (latency, cores, bytes) and the routes of the fabric are data.
 
-What happens in one instant happens in the order in which it was set off: rates change, bytes arrive, then the rest.
-Flags and live hosts, protocols (algorithm "auto") and drawn launches are left out.
+What happens in one instant happens in the order in which it was set off: faults, then bytes arrive, then the rest.
+Of faults (`strikes`) links, memories, clocks, hosts and losses are known. What launches and kernels draw is data too, a
+factor each. Flags and live hosts, whose cards and proxies faults strike as well, and protocols (algorithm "auto") are
+left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal, localcontext
 from heapq import heappop, heappush
 from math import ceil, inf
 
+from simulator import np
 from simulator.die.kernels import FREE, Cost
 from simulator.fabric.graph import Fabric
 from simulator.program.task import Collective, HostWait, Program, Task
 from simulator.program.world import World
 from simulator.replay.costs import Costs
-from simulator.replay.rates import RateChange
+from simulator.replay.jitter import FACTORS, NONE, OF_KERNELS, STREAM, Jitter, factors_of
+from simulator.spec.faults import Fault
 from simulator.spec.machine import MachineSpec
 from simulator.units import to_ps
+from tests.trust import strikes
 from tests.trust.exchanges import Exchanges, Key, Members, Steps
 from tests.trust.sharing import DIGITS, Moving, Shared
 
@@ -43,20 +48,22 @@ class StuckError(Exception):
 
 
 def reference(world: World, machine: MachineSpec, fabric: Fabric, exchange: str,
-              changes: Sequence[RateChange] = ()) -> Times:
+              faults: Sequence[Fault] = (), jitter: Jitter = NONE) -> Times:
     """When every task of every rank was issued, ready, started and ended. StuckError: some never end.
 
     exchange: "pairwise" for message by message, "auto" for those of a balanced exchange that go the same way as one.
     """
     with localcontext() as context:
         context.prec = DIGITS
-        return _Run(world, machine, fabric, exchange == "auto").run(changes)
+        return _Run(world, machine, fabric, exchange == "auto", faults, jitter).run()
 
 
 class _Run:
-    """All ranks on one clock. calls: what is due, as (time, rates first, number, function)."""
+    """All ranks on one clock. calls: what is due, as (time, faults first, number, function). held: shares that faults
+    leave."""
 
-    def __init__(self, world: World, machine: MachineSpec, fabric: Fabric, together: bool) -> None:
+    def __init__(self, world: World, machine: MachineSpec, fabric: Fabric, together: bool, faults: Sequence[Fault],
+                 jitter: Jitter) -> None:
         self.world, self.machine, self.fabric = world, machine, fabric
         self.now_ps, self.calls, self.count = 0, [], 0  # type: ignore[var-annotated]
         self.shared = Shared(self.rate_of)
@@ -65,6 +72,7 @@ class _Run:
         self.meetings: dict[tuple, _Meeting] = {}
         self.boxes: dict[tuple, _Box] = {}
         costs = Costs(machine, next(iter(machine.kernels)))
+        self.faults, self.jitter, self.held = faults, jitter, {}  # type: ignore[var-annotated]
         self.dies = [_Die(self, rank, program, costs) for rank, program in enumerate(world.programs)]
 
     def rate_of(self, key: Key) -> float:
@@ -89,10 +97,9 @@ class _Run:
         self.after(latency_ps, (lambda: self.shared.begin(one)) if size else ended)
         return one
 
-    def run(self, changes: Sequence[RateChange]) -> Times:
-        for change in changes:
-            for key in _keys_of(change):
-                self.at(to_ps(change.at_s), lambda key=key, share=change.share: self.change(key, share), True)
+    def run(self) -> Times:
+        for fault in self.faults:
+            self.expect(fault)
         for die in self.dies:
             die.launch(0)
         while self.calls or any(one.end_ps is not None for one in self.shared.here):
@@ -118,23 +125,28 @@ class _Run:
             else:
                 return
 
-    def change(self, key: Key, share: float) -> None:
-        """A capacity, or the clock of a rank, goes at this share of its rate from now on."""
+    def expect(self, fault: Fault) -> None:
+        """A fault begins and ends, maybe often, in times to come."""
+        share = strikes.share_of(fault)
+        for key in strikes.keys_of(fault, self.fabric):
+            for from_s, to_s in strikes.times_of(fault):
+                self.at(to_ps(from_s), lambda key=key: self.hold(key, list.append, share), True)
+                if to_s < inf:
+                    self.at(to_ps(to_s), lambda key=key: self.hold(key, list.remove, share), True)
+        if fault.effect == "lost":
+            for rank in strikes.ranks_of(fault, self.fabric):
+                self.at(to_ps(fault.at_s), self.dies[rank].lose, True)
+
+    def hold(self, key: Key, how: Callable[[list[float], float], None], share: float) -> None:
+        """A capacity, or the clock of a rank, is held back, or let go again."""
+        held = self.held.setdefault(key, [])
+        how(held, share)
+        left = min(held, default=1.0)
         self.shared.changed = True
         if key[0] == "clock":
-            self.dies[key[1]].change_speed(share)
+            self.dies[key[1]].change_speed(left)
         else:
-            self.shared.shares[key] = Decimal(share)
-
-
-def _keys_of(change: RateChange) -> list[Key]:
-    what, _, rank = change.what.partition(" ")
-    if what in ("hbm", "l2", "clock"):
-        return [(what, int(rank))]
-    one, _, other = change.what.partition(" - ")
-    if other:
-        return [("link", one, other), ("link", other, one)]
-    return [("link", *change.what.split(" to "))]
+            self.shared.shares[key] = Decimal(left)
 
 
 class _Die:
@@ -147,6 +159,10 @@ class _Die:
         self.costs = {one.index: costs.of(one.work) for one in self.tasks if not isinstance(one.work, Collective)}
         if program.programmatic:
             self._start_sooner()
+        self.pauses, self.lost = strikes.pauses_of(rank, run.faults, run.fabric), False
+        self.launch_draws = np.random.default_rng((run.jitter.seed, STREAM, rank))
+        if run.jitter.kernels:
+            self._draw_kernels(run.jitter)
         self.place, self.free_ps, self.issued = 0, 0, {}  # type: ignore[var-annotated]
         self.blocked = -1
         self.streams: dict[str, list[Task]] = {}
@@ -176,10 +192,11 @@ class _Die:
             following = self.items[self.place : self.place + 1]
             launches = following and isinstance(following[0], Task)
             if captured and launches:
-                free_ps += to_ps(host.launch_graph.si)
+                free_ps = self._launched_ps(free_ps, to_ps(host.launch_graph.si))
             while self.place < len(self.items) and isinstance(self.items[self.place], Task):
                 task = self.items[self.place]
-                free_ps += 0 if captured else to_ps(self._launch_s(getattr(task.work, "calls", 1)))
+                if not captured:
+                    free_ps = self._launched_ps(free_ps, to_ps(self._launch_s(getattr(task.work, "calls", 1))))
                 self.issued[task.index] = free_ps
                 self.place += 1
             self.free_ps = free_ps
@@ -197,9 +214,26 @@ class _Die:
             self.blocked = wait.task
             return False
         each_ps = (0 if self.program.captured else to_ps(self._launch_s(1))) + to_ps(self.machine.host.device_read.si)
-        self.free_ps = max(self.free_ps, self.ended[wait.task]) + wait.reads * each_ps
+        self.free_ps = strikes.done_ps(self.pauses, max(self.free_ps, self.ended[wait.task]), wait.reads * each_ps)
         self.place, self.blocked = self.place + 1, -1
         return True
+
+    def _launched_ps(self, free_ps: int, length_ps: int) -> int:
+        """When the host has made a launch, which takes so long in the mean, and has not been paused meanwhile."""
+        sigma = self.run.jitter.launches
+        if sigma and length_ps:
+            length_ps = round(length_ps * self.launch_draws.lognormal(-sigma * sigma / 2.0, sigma))
+        return strikes.done_ps(self.pauses, free_ps, length_ps)
+
+    def _draw_kernels(self, jitter: Jitter) -> None:
+        """Of every task a factor; of kernels all that takes time and is their own takes so many times as long."""
+        random, factors = np.random.default_rng((jitter.seed, OF_KERNELS, self.rank)), factors_of(jitter.kernels)
+        for index, one in enumerate(random.integers(FACTORS, size=len(self.tasks)).tolist()):
+            if cost := self.costs.get(index):
+                self.costs[index] = replace(
+                    cost, latency_s=cost.latency_s * factors[one], tile_s=cost.tile_s * factors[one],
+                    unit_rate_bytes_per_s=cost.unit_rate_bytes_per_s / factors[one],
+                    hbm_rate_bytes_per_s=cost.hbm_rate_bytes_per_s / factors[one])  # fmt: skip
 
     def _launch_s(self, calls: int) -> float:
         host = self.machine.host
@@ -224,7 +258,7 @@ class _Die:
 
     def poke(self, stream: str) -> None:
         """Start the first task of a stream if it is issued and all that it waits for has ended."""
-        if self.busy[stream] or not self.streams[stream]:
+        if self.busy[stream] or not self.streams[stream] or self.lost:
             return
         task = self.streams[stream][0]
         if any(other not in self.ended for other in task.after) or task.index not in self.issued:
@@ -264,6 +298,8 @@ class _Die:
         return self.cores[task.partition if all(pool in own for pool, _ in need) else ""]
 
     def _granted(self, task: Task, units: int) -> None:
+        if self.lost:
+            return
         if task.index in self.costs:
             _Kernel(self, task, self.costs[task.index], units).start()
         elif task.work.kind in ("put", "collect"):  # type: ignore[union-attr]
@@ -295,6 +331,10 @@ class _Die:
         self.speed = speed
         for kernel in self.kernels.values():
             kernel.change_speed()
+
+    def lose(self) -> None:
+        """From now on nothing starts; what has started goes on."""
+        self.lost = True
 
     # L2 -------------------------------------------------------------------------------------------------------------
 
@@ -337,7 +377,6 @@ class _Die:
 
 
 def _sooner(cost: Cost, sooner_s: float) -> Cost:
-    from dataclasses import replace
     return replace(cost, latency_s=cost.latency_s - sooner_s)
 
 

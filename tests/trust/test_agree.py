@@ -6,7 +6,7 @@ import pytest
 
 from simulator.program.rank import Rank
 from simulator.program.world import record_world
-from simulator.replay.rates import RateChange
+from simulator.spec.faults import fault_of
 from tests.law.replay.clusters import TWO_LEVELS
 from tests.replay.small import TINY, everybody, passes_mb
 from tests.trust.agree import STUCK, agreement, referred
@@ -22,7 +22,7 @@ def test_the_simulator_and_the_reference_agree(seed: int) -> None:
 
 
 def test_random_programs_have_all_that_is_compared() -> None:
-    """Deadlocks, rates that change and every kind of exchange are among the first hundred."""
+    """Deadlocks, faults, draws and every kind of exchange are among the first hundred."""
     runs = [random_run(seed) for seed in range(100)]
     kinds = {(work.kind, work.algorithm) for run in runs for program in run.world.programs
              for _, work in program.collectives()}
@@ -30,7 +30,11 @@ def test_random_programs_have_all_that_is_compared() -> None:
                                            "send", "recv", "put", "collect"}
     assert {way for _, way in kinds} == {"direct", "pairwise", "ring", "hierarchical", "one_shot", "nvls"}
     assert {run.exchange for run in runs} == {"auto", "pairwise"}
-    assert any(run.changes for run in runs)
+    assert {(fault.what, fault.effect) for run in runs for fault in run.faults} >= {
+        ("link", "rate"), ("link", "cut"), ("link", "flaps"), ("rank", "clock"), ("rank", "hbm"), ("rank", "lost"),
+        ("node", "clock"), ("host", "paused")}  # fmt: skip
+    assert {(run.jitter.launches > 0, run.jitter.kernels > 0) for run in runs} == {
+        (False, False), (False, True), (True, False), (True, True)}  # fmt: skip
 
 
 def two(npu: Rank) -> None:
@@ -46,7 +50,7 @@ def test_the_reference_knows_closed_forms(exchange: str) -> None:
     assert times[2, 0] == (0, 0, 0, 11 * US)
     assert times[2, 1] == (0, 11 * US, 11 * US, (11 + 13 + 1 + 900) * US)
     assert length_ps == 925 * US
-    halved = (RateChange(0.0, "hbm 0", 0.5), RateChange(6e-6, "hbm 0", 0.25))  # 250 kB in 5 us, then 25 GB/s
+    halved = fault_of("0 s: rank 0 hbm 0.5"), fault_of("6 us: rank 0 hbm 0.25")  # 250 kB in 5 us, then 25 GB/s
     _, times = referred(RandomRun(0, world, TINY, halved, exchange))
     assert times[0, 0][3] == (1 + 5 + 30) * US
 
