@@ -71,9 +71,12 @@ class Replay:
             self.meetings.prepare(rank)
         self._speeds: dict[float, KernelTimings] = {1.0: self._timings}
         for key, schedule in schedules.items():
-            for at_ps, share in schedule:
-                if key[0] != HOST:
-                    self.change_at(at_ps, self._change(key, share, roles))
+            for at_ps, share in schedule if key[0] != HOST else ():
+                change = self._change(key, share, roles)
+                if at_ps:
+                    self.change_at(at_ps, change)
+                else:
+                    change(None)  # before anything begins
 
     def change_at(self, at_ps: int, change: Callable[[object], None]) -> None:
         """Change something at a time of the run, if it has not ended by then."""

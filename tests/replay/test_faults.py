@@ -158,6 +158,10 @@ def late_launch(npu: Rank) -> None:
     npu.launch(passes_mb(0), "nothing moves")
 
 
+def barrier(npu: Rank) -> None:
+    npu.group("world").barrier("barrier", "dma")
+
+
 def late_cores(npu: Rank) -> None:
     """A kernel that moves nothing holds all vector cores for 1 us; an exchange of the other stream wants them."""
     npu.launch(passes_mb(0), "nothing moves")
@@ -168,6 +172,7 @@ def late_cores(npu: Rank) -> None:
 @pytest.mark.parametrize(("program", "launch_us", "fault"), [
     (late_launch, 10, "5 us: rank 0 lost"),
     (late_cores, 0, "0.5 us: rank 0 lost"),
+    (barrier, 0, "0 s: rank 0 lost"),
 ])  # fmt: skip
 def test_a_rank_that_is_lost_starts_nothing_any_more(program: Callable[[Rank], None], launch_us: int,
                                                      fault: str) -> None:

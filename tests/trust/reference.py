@@ -101,7 +101,7 @@ class _Run:
         for fault in self.faults:
             self.expect(fault)
         for die in self.dies:
-            die.launch(0)
+            self.at(0, lambda die=die: die.launch(0))
         while self.calls or any(one.end_ps is not None for one in self.shared.here):
             ends = [one.end_ps for one in self.shared.here if one.end_ps is not None]
             self.now_ps = min([*ends, *(call[0] for call in self.calls[:1])])
