@@ -7,7 +7,6 @@ set, and an engine decides after all of it. Nothing is drawn here but by the rou
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,10 @@ from simulator.serving.build import Kind, kind_of
 from simulator.serving.engine import Engine, Told
 from simulator.serving.front import Admission, ApiServers, ServerTime
 from simulator.serving.links import Links
+from simulator.serving.moves import Moves
 from simulator.serving.record import DONE, NEVER, REFUSED, STEPS, TIMES, UNFINISHED, Served
 from simulator.serving.requests import Requests, check_times
-from simulator.serving.routers import ROUTERS, Engines
+from simulator.serving.routing import Routing
 from simulator.serving.saturation import LOOKED_AT_S, Saturation
 from simulator.serving.sequences import Sequence
 from simulator.serving.settings import Instances, Role, Service
@@ -40,19 +40,6 @@ ROLES: tuple[Role, ...] = ("prefill", "together", "decode")
 
 class _EnoughError(Exception):
     """The run is long enough."""
-
-
-@dataclass(eq=False)
-class _Move:
-    """Of a request from an engine that prefills to one that decodes. one, other: what it is there and here. moved:
-    layers but the last; computed: all of its prompt."""
-
-    source: Engine
-    one: Sequence
-    other: Sequence
-    target: Engine | None = None
-    moved: bool = False
-    computed: bool = False
 
 
 class Loop:
@@ -86,8 +73,7 @@ class Loop:
         for one in ROLES:
             for number in range(self._kinds[one].settings.count if one in self._kinds else 0):
                 self._engines.append(self._engine(one, number))
-        self._targets = {role: [(engine, group) for engine in self._engines if engine.role == role
-                                for group in range(len(engine.groups))] for role in self._kinds}  # fmt: skip
+        self._routing = Routing(service.front.router, seed, self._engines, self._boards)
         self._number = {engine.name: number for number, engine in enumerate(self._engines)}
         self._followers: dict[int, list[int]] = {}
         for request, before in enumerate(requests.after.tolist()):
@@ -103,9 +89,9 @@ class Loop:
         for number, engine in enumerate(self._engines):
             if engine.role != "decode":
                 self._tiers.attach(number, engine)
-        self._moves: dict[int, _Move] = {}
         self._since_ps: dict[int, int] = {}  # of requests that were preempted, until they decode again
-        self._layers = len(service.engines.step.transformer().layers)
+        self._moves = Moves(self._transfers, self._number, len(service.engines.step.transformer().layers),
+                            self._kinds[role].moved_beside, lambda other: self._send(other, "decode"), self._joined)
 
     def run(self) -> Served:
         """To the end of all requests, to when it is enough, or to Ctrl-C: then what there is so far."""
@@ -165,7 +151,7 @@ class Loop:
     def _route(self, request: int) -> None:
         """To a group of an engine; refused where its cache could never hold it."""
         self._times["routed"][request] = self._clock.now_ps
-        role: Role = "together" if "together" in self._targets else "prefill"
+        role: Role = "together" if "together" in self._kinds else "prefill"
         prompt, output = int(self._requests.input_tokens[request]), int(self._requests.output_tokens[request])
         if any(prompt + (1 if name == "prefill" else output) > kind.most_tokens for name, kind in self._kinds.items()):
             self._numbers["status"][request] = REFUSED
@@ -176,29 +162,15 @@ class Loop:
         self._send(Sequence(request, prompt, output, hashes, priority=priority), role)
 
     def _send(self, one: Sequence, role: Role) -> None:
-        engine, one.group = self._chosen(one, role)
+        engine, one.group = self._routing.chosen(one, role)
         for name in {"together": ("prefill_engine", "decode_engine")}.get(role, (f"{role}_engine",)):
             self._numbers[name][one.request] = self._number[engine.name]
         engine.receive(one)
 
-    def _chosen(self, one: Sequence, role: Role) -> tuple[Engine, int]:
-        targets = self._targets[role]
-        if len(targets) == 1:
-            return targets[0]
-        name = self._service.front.router
-        if name == "round_robin":
-            return targets[one.request % len(targets)]
-        caches = [engine.groups[group].cache for engine, group in targets]
-        board = self._boards[role]
-        view = Engines(board.waiting, board.running, board.queued_tokens, board.cached_now() + board.begun,
-                       board.blocks - board.used_now(), lambda number: caches[number].hit_blocks(one.hashes),
-                       one.prompt, board.block_tokens, self._seed)  # fmt: skip
-        return targets[ROUTERS[name](one.request, view)]
-
     def _scheduled(self, engine: Engine, one: Sequence) -> None:
         """It is worked on for the first time at this engine."""
         if engine.role == "decode" and not one.preempted:
-            self._fetch(engine, one)
+            self._moves.fetch(engine, one)
         if self._times["admitted"][one.request] != NEVER:
             return
         self._times["admitted"][one.request] = self._clock.now_ps
@@ -230,53 +202,17 @@ class Loop:
         else:
             if request not in self._moves:
                 self._hand_over(engine, one)
-            move = self._moves[request]
-            move.computed = True
-            if move.moved:
-                self._last_layer(move)
-
-    # --- from an engine that prefills to one that decodes ---------------------------------------------------------
+            self._moves.computed(request)
 
     def _hand_over(self, engine: Engine, one: Sequence) -> None:
-        """A place is looked for where it decodes; the blocks here are held until they were read."""
+        """A place is looked for where it decodes, if it has more to say than its prefill does."""
         output = int(self._requests.output_tokens[one.request])
         if output > 1:
-            other = Sequence(one.request, one.input, output, [], emitted=1, computed=one.prompt, priority=one.priority)
-            self._moves[one.request] = _Move(engine, one, other)
-            self._send(other, "decode")
+            self._moves.begin(engine, one, output)
 
-    def _fetch(self, engine: Engine, other: Sequence) -> None:
-        """There is room where it decodes: all layers but the last come, those that are computed and those that will
-        be."""
-        move = self._moves[other.request]
-        move.target = engine
-        self._move(move, 1.0 - 1.0 / self._layers, lambda: self._moved(move))
-
-    def _moved(self, move: _Move) -> None:
-        move.moved = True
-        if move.computed:
-            self._last_layer(move)
-
-    def _last_layer(self, move: _Move) -> None:
-        self._move(move, 1.0 / self._layers, lambda: self._come(move))
-
-    def _move(self, move: _Move, share: float, done: Callable[[], None]) -> None:
-        assert move.target is not None
-        source, target = self._number[move.source.name], self._number[move.target.name]
-        tokens = share * (move.one.prompt + self._kinds["decode"].moved_beside)
-        self._transfers.start((source, move.one.group), (target, move.other.group), tokens, done)
-
-    def _come(self, move: _Move) -> None:
+    def _joined(self, request: int) -> None:
         """Its keys and values are where it decodes."""
-        assert move.target is not None
-        request = move.one.request
-        del self._moves[request]
         self._times["joined"][request] = self._clock.now_ps
-        move.source.groups[move.one.group].finish(move.one)
-        group = move.target.groups[move.other.group]
-        group.arrived.append(group.coming.pop(request))
-        move.source.wake(move.one.group)
-        move.target.wake(move.other.group)
 
     def _finished(self, engine: Engine, one: Sequence) -> None:
         self._end(one)
