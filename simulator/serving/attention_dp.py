@@ -39,6 +39,13 @@ class SharedQueue:
         """A request waits, by its priority where that counts."""
         queue_up(self.waiting, one, by_priority=self._scheduling.policy == "priority")
 
+    def withdraw(self, one: Sequence) -> bool:
+        """A request is taken away; False: it is not here."""
+        if one not in self.waiting:
+            return False
+        self.waiting.remove(one)
+        return True
+
     def hand_out(self) -> list[int]:
         """Requests leave for groups that have room for them: the numbers of these groups, ascending."""
         if not self.waiting:

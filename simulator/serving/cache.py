@@ -159,6 +159,12 @@ class BlockCache:
         self.used -= held.blocks - (len(held.hashed) - freed) * self.hash_blocks
         self.used -= self.state_blocks if request >= 0 else 0
 
+    def forget(self) -> None:
+        """What is kept for prompts that begin alike, and no request holds, is gone."""
+        for one in self._evictable:
+            del self._holders[one]
+        self._evictable.clear()
+
     def _present(self, wanted: list[int]) -> tuple[list[int], set[int]]:
         """Leading hashes that are present, and those of them that no request holds."""
         hashed = wanted[: self._leading(wanted)]

@@ -6,7 +6,7 @@ from simulator import np
 from simulator.errors import InputError
 
 STREAMS = ("arrivals", "input", "output", "pairs", "prefixes", "turns", "think", "audits", "drafts", "priorities",
-           "experts")  # fmt: skip
+           "experts", "faults")  # fmt: skip
 """Kinds of draws; a new one goes to the end, where it changes no result."""
 
 

@@ -47,14 +47,14 @@ class Told(NamedTuple):
 
 
 class Engine:
-    """name: as results say it. role: whether it prefills, decodes, or both. stretches: those
-    that are over; blocks of groups that only decode are counted as if they grew evenly. experts: where they change over
-    time."""
+    """name: as results say it. role: whether it prefills, decodes, or both. stretches: those that are over; blocks of
+    groups that only decode are counted as if they grew evenly. experts: where they change over time. down: it is
+    lost."""
 
     def __init__(self, name: str, role: Role, settings: Instances, groups: list[Group], audit: Audit, clock: Clock,
                  told: Told, board: Board, experts: Experts | None = None) -> None:
         self.name, self.role, self.groups = name, role, groups
-        self._settings, self._audit = settings, audit
+        self._settings, self._audit, self._scheduling = settings, audit, settings.scheduling
         self._schedule = receiving if role == "decode" else SCHEDULERS[settings.scheduling.scheduler]
         self._clock, self._alarm = clock, Alarm(clock, self._step_ends)
         self._told = told
@@ -77,10 +77,15 @@ class Engine:
         self._padded = 0  # tokens to which those of every group are padded in the next step
         self._row: tuple[int, ...] = ()
         self.stretches = Stretches()
+        self.down = False
+        self._stranded: list[tuple[Sequence, int]] = []
 
     def receive(self, one: Sequence) -> None:
         """A request comes to its group; while a step runs it may not be looked at yet (see `Unseen`)."""
-        seldom = self._settings.scheduling.scheduler_recv_interval > 1
+        if self.down:
+            self._strand([(one, 0)])
+            return
+        seldom = self._scheduling.scheduler_recv_interval > 1
         if self._ends_ps is not None and (seldom or self._ahead):
             self._unseen.add(one)
         else:
@@ -90,7 +95,7 @@ class Engine:
 
     def _add(self, one: Sequence) -> None:
         """It can be in the next step that is decided."""
-        if self._settings.scheduling.shared_queue:
+        if self._scheduling.shared_queue:
             self._queue.add(one)
         else:
             self.groups[one.group].add(one)
@@ -101,10 +106,13 @@ class Engine:
         """Requests that are at no group yet."""
         yield from self._queue.waiting
         yield from self._unseen
+        yield from (one for one, _ in self._stranded)
 
     def wake(self, group: int) -> None:
         """Something has come to a group: an idle engine begins, one in a stretch looks at it after the step that runs.
         """
+        if self.down:
+            return
         self._active.add(group)
         self._seen(group)
         self._begin_soon()
@@ -137,6 +145,8 @@ class Engine:
     def _begin(self) -> None:
         """Decide on the next step, or be idle."""
         self._woken = False
+        if self.down:
+            return
         if self.experts is not None and self.experts.blocked:
             return
         if not self._ahead:
@@ -164,7 +174,7 @@ class Engine:
             tokens[number] += sum(count for _, count in plan.prompts)
         new = int((tokens - decoding).sum())
         most_steps = int(min(MOST_TOGETHER, self._wait.steps))
-        if self._settings.scheduling.scheduler_recv_interval > 1:
+        if self._scheduling.scheduler_recv_interval > 1:
             most_steps = min(most_steps, self._unseen.steps)
         if came or any(self.groups[number].waited for number in self._active):
             most_steps = 1
@@ -193,7 +203,7 @@ class Engine:
         """What a group works on in the next step."""
         self._catch_up(number)
         group = self.groups[number]
-        plan = DECODING if self._wait.held else self._schedule(group, self._settings.scheduling)
+        plan = DECODING if self._wait.held else self._schedule(group, self._scheduling)
         for one in plan.preempted:
             self._told.preempted(self, one)
         for one in (*(one for one, _ in plan.prompts), *group.coming.values(), *group.loading.values()):
@@ -322,6 +332,66 @@ class Engine:
         if steps:
             self._record()
         return steps
+
+    # --- what strikes it --------------------------------------------------------------------------------------------
+
+    def paced(self, audit: Audit) -> None:
+        """From the next step on steps take what this says."""
+        self._audit = audit
+        self._begin_soon()
+
+    def lose(self) -> None:
+        """It is gone, with all that is cached: of the steps of the stretch those that are over have been, the one that
+        runs never was. Its requests are stranded, and those too that are still sent here."""
+        if self._ends_ps is not None:
+            over = int(np.searchsorted(self._ends_ps, self._clock.now_ps, side="right"))
+            self._alarm.stop()
+            self._ends_ps = self._ends_ps[:over] if over else None
+            if over:
+                self._step_ends()
+        for number in range(len(self.groups)):
+            self._catch_up(number)
+        self.down = True
+        found = [(one, 0) for one in self.outside()]
+        for group in self.groups:
+            found += group.lose()
+        self._plans, self._active, self._dues = {}, set(), []
+        self._unseen = Unseen(self._scheduling.scheduler_recv_interval)
+        self._queue = SharedQueue(self.groups, self._scheduling)
+        self._wait = ContextWait(self.groups, self._scheduling)
+        for name in ("waiting", "running", "queued_tokens", "requests", "cached", "used", "begun", "pace"):
+            getattr(self._board, name)[:] = 0
+        self._board.due[:] = -1
+        self._strand(found)
+
+    def _strand(self, found: list[tuple[Sequence, int]]) -> None:
+        """Requests of an engine that does not answer count as waiting there, as long as they are not taken away."""
+        self._stranded += found
+        for one, _ in found:
+            self._board.waiting[one.group] += 1
+
+    def stranded(self) -> list[tuple[Sequence, int]]:
+        """Its requests are taken away, each with the tokens of it that were cached."""
+        found, self._stranded = self._stranded, []
+        self._board.waiting[:] = 0
+        return found
+
+    def withdraw(self, one: Sequence) -> None:
+        """A request that was to be prefilled elsewhere is taken away, wherever it is here."""
+        left = [other for other in self._stranded if other[0] is not one]
+        if len(left) < len(self._stranded):
+            self._stranded = left
+            self._board.waiting[one.group] -= 1
+        elif not self._unseen.withdraw(one) and not self._queue.withdraw(one):
+            self._catch_up(one.group)
+            self.groups[one.group].withdraw(one)
+            self.wake(one.group)
+
+    def restart(self) -> None:
+        """It is back, with nothing cached."""
+        self.down = False
+        for group in self.groups:
+            group.forget()
 
     def _computed(self, number: int, one: Sequence) -> None:
         """A prompt is computed, and with it the next token is there."""

@@ -37,6 +37,9 @@ class LowerTiers(Protocol):
     def keep(self, one: Sequence) -> None:
         """A prompt is computed."""
 
+    def forget(self) -> None:
+        """What is in the memory of the engine's own host is gone."""
+
 
 class Group:
     """cache: its blocks. waiting, prefilling, decoding: requests; waited: steps for which prompts were held back;
@@ -172,6 +175,46 @@ class Group:
         self.prompt_tokens -= one.input
         self.cache.release(one.request)
         self.full = False
+
+    def lose(self) -> list[tuple[Sequence, int]]:
+        """All that is here is gone: the requests, which hold nothing any more, each with the tokens of it that were
+        cached."""
+        found = [(one, 0) for one in self.waiting]
+        self.prompt_tokens -= sum(one.input for one in self.waiting)
+        self.waiting.clear()
+        self._queued = self._came = self.waited = 0
+        for one in [*self.decoding.values()]:
+            found.append((one, self.length(one)))
+            self.leave(one)
+        for one in (*self.prefilling, *self.arrived, *self.coming.values(), *self.loading.values()):
+            there = one.request not in self.coming and one.request not in self.loading
+            found.append((one, one.computed if there else 0))
+            self.finish(one)
+        for some in (self.prefilling, self.arrived, self.coming, self.loading):
+            some.clear()
+        for one, _ in found:
+            one.gone = True
+        return found
+
+    def withdraw(self, one: Sequence) -> bool:
+        """A request that does not decode, and was to be prefilled elsewhere, goes; False: it is not here."""
+        if one.request in self.coming:
+            del self.coming[one.request]
+            self.finish(one)
+        elif one in self.waiting:
+            self.waiting.remove(one)
+            self.prompt_tokens -= one.input
+            self._queued -= one.new
+            self._came -= one.computed
+        else:
+            return False
+        return True
+
+    def forget(self) -> None:
+        """What prompts that come could share is gone, here and in the memory of the host."""
+        self.cache.forget()
+        if self.below is not None:
+            self.below.forget()
 
     def leave(self, one: Sequence) -> None:
         """A request stops decoding and gives back its blocks; `emitted` says how far it came."""

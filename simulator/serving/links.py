@@ -5,13 +5,14 @@ Engines stand on the fabric one after the other, in the order of their kinds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, cached_property
+from typing import NamedTuple
 
 from simulator.errors import InputError
 from simulator.fabric.graph import Fabric, Route
 from simulator.physics.clock import Clock
-from simulator.physics.flow import Capacity
+from simulator.physics.flow import Capacity, Flow
 from simulator.physics.flows import Network
 from simulator.serving.build import Kind
 from simulator.spec.machine import HostMemorySpec, MachineSpec
@@ -20,9 +21,19 @@ Loads = tuple[tuple[Capacity, float], ...]
 """Capacities that a flow crosses, and bytes there for each of its own."""
 
 
+class Cargo(NamedTuple):
+    """A flow that is to start: its bytes, what it crosses, bytes/s at most, what is called at its end, its latency."""
+
+    size_bytes: float
+    loads: Sequence[tuple[Capacity, float]]
+    limit_bytes_per_s: float
+    done: Callable[[Flow], object]
+    latency_ps: int
+
+
 class Links:
     """placed: (kind, number of engines of it) in the order of the engines. hosts: that a pool is on; 0: those on which
-    engines stand."""
+    engines stand. used: what any flow has crossed."""
 
     def __init__(self, placed: Sequence[tuple[Kind, int]], clock: Clock, hosts: int = 0) -> None:
         self.clock, self.network = clock, Network(clock)
@@ -33,6 +44,8 @@ class Links:
                 self._firsts.append((kind, self.ranks))
                 self.ranks += kind.ranks
         self._hosts = hosts
+        self._held: list[Cargo] = []
+        self.used: set[Capacity] = set()
         self._machines = [kind.settings.step.machine_spec() for kind, _ in placed]
         self.capacity = cache(Capacity)
         self.to_hosts = cache(self._to_hosts)
@@ -95,6 +108,23 @@ class Links:
     def link(self, edge: tuple[str, str]) -> Capacity:
         """Of the fabric."""
         return self.capacity(" to ".join(edge), self.fabric.link_rate(*edge))
+
+    def start(self, cargo: Cargo) -> None:
+        """A flow starts, or where a link on its way is cut once it moves again."""
+        if any(not one.rate_bytes_per_s for one, _ in cargo.loads):
+            self._held.append(cargo)
+            return
+        self.used.update(one for one, _ in cargo.loads)
+        flow = Flow(cargo.size_bytes, cargo.loads, cargo.limit_bytes_per_s)
+        self.network.start(flow, cargo.done, cargo.latency_ps)
+
+    def change(self, edge: tuple[str, str], share: float) -> None:
+        """From now on a link moves at most this share of its rate; what is under way goes on with it."""
+        link = self.link(edge)
+        self.network.set_rate(link, share * self.fabric.link_rate(*edge))
+        held, self._held = self._held, []
+        for cargo in held:
+            self.start(cargo)
 
 
 def memory_of(machine: MachineSpec) -> HostMemorySpec:

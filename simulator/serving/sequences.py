@@ -13,7 +13,7 @@ class Sequence:
     far. prompt: tokens to compute before it decodes, those generated before a preemption included; computed: of these.
     hashes: of its prompt. group: of its engine, by number. joined: decode steps of its group when it began to decode;
     steps: that it takes; blocks: that it held then, or holds before. scheduled: whether it has been worked on since it
-    came or was preempted. priority: 0 the first.
+    came or was preempted. priority: 0 the first. gone: its engine is lost.
     """
 
     request: int
@@ -30,6 +30,7 @@ class Sequence:
     preempted: bool = False
     scheduled: bool = False
     priority: int = 0
+    gone: bool = False
 
     def __post_init__(self) -> None:
         self.prompt = self.prompt or self.input

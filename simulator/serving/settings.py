@@ -131,6 +131,24 @@ class ExpertSettings(Part):
         return bool(self.drift_s or self.step_interval or self.init_expert_location == "counted")
 
 
+class Restart(Part):
+    """How an engine that was lost comes back, with an empty cache (`restart.restart_s`)."""
+
+    enabled: bool = Field(True, description="it is started again (false: never, unless a fault says when)")
+    start_s: float = Field(
+        5.0, ge=0, le=1e6, description="from its start to its first weights: 5 s in a log of vLLM (vllm-project/vllm"
+        " #4650)"
+    )
+    load_gb_s: float = Field(
+        0.54, gt=0, description="of weights, of a rank: DeepSeek-R1 with safetensors in 160 s on 8 H200, 4.3 GB/s of"
+        " all (vLLM's documentation, InstantTensor; one H200 alone 1.1 GB/s; with InstantTensor 5.6 of 8, and 35)"
+    )
+    capture_s: float = Field(
+        12.5, ge=0, le=1e6, description="for graphs: 5 to 20 s is usual (vllm/v1/worker/gpu_model_runner.py); what was"
+        " compiled is cached on disk"
+    )
+
+
 class Instances(Part):
     """Engines that are alike."""
 
@@ -156,6 +174,7 @@ class Instances(Part):
     cache: CacheSettings = CacheSettings()
     host: Host = Host()
     experts: ExpertSettings = ExpertSettings()
+    restart: Restart = Restart()
 
     @property
     def aligned(self) -> bool:
@@ -181,6 +200,21 @@ class Front(Part):
     input_token_us: float = Field(0.0, ge=0, description="of it, for a token of a prompt")
     router: Literal["round_robin", "random", "power_of_two", "cache_aware", "kv", "length_aware"] = "round_robin"
     admitted: int = Field(0, ge=0, description="requests inside at most; others wait in order (0: no limit)")
+    health_check_interval_s: float = Field(
+        60.0, gt=0, le=1e6, description="from one health check of an engine to the next (this and the six below as"
+        " SGLang's router has them: RouterArgs of sgl-model-gateway)"
+    )
+    health_check_timeout_s: float = Field(5.0, ge=0, le=1e6, description="after which one without an answer has failed")
+    health_failure_threshold: PositiveInt = Field(
+        3, description="that fail one after the other: then nothing goes to the engine any more"
+    )
+    retry_max_retries: int = Field(
+        5, ge=0, description="times that a request goes to another engine when its own is lost; then the request is"
+        " lost. What it has said it keeps, as where NVIDIA Dynamo migrates requests (--migration-limit, 0 unless set)"
+    )
+    retry_initial_backoff_ms: float = Field(50.0, ge=0, description="that it waits before the first time")
+    retry_backoff_multiplier: float = Field(1.5, ge=1, description="as much longer before each further time")
+    retry_max_backoff_ms: float = Field(30_000.0, ge=0, description="at most")
 
 
 class Transfer(Part):

@@ -68,6 +68,10 @@ class Store:
         self._writing.update(new)
         return new
 
+    def forget(self) -> None:
+        """What is neither being read nor written is gone."""
+        self._ready.clear()
+
     def came(self, hashes: Iterable[int]) -> None:
         """They are written; the first one goes first."""
         for one in hashes:

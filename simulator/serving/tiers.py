@@ -18,17 +18,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from math import inf
 
 from simulator import np
 from simulator.errors import InputError
 from simulator.np import Array
 from simulator.physics.clock import call_later
-from simulator.physics.flow import Flow
 from simulator.serving.build import Kind, bytes_of_reused
 from simulator.serving.cache import BlockCache, sizes
 from simulator.serving.engine import Engine
 from simulator.serving.group import Run
-from simulator.serving.links import Links, memory_of
+from simulator.serving.links import Cargo, Links, memory_of
 from simulator.serving.record import NEVER, Lower
 from simulator.serving.sequences import Sequence
 from simulator.serving.settings import Service
@@ -93,8 +93,8 @@ class Tiers:
     def move(self, place: tuple[int, int], tier: str, hashes: int, inward: bool, done: Callable[[], None]) -> None:
         """So many hashes to a group (inward) from a tier, or there; done: called at the end."""
         loads, latency_s = self.links.to_hosts(*place, tier == "pool", inward)
-        flow = Flow(hashes * self.unit * (self._reused_bytes if inward else self._kind.token_bytes), loads)
-        self.links.network.start(flow, lambda _: done(), to_ps(latency_s))
+        size = hashes * self.unit * (self._reused_bytes if inward else self._kind.token_bytes)
+        self.links.start(Cargo(size, loads, inf, lambda _: done(), to_ps(latency_s)))
 
     def count(self, request: int, runs: list[Run]) -> None:
         """What a request found, the first time that it was looked up."""
@@ -165,6 +165,8 @@ class Below:
         return one.hashes[every - 1 :: every][: min(tokens, one.input) // self._unit]
 
     def _all_there(self, one: Sequence, since_ps: int) -> None:
+        if one.gone:
+            return
         self._cache.came(one.request)
         if not one.preempted:  # else it is a part of that wait
             self._tiers.load_ps[one.request] += self._tiers.links.clock.now_ps - since_ps
@@ -176,6 +178,11 @@ class Below:
         for tier, store in self._stores.items():
             if not store.exclusive and (new := store.put(chain)):
                 self._tiers.move(self._place, tier, len(new), False, partial(store.came, new[::-1]))
+
+    def forget(self) -> None:
+        """What is in the memory of the engine's own host is gone."""
+        if "host" in self._stores:
+            self._stores["host"].forget()
 
     def _evict(self, one: int) -> None:
         """A hash goes from HBM: written back with all that go in this instant."""

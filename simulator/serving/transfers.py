@@ -12,8 +12,7 @@ from math import inf
 
 from simulator.errors import InputError
 from simulator.physics.clock import call_later
-from simulator.physics.flow import Flow
-from simulator.serving.links import Links
+from simulator.serving.links import Cargo, Links
 from simulator.serving.settings import Transfer
 from simulator.units import to_ps
 
@@ -55,7 +54,7 @@ class Transfers:
                 call_later(self._links.clock, latency_ps, ended)
                 continue
             loads = [(self._links.link(edge), 1.0) for edge in route.edges] if route else []
-            self._links.network.start(Flow(size, loads, limit), ended, latency_ps)
+            self._links.start(Cargo(size, loads, limit, ended, latency_ps))
 
     def _rank(self, group: tuple[int, int], place: int, of: int) -> int:
         """The rank of a group at a place of so many; in turn where it has several at one place."""

@@ -39,6 +39,12 @@ class Unseen:
         """A request has come."""
         self._came.append(one)
 
+    def withdraw(self, one: Sequence) -> bool:
+        """A request is taken away; False: it is not here."""
+        left = [other for other in self._came if other is not one]
+        here, self._came = len(left) < len(self._came), left
+        return here
+
     def passed(self, steps: int, *, prompts: bool) -> None:
         """So many steps have been, the last of them with prompts or without."""
         self._passed = self._interval if prompts else self._passed + steps

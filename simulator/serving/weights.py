@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from math import inf
 
 from simulator.errors import InputError
-from simulator.physics.flow import Capacity, Flow
-from simulator.serving.links import Links
+from simulator.physics.flow import Capacity
+from simulator.serving.links import Cargo, Links
 from simulator.units import to_ps
 
 
@@ -36,7 +37,7 @@ class Weights:
             route = links.fabric.route(first + here, first + there)
             crossed = [links.link(edge) for edge in route.edges]
             crossed += [links.capacity(f"{one.name}, of weights", share * one.rate_bytes_per_s) for one in crossed]
-            links.network.start(Flow(size, [(one, 1.0) for one in crossed]), ended, to_ps(route.latency_s))
+            links.start(Cargo(size, [(one, 1.0) for one in crossed], inf, ended, to_ps(route.latency_s)))
             for one in crossed:
                 busy_s[one] += size / one.rate_bytes_per_s
                 most_s = max(most_s, route.latency_s + busy_s[one])

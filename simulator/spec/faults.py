@@ -9,6 +9,9 @@
     6 us: proxy 0 paused for 100 us                 the thread that drives its network cards alone
     about every 5 ms: link rank*.nic* cut for 1 ms  drawn: exponential times between strikes, "*" anew for each of them
     30 s: engine decode.0 lost                      of a service: it comes back when its model is loaded again
+    30 s: engine decode.0 silent for 90 s           the same, but no connection is closed: health checks find it
+    30 s: engine decode.0 clock 0.8 for 10 s        all its ranks; "rank 3 of decode.0 ...": one of them
+    30 s: link decode.0 - prefill.1 cut for 1 s     what lies on the ways between two engines
 
 A network card that is dead is its link, cut. Of two faults that hold the same back at once, the one that leaves less
 counts. A TOML file lists them: faults = ["12 ms: ...", "0 s: ..."].
@@ -29,7 +32,7 @@ from simulator.units import format_si, parse, to_si
 
 EFFECTS = {
     "link": ("rate", "cut", "flaps"), "rank": ("clock", "hbm", "lost"), "node": ("clock", "hbm", "lost"),
-    "host": ("paused",), "proxy": ("paused",), "engine": ("lost", "clock"),
+    "host": ("paused",), "proxy": ("paused",), "engine": ("lost", "silent", "clock", "hbm"),
 }  # fmt: skip
 SHARES = ("rate", "clock", "hbm")
 """Effects with a share of what there was, more than 0 and at most 1."""
