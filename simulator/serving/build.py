@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil
 from pathlib import Path
@@ -25,10 +25,13 @@ from simulator.serving.settings import Instances
 from simulator.serving.states import paged, state_bytes_of
 from simulator.serving.steps import StepTimes
 from simulator.serving.uneven import Uneven
+from simulator.spec.faults import fault_of
 from simulator.study.scenario import Scenario
 from simulator.study.simulate import ledger_of
 from simulator.units import format_si
 
+Pace = tuple[tuple[str, float], ...]
+"""(what is slow, as of a `Fault` of a rank: "clock 3"; the share of its rate that is left), ascending."""
 PROBED = 1024  # tokens of the cache that the ledger is asked for twice, to learn what one takes
 
 
@@ -46,6 +49,9 @@ class Kind:
     kept: Kept
     seed: int
     placing: Placing | None = None
+    folder: Path | None = None
+    slow: dict[Pace, Kind] = field(default_factory=dict)
+    """The same engines where ranks are slow, as far as any was."""
 
     @cached_property
     def groups(self) -> int:
@@ -87,6 +93,20 @@ class Kind:
             return None
         return Experts(self.settings.experts, self.placing, self.popularity, send, clock)
 
+    def paced(self, pace: Pace) -> Audit:
+        """Step times where ranks are slow from end to end."""
+        if not pace:
+            return self.audit
+        if pace not in self.slow:
+            step = self.settings.step
+            changes = (*step.faults, *(fault_of(f"0 s: rank {what.split()[1]} {what.split()[0]} {share!r}") for what, share in pace))
+            settings = self.settings.model_copy(update={"step": step.variant(faults=changes)})
+            kept = Kept(settings.step, self.folder)
+            times = _times_of(settings, self.capacity, kept, self.placing)
+            self.slow[pace] = replace(self, settings=settings, times=times, kept=kept, slow={},
+                                      audit=Audit(times, self.audit.mode, self.seed))  # fmt: skip
+        return self.slow[pace].audit
+
     def group(self, hash_tokens: int) -> Group:
         """A group with an empty cache; hash_tokens: of the hashes of prompts."""
         cache, block = self.settings.cache, self.settings.cache.block_size
@@ -114,12 +134,17 @@ def kind_of(settings: Instances, mode: Mode, seed: int, folder: Path | None) -> 
         raise InputError(f"{settings.step.name}: the cache {given} {capacity} tokens, where a block has "
                          f"{settings.cache.block_size}{'' if settings.cache.tokens else _taken(settings)}")
 
-    def times_of(experts: Uneven | None) -> StepTimes:
+    times = _times_of(settings, capacity, kept, placing)
+    return Kind(settings, capacity, token_bytes, state_bytes, times, Audit(times, mode, seed), kept, seed, placing,
+                folder)
+
+
+def _times_of(settings: Instances, capacity: int, kept: Kept, placing: Placing | None) -> StepTimes | Levels:
+    def of(experts: Uneven | None) -> StepTimes:
         return StepTimes(settings.step, settings.capture, capacity, kept, settings.simplified, experts,
                          settings.shares)
 
-    times = Levels(placing, times_of) if placing else times_of(None)
-    return Kind(settings, capacity, token_bytes, state_bytes, times, Audit(times, mode, seed), kept, seed, placing)
+    return Levels(placing, of) if placing else of(None)
 
 
 def tokens_of_cache(settings: Instances, buffer_bytes: float = 0.0) -> tuple[int, float]:

@@ -83,7 +83,7 @@ class Engine:
     def receive(self, one: Sequence) -> None:
         """A request comes to its group; while a step runs it may not be looked at yet (see `Unseen`)."""
         if self.down:
-            self._strand([(one, 0)])
+            self.strand([(one, 0)])
             return
         seldom = self._scheduling.scheduler_recv_interval > 1
         if self._ends_ps is not None and (seldom or self._ahead):
@@ -309,7 +309,7 @@ class Engine:
             if not plan.decode:
                 self._board.synced[number] = self._steps
             for one, new in plan.prompts:
-                one.computed += new
+                one.computed += new * (not one.gone)
         while self._first_due() <= 0:
             number = heappop(self._dues)[1]
             self._board.due[number] = -1
@@ -317,7 +317,7 @@ class Engine:
             self._catch_up(number)
         for number, plan in self._plans.items():
             for one, _ in plan.prompts:
-                if not one.new:
+                if not one.new and not one.gone:
                     self._computed(number, one)
         self._begin_soon()
 
@@ -362,9 +362,9 @@ class Engine:
         for name in ("waiting", "running", "queued_tokens", "requests", "cached", "used", "begun", "pace"):
             getattr(self._board, name)[:] = 0
         self._board.due[:] = -1
-        self._strand(found)
+        self.strand(found)
 
-    def _strand(self, found: list[tuple[Sequence, int]]) -> None:
+    def strand(self, found: list[tuple[Sequence, int]]) -> None:
         """Requests of an engine that does not answer count as waiting there, as long as they are not taken away."""
         self._stranded += found
         for one, _ in found:
@@ -375,6 +375,18 @@ class Engine:
         found, self._stranded = self._stranded, []
         self._board.waiting[:] = 0
         return found
+
+    def abandon(self, one: Sequence) -> None:
+        """A prompt that was to be decoded elsewhere is of no use any more, begun or computed."""
+        group = self.groups[one.group]
+        self._catch_up(one.group)
+        if not self._unseen.withdraw(one) and not self._queue.withdraw(one) and not group.withdraw(one):
+            if one in group.prefilling:
+                group.prefilling.remove(one)
+            group.loading.pop(one.request, None)
+            group.finish(one)
+        one.gone = True
+        self.wake(one.group)
 
     def withdraw(self, one: Sequence) -> None:
         """A request that was to be prefilled elsewhere is taken away, wherever it is here."""

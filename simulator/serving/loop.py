@@ -7,6 +7,7 @@ set, and an engine decides after all of it. Nothing is drawn here but by the rou
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Seq
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,20 +19,23 @@ from simulator.serving.audit import Mode
 from simulator.serving.board import Board
 from simulator.serving.build import Kind, kind_of
 from simulator.serving.engine import Engine, Told
+from simulator.serving.failures import Failures, Users
 from simulator.serving.front import Admission, ApiServers, ServerTime
 from simulator.serving.links import Links
 from simulator.serving.moves import Moves
-from simulator.serving.record import DONE, NEVER, REFUSED, STEPS, TIMES, UNFINISHED, Served
+from simulator.serving.record import DONE, LOST, NEVER, REFUSED, STEPS, TIMES, UNFINISHED, Served
 from simulator.serving.requests import Requests, check_times
 from simulator.serving.routing import Routing
 from simulator.serving.saturation import LOOKED_AT_S, Saturation
 from simulator.serving.sequences import Sequence
 from simulator.serving.settings import Instances, Role, Service
 from simulator.serving.stretches import Steps
+from simulator.serving.strikes import Strikes
 from simulator.serving.tiers import Tiers
 from simulator.serving.transfers import Transfers
 from simulator.serving.until import Until, sent_of
 from simulator.serving.weights import Weights
+from simulator.spec.faults import Fault
 from simulator.units import PS_PER_S, to_ps
 
 Tell = Callable[[float], None]
@@ -45,12 +49,13 @@ class _EnoughError(Exception):
 class Loop:
     """One run of a service. concurrency: requests come at their times while fewer are in flight, else one for each that
     ends; 0: they come at their times. folder: where steps are kept (None: nowhere). tell: told the share done; warn:
-    what a user should know while it runs. until: says when that is enough. InputError where a request arrives after
-    requests.LATEST_S, and as of `kind_of` and `Transfers`."""
+    what a user should know while it runs. until: says when that is enough. faults: strike it. InputError where a
+    request arrives after requests.LATEST_S, where a fault strikes nobody, and as of `kind_of` and `Transfers`."""
 
     def __init__(self, service: Service, requests: Requests, *, concurrency: int = 0, steps: Mode = "audit",
                  seed: int = 0, folder: Path | None = None, tell: Tell | None = None,
-                 warn: Callable[[str], None] | None = None, until: Until | None = None) -> None:  # fmt: skip
+                 warn: Callable[[str], None] | None = None, until: Until | None = None,
+                 faults: Seq[Fault] = ()) -> None:  # fmt: skip
         check_times(requests)
         self._warn, self._saturation, self._until = warn, Saturation(), until
         self._service, self._requests, self._seed, self._tell = service, requests, seed, tell
@@ -61,6 +66,7 @@ class Loop:
                          (("prefill_engine", -1), ("decode_engine", -1), ("cached_tokens", 0), ("preemptions", 0),
                           ("preempted_ps", 0), ("emitted", 0), ("status", UNFINISHED))}  # fmt: skip
         role = "together" if service.prefill is None else "decode"
+        self._prompts: Role = "together" if service.prefill is None else "prefill"
         self._kinds: dict[str, Kind] = {role: kind_of(service.engines, steps, seed, folder)}
         if service.prefill is not None:
             self._kinds["prefill"] = kind_of(service.prefill, steps, seed, folder)
@@ -75,6 +81,8 @@ class Loop:
                 self._engines.append(self._engine(one, number))
         self._routing = Routing(service.front.router, seed, self._engines, self._boards)
         self._number = {engine.name: number for number, engine in enumerate(self._engines)}
+        self._moves = Moves(self._transfers, self._number, len(service.engines.step.transformer().layers),
+                            self._kinds[role].moved_beside, lambda other: self._send(other, "decode"), self._joined)
         self._followers: dict[int, list[int]] = {}
         for request, before in enumerate(requests.after.tolist()):
             if before >= 0:
@@ -82,6 +90,8 @@ class Loop:
         front = service.front
         self._api = ApiServers(front.api_servers, ServerTime(to_ps(front.request_ms / 1e3),
                                                              to_ps(front.input_token_us / 1e6), 0))  # fmt: skip
+        self._struck: set[int] = set()  # requests whose engine was lost
+        self._waiting_for: tuple[str, ...] = ()
         self._users, self._gate = Admission(concurrency or count), Admission(front.admitted or count)
         self._closed, self._ended = bool(concurrency), 0
         prompts = self._kinds.get("prefill") or self._kinds[role]
@@ -90,12 +100,17 @@ class Loop:
             if engine.role != "decode":
                 self._tiers.attach(number, engine)
         self._since_ps: dict[int, int] = {}  # of requests that were preempted, until they decode again
-        self._moves = Moves(self._transfers, self._number, len(service.engines.step.transformer().layers),
-                            self._kinds[role].moved_beside, lambda other: self._send(other, "decode"), self._joined)
+        self._again: list[tuple[int, int, int]] = []
+        users = Users(self._anew, self._interrupted, self._send, self._lost,
+                      lambda request: self._engines[self._numbers["decode_engine"][request]])
+        self._failures = Failures(front, self._clock, self._routing, self._moves, self._prompts, users)
+        self._strikes = Strikes(faults, self._engines, [self._kinds[engine.role] for engine in self._engines], links,
+                                self._failures, self._clock, seed, lambda: self._ended == count)  # fmt: skip
 
     def run(self) -> Served:
         """To the end of all requests, to when it is enough, or to Ctrl-C: then what there is so far."""
         interrupted = False
+        self._strikes.begin()
         for request in np.flatnonzero(self._requests.after < 0).tolist():
             at_ps = to_ps(float(self._requests.arrival_s[request]))
             call_later(self._clock, at_ps, partial(self._at, self._arrive, request))
@@ -104,6 +119,8 @@ class Loop:
                 call_later(self._clock, to_ps(at_s), lambda _: self._look())
         try:
             self._clock.run()
+            if self._strikes.struck:
+                self._wait_for_ever()
         except _EnoughError:
             self._stop()
             self._requests = sent_of(self._requests, self._times, self._numbers)
@@ -112,7 +129,8 @@ class Loop:
             self._stop()
         finally:
             for kind in self._kinds.values():
-                kind.kept.write()
+                for one in (kind, *kind.slow.values()):
+                    one.kept.write()
         return self._served(interrupted)
 
     def _look_if_enough(self) -> None:
@@ -151,7 +169,7 @@ class Loop:
     def _route(self, request: int) -> None:
         """To a group of an engine; refused where its cache could never hold it."""
         self._times["routed"][request] = self._clock.now_ps
-        role: Role = "together" if "together" in self._kinds else "prefill"
+        role = self._prompts
         prompt, output = int(self._requests.input_tokens[request]), int(self._requests.output_tokens[request])
         if any(prompt + (1 if name == "prefill" else output) > kind.most_tokens for name, kind in self._kinds.items()):
             self._numbers["status"][request] = REFUSED
@@ -162,6 +180,10 @@ class Loop:
         self._send(Sequence(request, prompt, output, hashes, priority=priority), role)
 
     def _send(self, one: Sequence, role: Role) -> None:
+        self._failures.sent(one.request)
+        if not self._routing.is_there(role):
+            self._failures.wait(one, role)
+            return
         engine, one.group = self._routing.chosen(one, role)
         for name in {"together": ("prefill_engine", "decode_engine")}.get(role, (f"{role}_engine",)):
             self._numbers[name][one.request] = self._number[engine.name]
@@ -186,17 +208,17 @@ class Loop:
 
     def _prefilled(self, engine: Engine, one: Sequence) -> None:
         """Its prompt is computed, and a token with it."""
-        now_ps, request = self._clock.now_ps, one.request
+        request = one.request
         if one.preempted:
-            self._numbers["preempted_ps"][request] += now_ps - self._since_ps.pop(request)
+            self._decodes_again(request)
             one.preempted = False
             return
-        for name in ("prefilled", "first_token"):
-            self._times[name][request] = now_ps
+        self._first("prefilled", request)
+        self._first("first_token", request)
         if engine.role != "prefill":
-            self._times["joined"][request] = now_ps
-        elif self._requests.output_tokens[request] == 1:
-            self._times["joined"][request] = now_ps
+            self._first("joined", request)
+        elif one.emitted >= self._requests.output_tokens[request]:
+            self._joined(request)
             engine.groups[one.group].finish(one)
             self._end(one)
         else:
@@ -207,12 +229,64 @@ class Loop:
     def _hand_over(self, engine: Engine, one: Sequence) -> None:
         """A place is looked for where it decodes, if it has more to say than its prefill does."""
         output = int(self._requests.output_tokens[one.request])
-        if output > 1:
+        if output > one.prompt - one.input + 1:
             self._moves.begin(engine, one, output)
 
     def _joined(self, request: int) -> None:
         """Its keys and values are where it decodes."""
-        self._times["joined"][request] = self._clock.now_ps
+        self._first("joined", request)
+        if request in self._since_ps:
+            self._decodes_again(request)
+
+    def _first(self, name: str, request: int) -> None:
+        """A time that counts is the first one."""
+        if self._times[name][request] == NEVER:
+            self._times[name][request] = self._clock.now_ps
+
+    def _decodes_again(self, request: int) -> None:
+        since_ps, now_ps = self._since_ps.pop(request), self._clock.now_ps
+        self._numbers["preempted_ps"][request] += now_ps - since_ps
+        self._again += [(request, since_ps, now_ps)] * (request in self._struck)
+
+    # --- where an engine is lost ------------------------------------------------------------------------------------
+
+    def _interrupted(self, request: int) -> None:
+        """Its engine is lost, where it decoded: the user waits for more."""
+        self._struck.add(request)
+        if self._times["joined"][request] != NEVER:
+            self._numbers["preemptions"][request] += request not in self._since_ps
+            self._since_ps.setdefault(request, self._clock.now_ps)
+
+    def _anew(self, request: int, emitted: int) -> Sequence | None:
+        """Its prompt, and what it has said, as a prompt; None where that is longer than memory."""
+        prompt, output = int(self._requests.input_tokens[request]), int(self._requests.output_tokens[request])
+        if prompt + emitted + 1 > self._kinds[self._prompts].most_tokens:
+            return None
+        if self._prompts == "prefill":
+            output = emitted + 1
+        return Sequence(request, prompt, output, self._requests.hashes_of(request).tolist(), prompt=prompt + emitted,
+                        emitted=emitted, priority=int(self._requests.priority[request]),
+                        preempted=self._prompts == "together" and request in self._since_ps)  # fmt: skip
+
+    def _lost(self, request: int, emitted: int) -> None:
+        """It is not tried again."""
+        self._numbers["status"][request], self._numbers["emitted"][request] = LOST, emitted
+        self._not_again(request)
+        self._leave(request)
+
+    def _not_again(self, request: int) -> None:
+        if (since_ps := self._since_ps.pop(request, None)) is not None:
+            self._again.append((request, since_ps, NEVER))
+
+    def _wait_for_ever(self) -> None:
+        """Nothing moves any more: who was sent, and has not ended, never will."""
+        left = np.flatnonzero((self._numbers["status"] == UNFINISHED) & (self._times["arrival"] != NEVER)).tolist()
+        if left:
+            self._waiting_for = tuple(self._failures.waiting())
+            self._stop()
+            for request in left:
+                self._numbers["status"][request] = LOST
+                self._not_again(request)
 
     def _finished(self, engine: Engine, one: Sequence) -> None:
         self._end(one)
@@ -257,6 +331,8 @@ class Loop:
                     self._numbers["emitted"][one.request] = one.emitted
                 for one in group.decoding.values():
                     self._numbers["emitted"][one.request] = one.emitted + group.length(one, steps) - one.prompt
+        for request, said in self._failures.outside():
+            self._numbers["emitted"][request] = said
         for request, since_ps in self._since_ps.items():
             self._numbers["preempted_ps"][request] += self._clock.now_ps - since_ps
 
@@ -273,12 +349,13 @@ class Loop:
                       self._boards[role].part(number * kind.groups, (number + 1) * kind.groups), experts)  # fmt: skip
 
     def _served(self, interrupted: bool) -> Served:
-        errors = [exact / said - 1.0 for kind in self._kinds.values() for exact, said in kind.audit.found]
+        kinds = [one for kind in self._kinds.values() for one in (kind, *kind.slow.values())]
+        errors = [exact / said - 1.0 for kind in kinds for exact, said in kind.audit.found]
         about = {
-            "simulated": sum(kind.times.simulated for kind in self._kinds.values()),
-            "known": sum(len(kind.kept.found) for kind in self._kinds.values()),
-            "interpolated": sum(kind.audit.interpolated for kind in self._kinds.values()),
-            "exact": sum(kind.audit.exact for kind in self._kinds.values()),
+            "simulated": sum(kind.times.simulated for kind in kinds),
+            "known": sum(len(kind.kept.found) for kind in kinds),
+            "interpolated": sum(kind.audit.interpolated for kind in kinds),
+            "exact": sum(kind.audit.exact for kind in kinds),
             "audited": len(errors),
             "audit_error_mean": float(np.mean(errors)) if errors else 0.0,
             "audit_error_worst": max(errors, key=abs, default=0.0),
@@ -286,7 +363,11 @@ class Loop:
         }
         steps = Steps([engine.stretches for engine in self._engines],
                       [engine.experts.balancedness if engine.experts else None for engine in self._engines])
-        return self._record(steps, about, interrupted)
+        served = self._record(steps, about, interrupted)
+        if not interrupted and self._until is None:
+            self._strikes.refuse_unstruck(served.end_ps / PS_PER_S)
+        return served
+
 
     def _record(self, steps: Mapping[str, Array], about: dict[str, Any], interrupted: bool) -> Served:
         return Served(requests=self._requests, times=self._times, steps=steps, about_steps=about,
@@ -294,4 +375,6 @@ class Loop:
                       groups=[len(engine.groups) for engine in self._engines], interrupted=interrupted,
                       until="steady" if self._until is not None else "", saturated=self._saturation.found,
                       moved=tuple(one for engine in self._engines if engine.experts for one in engine.experts.moved),
-                      lower=self._tiers.record(), **self._numbers)  # fmt: skip
+                      lower=self._tiers.record(), struck=tuple(self._strikes.struck),
+                      again_ps=np.array(self._again, np.int64).reshape(-1, 3), waiting_for=self._waiting_for,
+                      **self._numbers)  # fmt: skip

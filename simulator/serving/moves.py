@@ -32,7 +32,8 @@ class Move:
 class Moves:
     """transfers: between groups, each (number of its engine, of the group). layers: of the model; beside: tokens that
     take as many bytes as what moves with a prompt beside its tokens. send: a request looks for a place where it
-    decodes; come: its keys and values are there."""
+    decodes; come: its keys and values are there. Bytes that are under way to or from an engine that is lost still cross
+    the links: nobody waits for them."""
 
     def __init__(self, transfers: Transfers, numbers: dict[str, int], layers: int, beside: float,
                  send: Callable[[Sequence], None], come: Callable[[int], None]) -> None:  # fmt: skip
@@ -57,6 +58,8 @@ class Moves:
         """There is room where it decodes: all layers but the last come."""
         move = self._under_way[other.request]
         move.target = engine
+        if move.source.down:
+            return
         self._move(move, 1.0 - 1.0 / self._layers, self._moved)
 
     def computed(self, request: int) -> None:
@@ -66,7 +69,49 @@ class Moves:
         if move.moved:
             self._last_layer(move)
 
+    # --- where an engine is lost ------------------------------------------------------------------------------------
+
+    def source_lost(self, engine: Engine) -> list[tuple[Sequence, int]]:
+        """Blocks that were held here are gone: prompts that were computed, each with the tokens cached. Nothing of what
+        is under way from here will come."""
+        found = []
+        for request, move in list(self._under_way.items()):
+            if move.source is engine:
+                if move.computed:
+                    engine.groups[move.one.group].finish(move.one)
+                    move.one.gone = True
+                    found.append((move.one, move.one.prompt))
+                self._under_way[request] = Move(engine, move.one, move.other, move.target)
+        return found
+
+    def target_lost(self, request: int) -> None:
+        """Nothing of what is under way comes; what was computed is still where it was."""
+        move = self._under_way[request]
+        self._under_way[request] = Move(move.source, move.one, move.other, computed=move.computed)
+
+    def again(self, request: int) -> Callable[[], None]:
+        """What looks for another place, where its keys and values are still there then."""
+        move = self._under_way[request]
+
+        def look() -> None:
+            if self._under_way.get(request) is move and not move.source.down:
+                self.begin(move.source, move.one, move.other.output)
+                self._under_way[request].computed = move.computed
+
+        return look
+
+    def given_up(self, request: int) -> tuple[Engine, Sequence] | None:
+        """It is not moved any more: where it is prefilled, or was, and what it is there; None: that is lost, too."""
+        move = self._under_way.pop(request)
+        return None if move.source.down else (move.source, move.one)
+
+    def drop(self, request: int) -> Sequence:
+        """It is not moved any more: what it is where it was to decode."""
+        return self._under_way.pop(request).other
+
     def _moved(self, move: Move) -> None:
+        if self._under_way.get(move.one.request) is not move:
+            return
         move.moved = True
         if move.computed:
             self._last_layer(move)
@@ -82,8 +127,10 @@ class Moves:
 
     def _come(self, move: Move) -> None:
         """Its keys and values are where it decodes."""
-        assert move.target is not None
         request = move.one.request
+        if self._under_way.get(request) is not move:
+            return
+        assert move.target is not None
         del self._under_way[request]
         self._told(request)
         move.source.groups[move.one.group].finish(move.one)

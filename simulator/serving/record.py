@@ -11,7 +11,7 @@ from simulator.serving.experts import Moved
 from simulator.serving.requests import Requests
 from simulator.units import PS_PER_S
 
-DONE, REFUSED, UNFINISHED = 0, 1, 2
+DONE, REFUSED, UNFINISHED, LOST = 0, 1, 2, 3
 NEVER = -1  # the time of what did not happen
 
 TIMES = ("arrival", "routed", "admitted", "prefilled", "joined", "first_token", "last_token")
@@ -21,6 +21,23 @@ STEPS = ("engine", "start_ps", "duration_ps", "decoding", "cached_tokens", "pref
 OF_EXPERTS = ("balancedness",)  # of steps, where experts change over time
 ORDER = (("arrival", "routed"), ("routed", "admitted"), ("admitted", "prefilled"), ("prefilled", "joined"),
          ("prefilled", "first_token"), ("first_token", "last_token"), ("joined", "last_token"))  # fmt: skip
+
+
+@dataclass(eq=False)
+class Struck:
+    """What a fault did, once. fault: as it is written; what: was struck; noticed_ps: by the router; over_ps: when it
+    was gone, and an engine served again (NEVER, of both: not in the run). rerouted: requests that went to another
+    engine, or to the same one when it was back; recomputed_tokens: cached on the engine, and computed again; lost:
+    requests that were not tried again."""
+
+    fault: str
+    what: str
+    struck_ps: int
+    noticed_ps: int = NEVER
+    over_ps: int = NEVER
+    rerouted: int = 0
+    recomputed_tokens: int = 0
+    lost: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +76,8 @@ class Served:
     emitted: np.Array
     """Output tokens so far."""
     status: np.Array
-    """DONE, REFUSED (longer than memory) or UNFINISHED (the run was stopped)."""
+    """DONE, REFUSED (longer than memory), UNFINISHED (the run was stopped) or LOST (its engine was, and it was tried
+    no more, or waited for ever)."""
     steps: Mapping[str, np.Array]
     """By start. engine: its place in `engines`; start_ps, duration_ps; decoding: requests, of all groups;
     cached_tokens: that they have, of all groups; prefill_tokens; waiting: requests in its queue; used_blocks;
@@ -86,6 +104,13 @@ class Served:
     """Rearrangements of experts."""
     lower: Lower | None = None
     """None: there is nothing below HBM."""
+    struck: tuple[Struck, ...] = ()
+    """What faults did, in the order of time."""
+    again_ps: np.Array = field(default_factory=lambda: np.zeros((0, 3), np.int64))
+    """Of requests whose engine was lost after their first token: the request, from when on, and until it decoded again
+    (NEVER: it did not)."""
+    waiting_for: tuple[str, ...] = ()
+    """Who waits for whom, for ever."""
 
     def __post_init__(self) -> None:
         for name in ("prefill_engine", "decode_engine", "cached_tokens", "preemptions", "preempted_ps", "emitted"):

@@ -1,0 +1,250 @@
+"""Faults of a service: whom each strikes, and when; drawn ones anew for every strike.
+
+Engines are written as "decode.0", "prefill.1", "engine.0" or, where they prefill and decode together, "0"; "*" stands
+for all, or, where strikes are drawn, for any of them. Ranks are counted in their engine ("rank 3 of decode.0"). A link
+joins two engines ("decode.0 - prefill.1": all links on the ways between their ranks) or two vertices of the fabric as a
+trace has them ("die 3 - node 0"; "to": one direction). Engines stand on the fabric in the order prefill, decode.
+
+An engine with a slow clock or memory takes the steps that a simulation gives whose ranks are slow, from its next step
+on. Of faults that hold the same back at once the one that leaves less counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from functools import partial
+from math import inf
+
+from simulator.errors import InputError
+from simulator.physics.clock import Clock, call_later
+from simulator.serving.build import Kind, Pace
+from simulator.serving.draws import stream_of
+from simulator.serving.engine import Engine
+from simulator.serving.failures import Failures
+from simulator.serving.links import Links
+from simulator.serving.record import Struck
+from simulator.serving.restart import restart_s
+from simulator.spec.faults import Fault
+from simulator.spec.levels import cut_links
+from simulator.units import to_ps
+
+Edge = tuple[str, str]
+LOSSES = ("lost", "silent")
+UNMOVED = 100  # strikes of a drawn fault, between which no step ends: then it is drawn no more
+
+
+class Strikes:
+    """faults: of the service. kinds: of each engine. ended: whether all requests have.
+
+    struck: what they did. InputError where a fault names nothing that there is."""
+
+    def __init__(self, faults: Sequence[Fault], engines: Sequence[Engine], kinds: Sequence[Kind], links: Links,
+                 failures: Failures, clock: Clock, seed: int, ended: Callable[[], bool]) -> None:  # fmt: skip
+        self._faults, self._engines, self._kinds = faults, engines, kinds
+        self._links, self._failures, self._clock, self._ended = links, failures, clock, ended
+        self._draws = [stream_of(seed, "faults", number) for number in range(len(faults))]
+        self._targets = [self._targets_of(fault) for fault in faults]
+        self._paces: defaultdict[int, list[Pace]] = defaultdict(list)
+        self._shares: defaultdict[Edge, list[float]] = defaultdict(list)
+        self._unmoved = [(-1, 0)] * len(faults)
+        self.struck: list[Struck] = []
+        self._by_fault: list[list[Struck]] = [[] for _ in faults]
+
+    def begin(self) -> None:
+        """Those at the start strike before all that happens there."""
+        for number, fault in enumerate(self._faults):
+            at_ps = self._drawn_ps(number) if fault.mean_s else to_ps(fault.at_s)
+            call_later(self._clock, at_ps, partial(self._at, number))
+
+    def _at(self, number: int, _: object) -> None:
+        self._strike(number)
+
+    def _drawn_ps(self, number: int) -> int:
+        return max(to_ps(float(self._draws[number].exponential(self._faults[number].mean_s))), 1)
+
+    # --- whom --------------------------------------------------------------------------------------------------------
+
+    def _targets_of(self, fault: Fault) -> list[int | tuple[Edge, ...]]:
+        """Numbers of engines, or edges of the fabric that are one link."""
+        if fault.what == "link":
+            return [self._edges_of(fault)]
+        if fault.what not in ("engine", "rank"):
+            raise InputError(f"fault '{fault}': a service has engines, ranks of them, and links; write one of these")
+        if fault.what == "rank" and fault.effect in LOSSES:
+            raise InputError(f"fault '{fault}': an engine goes as a whole; write \"engine {_engine_of(fault)} lost\"")
+        found: list[int | tuple[Edge, ...]] = []
+        found += [number for number, engine in enumerate(self._engines) if _means(_engine_of(fault), engine.name)]
+        if not found:
+            raise InputError(f"fault '{fault}': no engine is called '{_engine_of(fault)}'; there are "
+                             f"{', '.join(engine.name.replace(' ', '.') for engine in self._engines)}")
+        if fault.what == "rank":
+            rank = fault.name.partition(" of ")[0]
+            most = min(self._kinds[number].ranks for number in found if isinstance(number, int))
+            if rank != "*" and not (rank.isdecimal() and int(rank) < most):
+                raise InputError(f"fault '{fault}': '{rank}' is no rank of it; it is 0 to {most - 1}")
+        return found
+
+    def _edges_of(self, fault: Fault) -> tuple[Edge, ...]:
+        both, _, other = fault.name.partition(" - ")
+        one, _, to = fault.name.partition(" to ")
+        ends = (both, other) if other else (one, to)
+        pair = [[number for number, engine in enumerate(self._engines) if _means(end, engine.name)] for end in ends]
+        try:
+            if len(pair[0]) == len(pair[1]) == 1:
+                there = self._between(pair[0][0], pair[1][0])
+                return (*there, *(self._between(pair[1][0], pair[0][0]) if other else ()))
+            edges = cut_links(fault.name)[0].edges
+            if missing := [edge for edge in edges if edge not in self._links.fabric.graph.edges]:
+                raise InputError(f"there is no link {' to '.join(missing[0])}")
+        except (InputError, ValueError) as error:
+            engines = ", ".join(engine.name.replace(" ", ".") for engine in self._engines)
+            raise InputError(f"fault '{fault}': {error}; write two of the engines ({engines}), as in \"A - B\", or a "
+                             'link of the fabric, as in "die 3 - node 0"') from None
+        return edges
+
+    def _between(self, source: int, target: int) -> tuple[Edge, ...]:
+        """Edges on the ways from the ranks of an engine to those of another."""
+        if source == target:
+            raise InputError("an engine is not joined to itself")
+        ranks = [[rank for group in range(len(self._engines[number].groups))
+                  for rank in self._links.ranks_of(number, group)] for number in (source, target)]
+        here, there = ranks
+        pairs = {(one, there[place % len(there)]) for place, one in enumerate(here)}
+        pairs |= {(here[place % len(here)], other) for place, other in enumerate(there)}
+        fabric = self._links.fabric
+        return tuple(dict.fromkeys(edge for pair in sorted(pairs) for edge in fabric.route(*pair).edges))
+
+    # --- when --------------------------------------------------------------------------------------------------------
+
+    def _strike(self, number: int) -> None:
+        if self._ended():
+            return
+        fault, targets = self._faults[number], list(self._targets[number])
+        if fault.mean_s:
+            if fault.effect in LOSSES:
+                targets = [one for one in targets if not (isinstance(one, int) and self._engines[one].down)]
+            if targets:
+                targets = [targets[int(self._draws[number].integers(len(targets)))]]
+            if self._goes_on(number):
+                call_later(self._clock, self._drawn_ps(number), partial(self._at, number))
+        for target in targets:
+            if isinstance(target, int):
+                self._strike_engine(number, target)
+            else:
+                self._strike_link(number, target)
+
+    def _goes_on(self, number: int) -> bool:
+        """Whether more is drawn: not where it would hold back for ever what moves no more."""
+        done = sum(len(engine.stretches) for engine in self._engines)
+        before, times = self._unmoved[number]
+        self._unmoved[number] = (done, times + 1 if done == before else 0)
+        return self._unmoved[number][1] < UNMOVED
+
+    def _note(self, number: int, what: str) -> Struck:
+        struck = Struck(str(self._faults[number]), what, self._clock.now_ps)
+        self.struck.append(struck)
+        self._by_fault[number].append(struck)
+        return struck
+
+    def _strike_engine(self, number: int, target: int) -> None:
+        fault, engine = self._faults[number], self._engines[target]
+        again = fault.effect in LOSSES and engine.down
+        struck = self._note(number, f"{engine.name}{', lost already' * again}")
+        if again or not fault.for_s:
+            struck.over_ps = struck.struck_ps
+        elif fault.effect in LOSSES:
+            settings = self._kinds[target].settings
+            load_ps = to_ps(restart_s(settings)) if settings.restart.enabled else None
+            self._failures.lose(engine, struck, silent=fault.effect == "silent", load_ps=load_ps,
+                                away_ps=None if fault.for_s == inf else to_ps(fault.for_s))  # fmt: skip
+        else:
+            self._slow(number, target, struck)
+
+    def _slow(self, number: int, target: int, struck: Struck) -> None:
+        fault, kind = self._faults[number], self._kinds[target]
+        rank = fault.name.partition(" of ")[0] if fault.what == "rank" else "*"
+        if rank == "*" and fault.what == "rank" and fault.mean_s:
+            rank = str(int(self._draws[number].integers(kind.ranks)))
+        ranks = range(kind.ranks) if rank == "*" else [int(rank)]
+        slow: Pace = tuple((f"{fault.effect} {one}", fault.value) for one in ranks)
+        self._paces[target].append(slow)
+        self._set_pace(target)
+
+        def over(_: object) -> None:
+            struck.over_ps = self._clock.now_ps
+            self._paces[target].remove(slow)
+            self._set_pace(target)
+
+        self._later(fault, over)
+
+    def _set_pace(self, target: int) -> None:
+        found: dict[str, float] = {}
+        for slow in self._paces[target]:
+            for what, share in slow:
+                found[what] = min(found.get(what, 1.0), share)
+        self._engines[target].paced(self._kinds[target].paced(tuple(sorted(found.items()))))
+
+    def _later(self, fault: Fault, over: Callable[[object], None]) -> None:
+        if fault.for_s < inf:
+            call_later(self._clock, to_ps(fault.for_s), over)
+
+    def _strike_link(self, number: int, edges: tuple[Edge, ...]) -> None:
+        fault = self._faults[number]
+        struck = self._note(number, fault.name)
+        if not fault.for_s:
+            struck.over_ps = struck.struck_ps
+            return
+        share, end_ps = fault.value if fault.effect == "rate" else 0.0, struck.struck_ps + to_ps(min(fault.for_s, 1e6))
+        self._hold(edges, share)
+        if fault.effect == "flaps":
+            self._flap(edges, to_ps(fault.value), end_ps, down=True)
+
+        def over(_: object) -> None:
+            struck.over_ps = self._clock.now_ps
+            if any(share in self._shares[edge] for edge in edges):
+                self._hold(edges, share, back=True)
+
+        self._later(fault, over)
+
+    def _flap(self, edges: tuple[Edge, ...], every_ps: int, end_ps: int, *, down: bool) -> None:
+        """Down for so long, then up for so long."""
+        def turn(_: object) -> None:
+            if self._clock.now_ps < end_ps and not self._ended():
+                self._hold(edges, 0.0, back=down)
+                self._flap(edges, every_ps, end_ps, down=not down)
+
+        call_later(self._clock, every_ps, turn)
+
+    def _hold(self, edges: tuple[Edge, ...], share: float, *, back: bool = False) -> None:
+        """Links move at most this share, or may move more again."""
+        for edge in edges:
+            shares = self._shares[edge]
+            (shares.remove if back else shares.append)(share)
+            self._links.change(edge, min(shares, default=1.0))
+
+    # --- what came of it --------------------------------------------------------------------------------------------
+
+    def refuse_unstruck(self, end_s: float) -> None:
+        """InputError where a fault that was not drawn struck nobody in a run that ended then."""
+        for fault, targets, struck in zip(self._faults, self._targets, self._by_fault, strict=True):
+            if not struck and not fault.mean_s:
+                raise InputError(f"fault '{fault}' strikes nobody: the run ends at {end_s:.6g} s; strike before that, "
+                                 "or send more requests")
+            if fault.what == "link" and not any(self._links.link(edge) in self._links.used
+                                                for edges in targets if isinstance(edges, tuple) for edge in edges):
+                raise InputError(f"fault '{fault}' strikes nobody: nothing crosses this link in the run; keys and "
+                                 "values go from engines that prefill to those that decode, over the fabric where "
+                                 "transfer.rate_gb_s is 0")
+
+
+def _engine_of(fault: Fault) -> str:
+    return fault.name.rpartition(" of ")[2] if fault.what == "rank" else fault.name
+
+
+def _means(written: str, name: str) -> bool:
+    """Whether an engine is meant: "decode.0", "decode 0", "decode.*", or "0" of "engine 0"."""
+    pattern = re.sub(r"[. ]", " ", written.strip())
+    return fnmatchcase(name, pattern) or fnmatchcase(name, f"engine {pattern}")

@@ -1,0 +1,155 @@
+"""Faults of a service: what is conserved, what costs nothing, and whom they slow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator.serving.engine import Engine
+from simulator.serving.loop import Loop
+from simulator.serving.record import DONE, LOST, NEVER, TIMES, Served
+from simulator.serving.requests import Requests
+from simulator.serving.settings import Service
+from simulator.spec.faults import faults_of
+from tests.law.serving.test_conservation import count_the_cache
+from tests.serving.services import drawn, groups_of, instances, run, service, sharing, steps_by_formula, watched
+
+SMALL = 640
+SOON = {"start_s": 0.02, "load_gb_s": 1e9, "capture_s": 0.0}
+FRONT = {"request_ms": 0.0, "health_check_interval_s": 0.02, "health_check_timeout_s": 0.005,
+         "retry_initial_backoff_ms": 1.0, "retry_max_retries": 50}  # fmt: skip
+
+
+def engines(count: int = 2, **scheduling: Any) -> dict[str, Any]:
+    return instances(count=count, **scheduling) | {"restart": SOON}
+
+
+SERVICES: dict[str, Service] = {
+    "together": service(engines(), front=FRONT),
+    "small": service(engines(tokens=SMALL), front=FRONT | {"router": "kv"}),
+    "sglang": service(engines(tokens=SMALL, scheduler="sglang"), front=FRONT | {"router": "power_of_two"}),
+    "trtllm": service(engines(tokens=SMALL, scheduler="trtllm"), front=FRONT | {"router": "cache_aware"}),
+    "shared queue": service(engines(mesh="tp=1,dp=2", shared_queue=True, async_scheduling=True), front=FRONT),
+    "groups": service(engines(mesh="tp=1,dp=2", tokens=SMALL), front=FRONT | {"router": "length_aware"}),
+    "apart": service(engines(), prefill=engines(max_num_batched_tokens=128), front=FRONT),
+    "slow transfers": service(engines(tokens=SMALL), prefill=engines(tokens=SMALL), transfer={"rate_gb_s": 0.05},
+                              front=FRONT),
+    "after": service(engines(), prefill=engines(), transfer={"layer_by_layer": False, "rate_gb_s": 0.2}, front=FRONT),
+}  # fmt: skip
+APART = ("apart", "slow transfers", "after")
+REQUESTS = {"alone": drawn(60, 3), "sharing": sharing(60, 5)}
+
+
+@pytest.fixture(autouse=True)
+def _formula(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps_by_formula(monkeypatch)
+
+
+def struck(of: Service, requests: Requests, *faults: str, **how: Any) -> Served:
+    return run(of, requests, faults=faults_of(faults), **how)
+
+
+def columns(served: Served) -> list[np.ndarray]:
+    return [*(served.times[name] for name in TIMES), *served.steps.values(), served.emitted, served.status,
+            served.decode_engine, served.preempted_ps]  # fmt: skip
+
+
+def same(one: Served, other: Served) -> bool:
+    return all(np.array_equal(mine, its) for mine, its in zip(columns(one), columns(other), strict=True))
+
+
+def losses(name: str) -> Sequence[str]:
+    """Of every kind of engine, of a process, and of a host that is silent."""
+    roles = ("prefill", "decode") if name in APART else ("engine",)
+    return [text for place, role in enumerate(roles) for text in (
+        f"{30 + 7 * place} ms: engine {role}.0 lost", f"{70 + 5 * place} ms: engine {role}.1 silent",
+        f"about every 40 ms: engine {role}.* lost for 10 ms")]  # fmt: skip
+
+
+def look(engine: Engine) -> None:
+    for group in engine.groups:
+        count_the_cache(group)
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+@pytest.mark.parametrize("name", SERVICES)
+def test_requests_tokens_and_blocks_are_conserved(name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request ends once, with what it asked for; what is cached on a lost engine is computed again, and nothing
+    else is."""
+    requests = REQUESTS[kind]
+    watched(monkeypatch, look)
+    loop = Loop(SERVICES[name], requests, steps="lattice", faults=faults_of(losses(name)))
+    served = loop.run()
+    assert (served.status == DONE).all()
+    np.testing.assert_array_equal(served.emitted, requests.output_tokens)
+    for group in groups_of(loop):
+        assert (group.cache.used, group.promised, group.to_come, group.cached, group.running) == (0, 0, 0, 0, 0)
+        assert not group.prompt_tokens
+        assert not group.queued_tokens
+    assert not loop._moves
+    assert sum(one.rerouted for one in served.struck) > 10, "the case is of use"
+    if kind == "alone" and not served.preemptions[~rerouted(served)].any() and "small" not in name:
+        without = int((requests.input_tokens + requests.output_tokens - 1).sum())
+        again = sum(one.recomputed_tokens for one in served.struck)
+        assert again
+        if name in ("together", "shared queue", "apart", "after"):  # nobody is preempted for want of room
+            assert int(served.steps["prefill_tokens"].sum() + served.steps["decoding"].sum()) == without + again
+
+
+def rerouted(served: Served) -> np.ndarray:
+    return np.isin(np.arange(len(served)), served.again_ps[:, 0])
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_without_faults_and_with_faults_of_no_length_nothing_moves(name: str) -> None:
+    role = "decode" if name in APART else "engine"
+    plain = run(SERVICES[name], REQUESTS["alone"])
+    nothing = struck(SERVICES[name], REQUESTS["alone"], f"10 ms: engine {role}.0 lost for 0 s",
+                     f"20 ms: engine {role}.1 clock 0.5 for 0 s", f"30 ms: engine {role}.0 silent for 0 s")  # fmt: skip
+    assert same(plain, nothing)
+    assert not plain.struck
+    assert [one.rerouted for one in nothing.struck] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("router", ["round_robin", "kv", "power_of_two", "length_aware"])
+def test_two_engines_of_which_one_is_lost_from_the_start_are_one_engine(router: str) -> None:
+    requests = drawn(60, 3)
+    one = run(service(instances(), front=FRONT | {"router": router}), requests)
+    two = service(engines() | {"restart": {"enabled": False}}, front=FRONT | {"router": router})
+    left = struck(two, requests, "0 s: engine 0 lost")
+    assert (left.decode_engine == 1).all()
+    for name in TIMES:
+        np.testing.assert_array_equal(left.times[name], one.times[name])
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_the_same_seed_gives_the_same(name: str) -> None:
+    first, again = (struck(SERVICES[name], REQUESTS["alone"], *losses(name), seed=5) for _ in range(2))
+    assert same(first, again)
+    assert [vars(one) for one in first.struck] == [vars(one) for one in again.struck]
+    other = struck(SERVICES[name], REQUESTS["alone"], *losses(name), seed=6)
+    assert [one.struck_ps for one in first.struck] != [one.struck_ps for one in other.struck]
+
+
+def test_who_waits_for_an_engine_that_never_comes_back_is_lost_and_is_told() -> None:
+    of = service(engines(1) | {"restart": {"enabled": False}}, front=FRONT)
+    served = struck(of, drawn(60, 3), "50 ms: engine 0 lost")
+    done = served.status == DONE
+    assert 0 < done.sum() < 60
+    assert (served.status[~done] == LOST).all()
+    assert (served.times["last_token"][done] <= 50 * 10**9).all()
+    assert (served.emitted[~done] < served.requests.output_tokens[~done]).all()
+    assert served.waiting_for == (f"{60 - done.sum()} requests wait for an engine that prefills and decodes: engine 0 "
+                                  "is lost (50 ms: engine 0 lost)",)  # fmt: skip
+
+
+def test_a_request_is_tried_so_often_and_no_more() -> None:
+    of = service(engines(1), front=FRONT | {"retry_max_retries": 1})
+    served = struck(of, drawn(60, 3), *(f"{at} ms: engine 0 lost for 5 ms" for at in (50, 70, 90)))
+    assert (served.status != NEVER).all()
+    lost = served.status == LOST
+    assert 0 < lost.sum() == sum(one.lost for one in served.struck)
+    assert (served.status[~lost] == DONE).all()
