@@ -16,24 +16,21 @@ from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 from simulator import np
-from simulator.model.micro_batch import MicroBatch
 from simulator.physics.clock import SOLVE, Alarm, Clock, call_later
 from simulator.serving.attention_dp import ContextWait, SharedQueue
 from simulator.serving.audit import Audit
 from simulator.serving.board import Board
 from simulator.serving.experts import Experts
 from simulator.serving.group import Group
-from simulator.serving.schedulers import SCHEDULERS, Plan, receiving
+from simulator.serving.schedulers import DECODING, SCHEDULERS, Plan, receiving
 from simulator.serving.sequences import Sequence
 from simulator.serving.settings import Instances, Role
-from simulator.serving.steps import Load, heaviest
+from simulator.serving.step_lengths import StepLengths
 from simulator.serving.stretches import Stretches
-from simulator.serving.uneven import Uneven
 from simulator.serving.unseen import Unseen
 from simulator.units import PS_PER_S
 
 MOST_TOGETHER = 4096  # steps of a stretch
-DECODING = Plan([], decode=True, preempted=[])  # of a group that has nothing to decide
 
 
 class Told(NamedTuple):
@@ -54,7 +51,7 @@ class Engine:
     def __init__(self, name: str, role: Role, settings: Instances, groups: list[Group], audit: Audit, clock: Clock,
                  told: Told, board: Board, experts: Experts | None = None) -> None:
         self.name, self.role, self.groups = name, role, groups
-        self._settings, self._audit, self._scheduling = settings, audit, settings.scheduling
+        self._settings, self._scheduling = settings, settings.scheduling
         self._schedule = receiving if role == "decode" else SCHEDULERS[settings.scheduling.scheduler]
         self._clock, self._alarm = clock, Alarm(clock, self._step_ends)
         self._told = told
@@ -71,10 +68,10 @@ class Engine:
         self._unseen = Unseen(settings.scheduling.scheduler_recv_interval)
         self._queue = SharedQueue(groups, settings.scheduling)
         self._wait = ContextWait(groups, settings.scheduling)
+        self._lengths = StepLengths(settings, groups, board, audit)
         self._start_ps = 0
         self._woken = False
         self._ends_ps: Any = None  # of the steps of this stretch; None: idle
-        self._padded = 0  # tokens to which those of every group are padded in the next step
         self._row: tuple[int, ...] = ()
         self.stretches = Stretches()
         self.down = False
@@ -182,12 +179,12 @@ class Engine:
         if self.experts is not None:
             uneven = self.experts.begin()
             most_steps = min(most_steps, self.experts.most_steps)
-        lengths_s = (self._mixed_s(decoding, held, uneven) if prompts else
-                     self._decode_s(decoding, held, most_steps, uneven))  # fmt: skip
+        lengths_s = (self._lengths.mixed_s(decoding, held, self._plans, uneven) if prompts else
+                     self._lengths.decode_s(decoding, held, self._plans, min(most_steps, self._first_due()), uneven))
         waiting = int(self._board.waiting.sum()) + len(self._queue.waiting) + len(self._unseen)
         self._row = (int(decoding.sum()), int((held * (decoding > 0)).sum()), new, waiting,
                      int(self._board.used_now().sum()), int(tokens.max()))  # fmt: skip
-        lengths_s = self._with_host(lengths_s, decoding)
+        lengths_s = self._lengths.with_host(lengths_s, decoding, self._plans)
         self._ends_ps = self._start_ps + np.cumsum(np.maximum(np.rint(lengths_s * PS_PER_S).astype(np.int64), 1))
         if self.experts is not None:
             self._ends_ps = self.experts.cut(self._ends_ps)
@@ -243,57 +240,6 @@ class Engine:
             heappop(self._dues)
         return self._dues[0][0] - self._steps if self._dues else MOST_TOGETHER
 
-    # --- how long it takes ------------------------------------------------------------------------------------------
-
-    def _with_host(self, steps_s: Any, decoding: Any) -> Any:
-        """What a step takes with its hosts, one to a group: that of the fullest counts."""
-        host, requests = self._settings.host, decoding.copy()
-        for number, plan in self._plans.items():
-            requests[number] += len(plan.prompts)
-        host_s = host.step_ms / 1e3 + host.request_us / 1e6 * int(requests.max())
-        return np.maximum(steps_s, host_s) if host.overlapped else steps_s + host_s
-
-    def _mixed_s(self, decoding: Any, held: Any, uneven: Uneven | None) -> Any:
-        """One step with prompts."""
-        chunks = [[(new, one.computed) for one, new in plan.prompts] for plan in self._plans.values()]
-        new = [sum(count for count, _ in some) for some in chunks]
-        pairs = sum(count * (before + count / 2) for some in chunks for count, before in some)
-        most = int(decoding.max())
-        rows = self.groups[0].growth.queries * decoding
-        rows[list(self._plans)] += new
-        self._padded = _fitting(self._settings.capture_prefill, int(rows.max()))
-        share = decoding.mean() / most if most else 1.0
-        (_, cached), *fewer = heaviest(decoding, held * (decoding > 0), self._board.pace, 1)
-        load = Load(most, self._padded, int(cached[0]), share, max(new), pairs / sum(new),
-                    sum(new) / len(self.groups) / max(new), uneven,
-                    tuple((count, int(tokens[0])) for count, tokens in fewer))  # fmt: skip
-        return self._audit.mixed_seconds(load, self._batch)
-
-    def _decode_s(self, decoding: Any, held: Any, most_steps: int, uneven: Uneven | None) -> Any:
-        """The steps of a stretch, so many at most."""
-        steps = max(min(most_steps, self._audit.steps_together(), self._first_due()), 1)
-        most = int(decoding.max())
-        found = heaviest(decoding, held, self._board.pace, steps)
-        (_, cached), *fewer = found
-        padded = _fitting(self._settings.capture, most)
-        self._padded = self.groups[0].growth.queries * padded
-        load = Load(most, padded, int(cached[0]), decoding.mean() / most, experts=uneven,
-                    fewer=tuple((count, int(tokens[0])) for count, tokens in fewer))  # fmt: skip
-        return self._audit.decode_seconds(load, np.array([tokens for _, tokens in found]), self._batch)
-
-    def _batch(self) -> list[MicroBatch]:
-        """What all groups work on in the next step."""
-        return [self._batch_of(number) for number in range(len(self.groups))]
-
-    def _batch_of(self, number: int) -> MicroBatch:
-        group, plan = self.groups[number], self._plans.get(number, DECODING)
-        behind = self._steps - int(self._board.synced[number])
-        queries, decoding = group.growth.queries, group.decoding.values() if plan.decode else ()
-        decodes = tuple((queries, group.length(one, behind)) for one in decoding)
-        prompts = tuple((new, one.computed) for one, new in plan.prompts)
-        ends = sum(one.computed + new == one.prompt for one, new in plan.prompts)
-        return MicroBatch(0, decodes, prompts, ends, self._padded)
-
     # --- what comes of it -------------------------------------------------------------------------------------------
 
     def _step_ends(self) -> None:
@@ -337,7 +283,7 @@ class Engine:
 
     def paced(self, audit: Audit) -> None:
         """From the next step on steps take what this says."""
-        self._audit = audit
+        self._lengths.audit = audit
         self._begin_soon()
 
     def lose(self) -> None:
@@ -428,11 +374,6 @@ class Engine:
         steps = len(self._ends_ps)
         begun = self._row[0] * (steps - 1) // self._settings.cache.block_size
         self.stretches.add((self._start_ps, steps, *self._row, begun), np.diff(self._ends_ps, prepend=self._start_ps))
-        self._audit.took_place(self._row[2] > 0, steps)
+        self._lengths.audit.took_place(self._row[2] > 0, steps)
         if self.experts is not None:
             self.experts.took_place(steps, self._row[0] * self.groups[0].growth.queries + self._row[2])
-
-
-def _fitting(sizes: tuple[int, ...], rows: int) -> int:
-    """The size of the captured graph that so many rows run in; 0: none is as large."""
-    return next((size for size in sizes if size >= rows), 0)

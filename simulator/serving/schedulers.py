@@ -45,6 +45,10 @@ class Plan(NamedTuple):
     preempted: list[Sequence]
 
 
+DECODING = Plan([], decode=True, preempted=[])
+"""Of a group that has nothing to decide."""
+
+
 def vllm(group: Group, settings: Scheduling) -> Plan:
     """Decode and prompts in one step."""
     preempted = _make_room(group)

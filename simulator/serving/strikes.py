@@ -47,6 +47,9 @@ class Strikes:
         self._links, self._failures, self._clock, self._ended = links, failures, clock, ended
         self._draws = [stream_of(seed, "faults", number) for number in range(len(faults))]
         self._targets = [self._targets_of(fault) for fault in faults]
+        loads = {id(kind): to_ps(restart_s(kind.settings)) if kind.settings.restart.enabled else None for kind in kinds
+                 if any(fault.effect in LOSSES for fault in faults)}  # fmt: skip
+        self._loads_ps = [loads.get(id(kind)) for kind in kinds]
         self._paces: defaultdict[int, list[Pace]] = defaultdict(list)
         self._shares: defaultdict[Edge, list[float]] = defaultdict(list)
         self._unmoved = [(-1, 0)] * len(faults)
@@ -156,9 +159,7 @@ class Strikes:
         if again or not fault.for_s:
             struck.over_ps = struck.struck_ps
         elif fault.effect in LOSSES:
-            settings = self._kinds[target].settings
-            load_ps = to_ps(restart_s(settings)) if settings.restart.enabled else None
-            self._failures.lose(engine, struck, silent=fault.effect == "silent", load_ps=load_ps,
+            self._failures.lose(engine, struck, silent=fault.effect == "silent", load_ps=self._loads_ps[target],
                                 away_ps=None if fault.for_s == inf else to_ps(fault.for_s))  # fmt: skip
         else:
             self._slow(number, target, struck)

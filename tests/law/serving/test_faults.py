@@ -35,7 +35,7 @@ SERVICES: dict[str, Service] = {
     "shared queue": service(engines(mesh="tp=1,dp=2", shared_queue=True, async_scheduling=True), front=FRONT),
     "groups": service(engines(mesh="tp=1,dp=2", tokens=SMALL), front=FRONT | {"router": "length_aware"}),
     "apart": service(engines(), prefill=engines(max_num_batched_tokens=128), front=FRONT),
-    "slow transfers": service(engines(tokens=SMALL), prefill=engines(tokens=SMALL), transfer={"rate_gb_s": 0.05},
+    "slow transfers": service(engines(tokens=SMALL), prefill=engines(tokens=SMALL), transfer={"rate_gb_s": 0.2},
                               front=FRONT),
     "after": service(engines(), prefill=engines(), transfer={"layer_by_layer": False, "rate_gb_s": 0.2}, front=FRONT),
 }  # fmt: skip
