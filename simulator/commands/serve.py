@@ -56,6 +56,8 @@ ROWS = (("requests/s", "request_throughput"), ("tok/s", "output_token_throughput
 @click.option("--until", type=click.Choice(["steady"]), default=None,
               help="Stop when the means of TTFT, TPOT and tokens/s are known within 2%, from as many requests as that"
                    " takes, N or a trace at most.")
+@click.option("--fault", "faults", multiple=True, metavar="TEXT",
+              help="\"30 s: engine 0 lost\", \"about every 60 s: engine * lost\", or a TOML file with a list of these.")
 @options.settings
 @options.seed
 @click.option("--out", type=click.Path(path_type=Path), default=None, metavar="DIR",
@@ -64,7 +66,7 @@ ROWS = (("requests/s", "request_throughput"), ("tok/s", "output_token_throughput
 @options.as_json
 def serve(service: str | None, values: tuple[str, ...], trace: Path | None, limit: int | None, speedup: float,
           skip_bad: bool, goodput: str, steps: str, sweep: str | None, until: str | None,
-          settings: dict[str, str], seed: int, out: Path | None, force: bool, as_json: bool, **words: Any) -> None:
+          faults: tuple[str, ...], settings: dict[str, str], seed: int, out: Path | None, force: bool, as_json: bool, **words: Any) -> None:
     """Simulate requests over time through SERVICE: percentiles of latency, throughput, goodput, what was waited for.
 
     SERVICE is a name of the library (`braid services`) or FILE.py:FUNCTION; without one --model and --machine
@@ -84,11 +86,17 @@ def serve(service: str | None, values: tuple[str, ...], trace: Path | None, limi
       braid serve one_server:llama_3_1_70b --set pool.size_gib=512
       # until the means are known within 2%
       braid serve one_server:llama_3_1_70b --rate 2 --until steady
+      # what users feel when an engine dies, and when a host falls silent; the run without faults stands beside it
+      braid serve one_server:llama_3_1_70b --instances 2 --rate 4 --fault "20 s: engine 0 lost"
+      braid serve one_server:llama_3_1_70b --instances 2 --rate 4 --fault "20 s: engine 0 silent for 30 s"
+      # a straggler: one slow GPU of eight
+      braid serve one_server:llama_3_1_70b --fault "0 s: rank 3 of engine.0 clock 0.7 for 20 s"
       # the latency-throughput curve
       braid serve one_server:llama_3_1_70b --sweep concurrency 1 4 16 64
     """
     from simulator.commands.output import results_folder
     from simulator.serving.goodput import promises
+    from simulator.spec.faults import faults_of
 
     if sweep and service is not None and words["model"] is not None:
         values, service = (service, *values), None  # the first word is a value
@@ -103,10 +111,12 @@ def serve(service: str | None, values: tuple[str, ...], trace: Path | None, limi
         changes["load.rate"] = "0"
     if words["rate"] is not None and words["concurrency"] is not None:
         raise click.UsageError("--rate sends requests at their times, --concurrency one for each that ends: give one")
+    if faults and until:
+        raise click.UsageError("--until ends a run once its means are steady, which faults disturb: give --requests N")
     promised = promises(goodput) if goodput else {}
     paced = bool(sweep) or words["rate"] is not None or words["concurrency"] is not None
     asked = {"trace": trace, "limit": limit, "speedup": speedup, "skip_bad": skip_bad, "paced": paced,
-             "until": until, "endless": until and trace is None and "load.requests" not in changes}  # fmt: skip
+             "until": until, "faults": faults_of(faults), "endless": until and trace is None and "load.requests" not in changes}  # fmt: skip
     if sweep is None:
         _once(_service(service, words, changes), asked, steps, seed, promised, results_folder(out, force), as_json)
     else:
@@ -160,7 +170,8 @@ def _offered(service: Any, asked: dict[str, Any], seed: int) -> Any:
     return found
 
 
-def _outcome(service: Any, asked: dict[str, Any], steps: Any, seed: int, promised: dict[str, float]) -> Any:
+def _outcome(service: Any, asked: dict[str, Any], steps: Any, seed: int, promised: dict[str, float],
+             without: Any = None) -> Any:  # fmt: skip
     """One run, which says now and then how far it is."""
     from simulator.commands.request import progress_bar
     from simulator.serving.loop import Loop
@@ -172,10 +183,11 @@ def _outcome(service: Any, asked: dict[str, Any], steps: Any, seed: int, promise
     until = Until(offered.concurrency or None) if asked["until"] else None
     with progress_bar(service.name) as tell:
         loop = Loop(service, offered.requests, concurrency=offered.concurrency, steps=steps, seed=seed,
-                    folder=cache_folder(), tell=tell, warn=_warn, until=until)  # fmt: skip
+                    folder=cache_folder(), tell=tell, warn=_warn, until=until,
+                    faults=asked["faults"])  # fmt: skip
         served = loop.run()
     with progress_bar(f"{service.name}: what its users saw") as tell:
-        return outcome(served, promised or None, offered.concurrency or None, tell)
+        return outcome(served, promised or None, offered.concurrency or None, tell, without)
 
 
 def _warn(text: str) -> None:
@@ -193,9 +205,13 @@ def _once(service: Any, asked: dict[str, Any], steps: str, seed: int, promised: 
     from simulator.study.expected import plain
     from simulator.study.settings import leaves
 
-    found = _outcome(service, asked, steps, seed, promised)
+    without = _outcome(service, asked | {"faults": ()}, steps, seed, promised) if asked["faults"] else None
+    if without is not None and without.served.interrupted:
+        raise Interrupted("stopped by Ctrl-C in the run without faults: there is nothing to show")
+    found = _outcome(service, asked, steps, seed, promised, without)
     config = {"service": service.name, "title": service.title, "seed": seed, "steps": steps,
               "version": installed_version(), "settings": plain(leaves(service))}
+    config |= {"faults": [str(one) for one in asked["faults"]]} if asked["faults"] else {}
     if folder is not None:
         with folder.staged() as staged, progress_bar(f"writing {folder.path}") as tell:
             write_files(found, staged, config, tell)

@@ -11,6 +11,7 @@ from simulator import np
 from simulator.np import Array
 from simulator.observe.arrow import write_parquet
 from simulator.observe.files import whole_file
+from simulator.serving.harm import harm_of
 from simulator.serving.outcome import Outcome, Part
 from simulator.serving.over_time import BALANCEDNESS
 from simulator.serving.record import NEVER, TIMES
@@ -23,11 +24,11 @@ SCHEMA_VERSION = "1.1"
 
 FILES = ("profile_export_aiperf.json", "requests.parquet", "steps.parquet", "trace.json.gz")
 STEPS_PER_GROUP = 1 << 20  # rows of a group in steps.parquet
-STATUS = ("done", "refused", "unfinished")
+STATUS = ("done", "refused", "unfinished", "lost")
 
 REQUESTS: dict[str, tuple[str, str]] = {
     "request": ("int64", "number of the request, by the order of the trace"),
-    "status": ("text", "done, refused (longer than memory) or unfinished (the run was stopped)"),
+    "status": ("text", "done, refused (longer than memory), unfinished (the run was stopped), lost (with its engine)"),
     "input_tokens": ("int64", "tokens of its prompt"),
     "output_tokens": ("int64", "tokens that it wants"),
     "emitted_tokens": ("int64", "tokens that it got"),
@@ -111,6 +112,7 @@ def profile_export(found: Outcome, config: Mapping[str, Any] | None = None) -> d
         "steps": dict(served.about_steps), "saturated": served.saturated}  # fmt: skip
     if BALANCEDNESS in served.steps:
         made["braid"]["rearrangements"] = [one._asdict() for one in served.moved]
+    made["braid"] |= harm_of(found)
     if served.lower is not None:
         made["braid"]["cache"] = served.lower.about
     return made
@@ -122,9 +124,10 @@ def _part(part: Part) -> dict[str, Any]:
 
 
 def _errors(found: Outcome) -> list[dict[str, Any]]:
-    kinds = (("refused", "longer than memory"), ("unfinished", "the run was stopped"))
+    kinds = (("refused", "longer than memory"), ("unfinished", "the run was stopped"),
+             ("lost", "its engine was lost, and it was tried no more, or waited for ever"))  # fmt: skip
     return [{"error_details": {"type": kind, "message": why}, "count": found.counts[kind]}
-            for kind, why in kinds if found.counts[kind]]  # fmt: skip
+            for kind, why in kinds if found.counts.get(kind)]  # fmt: skip
 
 
 def request_columns(found: Outcome) -> dict[str, Array]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from simulator import np
 from simulator.serving.goodput import keeps
 from simulator.serving.over_time import Level, levels
-from simulator.serving.record import DONE, REFUSED, UNFINISHED, Served
+from simulator.serving.record import DONE, LOST, REFUSED, UNFINISHED, Served
 from simulator.serving.spread import Block, single, spread
 from simulator.serving.steady import Window, steady_window
 from simulator.serving.tokens import Chunks, chunks_of, gaps_spread, longest_gaps_ms, tokens_between
@@ -54,7 +54,7 @@ class Outcome:
     records: Mapping[str, np.Array]
     """Metrics of each request, by the names of UNITS; NaN where it has none."""
     counts: dict[str, int]
-    """requests, done, refused, unfinished."""
+    """requests, done, refused, unfinished; lost, where any was."""
     promised: Mapping[str, float]
     whole: Part
     window: Window
@@ -65,6 +65,8 @@ class Outcome:
     """Means of the steady state with their 95% intervals, by AIPerf's names, of a run until it is known well."""
     good: np.Array = field(default_factory=lambda: np.zeros(0, dtype=bool))
     """Which requests keep what was promised; empty where nothing was."""
+    without: Outcome | None = None
+    """Where faults struck it, the same run without them."""
 
 
 def hit_ratio(tier: str) -> str:
@@ -73,9 +75,9 @@ def hit_ratio(tier: str) -> str:
 
 
 def outcome(served: Served, promised: Mapping[str, float] | None = None, concurrency: int | None = None,
-            tell: Callable[[float], None] = lambda share: None) -> Outcome:  # fmt: skip
+            tell: Callable[[float], None] = lambda share: None, without: Outcome | None = None) -> Outcome:  # fmt: skip
     """All of it. promised: as goodput.promises gives them; concurrency: of a closed loop, None where requests came in
-    time; tell: told how far it is."""
+    time; tell: told how far it is; without: of the same run without faults."""
     tell(0.0)
     chunks = chunks_of(served)
     tell(0.1)
@@ -85,6 +87,7 @@ def outcome(served: Served, promised: Mapping[str, float] | None = None, concurr
     window = steady_window(served, concurrency)
     names = {"done": DONE, "refused": REFUSED, "unfinished": UNFINISHED}
     counts = {"requests": len(served)} | {name: int((served.status == code).sum()) for name, code in names.items()}
+    counts |= {"lost": lost} if (lost := int((served.status == LOST).sum())) else {}
     over_time = levels(served)
 
     def part(of: Window) -> Part:
@@ -98,7 +101,8 @@ def outcome(served: Served, promised: Mapping[str, float] | None = None, concurr
     tell(0.85)
     return Outcome(served, records, counts, promised or {}, whole, window, steady,
                    {"start_s": edges[:-1] / PS_PER_S, **{name: one(edges) for name, one in over_time.items()}},
-                   estimates(served, window) if served.until and window.found else {}, good)  # fmt: skip
+                   estimates(served, window) if served.until and window.found else {}, good,
+                   without)  # fmt: skip
 
 
 def records_of(served: Served, chunks: Chunks) -> dict[str, np.Array]:
@@ -140,7 +144,8 @@ def _spreads(records: Mapping[str, np.Array], whom: np.Array) -> dict[str, Block
 
 def _totals(served: Served, good: np.Array, window: Window, sent: np.Array) -> dict[str, Block]:
     """Of the requests that were sent in it."""
-    refused = int(((served.status == REFUSED) & window.holds(served.times["arrival"])).sum())
+    failed = (served.status == REFUSED) | (served.status == LOST)
+    refused = int((failed & window.holds(served.times["arrival"])).sum())
     done, inputs = int(sent.sum()), int(served.requests.input_tokens[sent].sum())
     found = {"request_count": single("requests", done), "error_request_count": single("requests", refused),
              "total_isl": single("tokens", inputs),

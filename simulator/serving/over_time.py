@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from simulator import np
-from simulator.serving.record import NEVER, REFUSED, Served
+from simulator.serving.record import LOST, NEVER, REFUSED, Served
 from simulator.units import PS_PER_S
 
 PART = 1 << 20  # stays that are sorted at a time
@@ -112,6 +112,6 @@ def _balancedness(served: Served) -> Level:
 
 
 def _stays(start_ps: np.Array, end_ps: np.Array, status: np.Array, until_ps: int) -> tuple[np.Array, np.Array]:
-    """From and to when; to the end of the record, where it has not ended; none of what was refused."""
-    there = (start_ps != NEVER) & (status != REFUSED)
+    """From and to when; to the end of the record, where it has not ended; none of what was refused or lost."""
+    there = (start_ps != NEVER) & (status != REFUSED) & (status != LOST)
     return start_ps[there], np.where(end_ps[there] == NEVER, until_ps, end_ps[there])

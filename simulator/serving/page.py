@@ -14,6 +14,7 @@ from simulator.observe.page.many_page import Point, curve_section, differing, to
 from simulator.observe.page.palette import SERIES
 from simulator.observe.tables import Titled, number
 from simulator.paths import installed_version
+from simulator.serving.harm import harm_tables
 from simulator.serving.kept_result import KeptService
 from simulator.serving.over_time import LEVELS, level
 from simulator.serving.show import BESIDE, SHOWN, WAITED_FOR, steps_lines
@@ -32,8 +33,8 @@ def service_page(services: Sequence[KeptService]) -> Page:
     service = services[0]
     config = service.export["input_config"]
     facts = element("ul", *(element("li", escaped(fact)) for fact in facts_of(service)), class_="facts")
-    sections = [_latencies(service), _distribution(service), _waits(service), _requests(service), _levels(service),
-                _steps(service), _settings(config)]
+    sections = [_latencies(service), *_harm(service), _distribution(service), _waits(service), _requests(service),
+                _levels(service), _steps(service), _settings(config)]
     return Page(f"{service.name}: {config.get('title', '')}".removesuffix(": "), facts, sections, installed_version())
 
 
@@ -42,7 +43,8 @@ def facts_of(service: KeptService) -> list[str]:
     braid, export = service.export["braid"], service.export
     counts = braid["requests"]
     lines = [f"{counts['requests']:,} requests: " + ", ".join(
-        f"{counts[kind]:,} {kind}" for kind in ("done", "refused", "unfinished") if counts[kind] or kind == "done"),
+        f"{counts[kind]:,} {kind}" for kind in ("done", "refused", "unfinished", "lost")
+        if counts.get(kind) or kind == "done"),
         f"{braid['gpus']} GPUs; seed {export['input_config'].get('seed', 0)}{_version(export)}",
         "all: " + _rates(export)]
     if "steady_state_metrics" in export:
@@ -84,6 +86,15 @@ def _latencies(service: KeptService) -> Section:
         said = ", ".join(f"{name} {value:g}" for name, value in promised.items())
         parts.append(paragraph(f"promised: {said}; {_good(service)}"))
     return Section("latency", "Latency", joined(parts))
+
+
+def _harm(service: KeptService) -> list[Section]:
+    """What faults did; nothing where none struck."""
+    braid = service.export["braid"]
+    if "faults" not in braid:
+        return []
+    harm = {name: braid[name] for name in ("faults", "against", "waiting_for")}
+    return [Section("faults", "What faults did", joined([table(one) for one in harm_tables(harm)]))]
 
 
 def _good(service: KeptService) -> str:

@@ -8,6 +8,7 @@ from typing import IO, TYPE_CHECKING, Any
 from simulator.np import Array
 from simulator.observe.tables import Titled, console, number, show
 from simulator.serving.goodput import LARGER_IS_BETTER, VLLM
+from simulator.serving.harm import harm_of, harm_tables
 from simulator.serving.outcome import Outcome, Part, hit_ratio
 from simulator.serving.over_time import BALANCEDNESS
 from simulator.serving.until import WITHIN
@@ -44,6 +45,7 @@ def parts(found: Outcome, title: str) -> list[RenderableType]:
         if part is not None:
             made += [_latencies(name, part), *([_priorities(name, part)] if part.priorities else ()),
                      *([_waits(name, part)] if part.waits else ())]  # fmt: skip
+    made += harm_tables(harm_of(found))
     made.append(_over_time(found))
     if found.served.about_steps:
         made.append(Text("\n".join(steps_lines(found.served.about_steps))))
@@ -56,7 +58,8 @@ def headline(found: Outcome) -> Iterator[str]:
     if served.interrupted:
         yield "INTERRUPTED: what follows is of the part that was simulated"
     gone = ", ".join(f"{counts[kind]:,} {kind}{why}" for kind, why in (
-        ("done", ""), ("refused", " (longer than memory)"), ("unfinished", "")) if counts[kind] or kind == "done")
+        ("done", ""), ("refused", " (longer than memory)"), ("unfinished", ""), ("lost", " (with their engine)"))
+        if counts.get(kind) or kind == "done")
     yield f"{counts['requests']:,} request{'s' * (counts['requests'] != 1)}: {gone}"
     yield _rates("all", found.whole)
     if found.steady is None:
