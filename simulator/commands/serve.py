@@ -66,7 +66,8 @@ ROWS = (("requests/s", "request_throughput"), ("tok/s", "output_token_throughput
 @options.as_json
 def serve(service: str | None, values: tuple[str, ...], trace: Path | None, limit: int | None, speedup: float,
           skip_bad: bool, goodput: str, steps: str, sweep: str | None, until: str | None,
-          faults: tuple[str, ...], settings: dict[str, str], seed: int, out: Path | None, force: bool, as_json: bool, **words: Any) -> None:
+          faults: tuple[str, ...], settings: dict[str, str], seed: int, out: Path | None, force: bool, as_json: bool,
+          **words: Any) -> None:
     """Simulate requests over time through SERVICE: percentiles of latency, throughput, goodput, what was waited for.
 
     SERVICE is a name of the library (`braid services`) or FILE.py:FUNCTION; without one --model and --machine
@@ -116,7 +117,8 @@ def serve(service: str | None, values: tuple[str, ...], trace: Path | None, limi
     promised = promises(goodput) if goodput else {}
     paced = bool(sweep) or words["rate"] is not None or words["concurrency"] is not None
     asked = {"trace": trace, "limit": limit, "speedup": speedup, "skip_bad": skip_bad, "paced": paced,
-             "until": until, "faults": faults_of(faults), "endless": until and trace is None and "load.requests" not in changes}  # fmt: skip
+             "until": until, "endless": until and trace is None and "load.requests" not in changes,
+             "faults": faults_of(faults)}  # fmt: skip
     if sweep is None:
         _once(_service(service, words, changes), asked, steps, seed, promised, results_folder(out, force), as_json)
     else:

@@ -50,7 +50,7 @@ class Loop:
     """One run of a service. concurrency: requests come at their times while fewer are in flight, else one for each that
     ends; 0: they come at their times. folder: where steps are kept (None: nowhere). tell: told the share done; warn:
     what a user should know while it runs. until: says when that is enough. faults: strike it. InputError where a
-    request arrives after requests.LATEST_S, where a fault strikes nobody, and as of `kind_of` and `Transfers`."""
+    request arrives after requests.LATEST_S, where a fault strikes nothing, and as of `kind_of` and `Transfers`."""
 
     def __init__(self, service: Service, requests: Requests, *, concurrency: int = 0, steps: Mode = "audit",
                  seed: int = 0, folder: Path | None = None, tell: Tell | None = None,
@@ -90,7 +90,7 @@ class Loop:
         front = service.front
         self._api = ApiServers(front.api_servers, ServerTime(to_ps(front.request_ms / 1e3),
                                                              to_ps(front.input_token_us / 1e6), 0))  # fmt: skip
-        self._struck: set[int] = set()  # requests whose engine was lost
+        self._stranded: set[int] = set()  # requests whose engine was lost
         self._waiting_for: tuple[str, ...] = ()
         self._users, self._gate = Admission(concurrency or count), Admission(front.admitted or count)
         self._closed, self._ended = bool(concurrency), 0
@@ -246,13 +246,13 @@ class Loop:
     def _decodes_again(self, request: int) -> None:
         since_ps, now_ps = self._since_ps.pop(request), self._clock.now_ps
         self._numbers["preempted_ps"][request] += now_ps - since_ps
-        self._again += [(request, since_ps, now_ps)] * (request in self._struck)
+        self._again += [(request, since_ps, now_ps)] * (request in self._stranded)
 
     # --- where an engine is lost ------------------------------------------------------------------------------------
 
     def _interrupted(self, request: int) -> None:
         """Its engine is lost, where it decoded: the user waits for more."""
-        self._struck.add(request)
+        self._stranded.add(request)
         if self._times["joined"][request] != NEVER:
             self._numbers["preemptions"][request] += request not in self._since_ps
             self._since_ps.setdefault(request, self._clock.now_ps)
@@ -376,5 +376,6 @@ class Loop:
                       until="steady" if self._until is not None else "", saturated=self._saturation.found,
                       moved=tuple(one for engine in self._engines if engine.experts for one in engine.experts.moved),
                       lower=self._tiers.record(), struck=tuple(self._strikes.struck),
+                      stranded=np.array(sorted(self._stranded), np.int64),
                       again_ps=np.array(self._again, np.int64).reshape(-1, 3), waiting_for=self._waiting_for,
                       **self._numbers)  # fmt: skip

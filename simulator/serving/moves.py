@@ -33,7 +33,7 @@ class Moves:
     """transfers: between groups, each (number of its engine, of the group). layers: of the model; beside: tokens that
     take as many bytes as what moves with a prompt beside its tokens. send: a request looks for a place where it
     decodes; come: its keys and values are there. Bytes that are under way to or from an engine that is lost still cross
-    the links: nobody waits for them."""
+    the links, and are waited for by none."""
 
     def __init__(self, transfers: Transfers, numbers: dict[str, int], layers: int, beside: float,
                  send: Callable[[Sequence], None], come: Callable[[int], None]) -> None:  # fmt: skip

@@ -109,6 +109,8 @@ class Served:
     again_ps: np.Array = field(default_factory=lambda: np.zeros((0, 3), np.int64))
     """Of requests whose engine was lost after their first token: the request, from when on, and until it decoded again
     (NEVER: it did not)."""
+    stranded: np.Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Requests whose engine was lost, ascending."""
     waiting_for: tuple[str, ...] = ()
     """Who waits for whom, for ever."""
 

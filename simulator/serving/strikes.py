@@ -229,7 +229,7 @@ class Strikes:
     # --- what came of it --------------------------------------------------------------------------------------------
 
     def refuse_unstruck(self, end_s: float) -> None:
-        """InputError where a fault that was not drawn struck nobody in a run that ended then."""
+        """InputError where a fault that was not drawn struck nothing in a run that ended then."""
         for fault, targets, struck in zip(self._faults, self._targets, self._by_fault, strict=True):
             if not struck and not fault.mean_s:
                 raise InputError(f"fault '{fault}' strikes nobody: the run ends at {end_s:.6g} s; strike before that, "

@@ -2,7 +2,8 @@
 
 A step gives a request one token, and with drafts several at once: a chunk. All gaps here are those between chunks. In
 which steps a preempted request did not decode is not recorded: its gaps are those of all steps from its first token to
-its last, and one more for each preemption, of the mean time that it was preempted.
+its last, and one more for each preemption, of the mean time that it was preempted. So it is of one whose engine
+was lost: its steps are taken to be those of the engine where it ended. Where none of these decoded, all came at last.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ def chunks_of(served: Served) -> Chunks:
         stop[mine] = low + np.searchsorted(ends[low:high], until[mine], side="right")
     stop = np.maximum(first, stop)
     without = served.done & decodes & (stop == first)
+    without[served.stranded] = False
     if without.any():
         raise ValueError(f"request {int(np.flatnonzero(without)[0])}: no step decoded from its first token to its last")
     gap = np.full(len(served), np.nan)
@@ -118,4 +120,6 @@ def tokens_between(served: Served, chunks: Chunks, start_ps: int, end_ps: int) -
     before = np.concatenate([[0], np.cumsum(inside)])
     each = np.divide(served.emitted - 1, chunks.count, out=np.zeros(len(served)), where=chunks.count > 0)
     later = (each * (before[chunks.stop] - before[chunks.first])).sum()
+    last, at_once = served.times["last_token"], served.done & (chunks.count == 0)
+    later += (served.emitted - 1)[at_once & (last >= start_ps) & (last < end_ps)].sum()
     return float(((came >= start_ps) & (came < end_ps)).sum() + later)

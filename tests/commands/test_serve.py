@@ -173,3 +173,32 @@ def test_until_steady_says_how_well_the_means_are_known(braid: Braid) -> None:
     assert all(one["known"] for one in found["steady_state"]["means_95"].values())
     few = braid(*words, "--requests", "40")
     assert "NOT KNOWN within 2% after all 40 requests" in " ".join(few.out.split())
+
+
+STRUCK = (*ENGINE, "--mesh", "tp=1", "--instances", "2", "--requests", "20", "--isl", "64", "--osl", "40", "--steps",
+          "lattice", "--rate", "50")  # fmt: skip
+
+
+def test_a_fault_stands_beside_the_same_run_without_it(braid: Braid, tmp_path: Path) -> None:
+    fault = ("--fault", "200 ms: engine 0 lost for 50 ms")
+    plain, struck = braid(*STRUCK, "--json").json, braid(*STRUCK, *fault, "--json").json
+    (row,) = struck["braid"]["faults"]
+    assert (row["struck"], row["struck_s"], row["noticed_s"], row["over_s"]) == ("engine 0", 0.2, 0.2, 0.25)
+    assert row["rerouted"] > 0 < row["recomputed_tokens"]
+    against = {(one["metric"], one["statistic"]): one for one in struck["braid"]["against"]}
+    worst = against["request_latency", "p99"]
+    assert worst["without"] == plain["request_latency"]["p99"] < worst["with"] == struck["request_latency"]["p99"]
+    assert "faults" not in plain["braid"]
+    done = braid(*STRUCK, *fault, "--out", str(tmp_path / "served"))
+    assert done.code == 0, done.err
+    assert "the same run" in done.out
+    page = braid("report", str(tmp_path / "served"), "--out", str(tmp_path / "page.html"))
+    assert page.code == 0, page.err
+    assert "What faults did" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_a_fault_of_nothing_is_refused(braid: Braid) -> None:
+    refused = braid(*STRUCK, "--fault", "9 s: engine 7 lost")
+    assert refused.code == 2
+    assert "there are engine.0, engine.1" in refused.err
+    assert braid(*STRUCK, "--fault", "1 s: engine 0 lost", "--until", "steady").code == 2

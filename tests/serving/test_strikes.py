@@ -47,10 +47,10 @@ APART = service(instances(count=2), prefill=instances(count=2, max_num_batched_t
     ("0 s: link engine.0 - engine.0 cut", "an engine is not joined to itself"),
     ("0 s: link die 0 - die 77 cut", "there is no link die 0 to die 77"),
     ("0 s: link engine.0 - engine.1 cut for 1 ms", "strikes nobody: nothing crosses this link"),
-    ("9 s: engine 0 lost", "strikes nobody: the run ends at 0.2"),
+    ("9 s: engine 0 lost", "strikes nobody: the run ends at 0.113827 s; strike before that"),
 ])  # fmt: skip
 def test_a_fault_that_strikes_nobody_is_refused_with_what_would_be_right(fault: str, why: str) -> None:
-    with pytest.raises(InputError, match="fault '.*") as error:
+    with pytest.raises(InputError, match=r"^fault '") as error:
         struck(TWO, drawn(30, 3), fault)
     assert why in str(error.value)
 
@@ -105,17 +105,14 @@ def test_a_slow_engine_slows_those_that_it_serves_alone() -> None:
 
 
 def test_steps_are_slow_as_long_as_a_fault_lasts_and_as_slow_as_the_worst_that_lasts() -> None:
-    requests = drawn(60, 3)
-    served = struck(service(), requests, "50 ms: engine 0 clock 0.5 for 50 ms", "70 ms: engine 0 clock 0.8 for 50 ms",
+    alone = independent(np.zeros(1), np.array([20]), np.array([100]))
+    served = struck(service(), alone, "50 ms: engine 0 clock 0.5 for 50 ms", "70 ms: engine 0 clock 0.8 for 50 ms",
                     "80 ms: rank 0 of engine.0 hbm 0.25 for 10 ms")  # fmt: skip
     starts, lengths = served.steps["start_ps"] / 1e9, served.steps["duration_ps"] / 1e9
 
-    def shortest(since: float, until: float) -> float:
-        return float(lengths[(starts >= since) & (starts < until)].min())
-
-    whole = shortest(0, 45)
+    whole = lengths[0]
     for since, until, share in ((51, 78, 0.5), (82, 88, 0.25), (93, 98, 0.5), (103, 118, 0.8), (122, 999, 1.0)):
-        assert shortest(since, until) == pytest.approx(whole / share, rel=0.05)
+        assert lengths[(starts >= since) & (starts < until)] == pytest.approx(whole / share)
 
 
 FAR = {"layer_by_layer": False}

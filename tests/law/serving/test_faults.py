@@ -13,6 +13,7 @@ from simulator.serving.loop import Loop
 from simulator.serving.record import DONE, LOST, NEVER, TIMES, Served
 from simulator.serving.requests import Requests
 from simulator.serving.settings import Service
+from simulator.serving.tokens import chunks_of, tokens_between
 from simulator.spec.faults import faults_of
 from tests.law.serving.test_conservation import count_the_cache
 from tests.serving.services import drawn, groups_of, instances, run, service, sharing, steps_by_formula, watched
@@ -41,6 +42,7 @@ SERVICES: dict[str, Service] = {
 }  # fmt: skip
 APART = ("apart", "slow transfers", "after")
 REQUESTS = {"alone": drawn(60, 3), "sharing": sharing(60, 5)}
+SHORT = drawn(60, 3, outputs=(1, 3))
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +92,8 @@ def test_requests_tokens_and_blocks_are_conserved(name: str, kind: str, monkeypa
         assert not group.prompt_tokens
         assert not group.queued_tokens
     assert not loop._moves
+    whole = (served.start_ps, served.end_ps + 1)
+    assert tokens_between(served, chunks_of(served), *whole) == pytest.approx(requests.output_tokens.sum())
     assert sum(one.rerouted for one in served.struck) > 10, "the case is of use"
     if kind == "alone" and not served.preemptions[~rerouted(served)].any() and "small" not in name:
         without = int((requests.input_tokens + requests.output_tokens - 1).sum())
@@ -112,6 +116,17 @@ def test_without_faults_and_with_faults_of_no_length_nothing_moves(name: str) ->
     assert same(plain, nothing)
     assert not plain.struck
     assert [one.rerouted for one in nothing.struck] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("name", ["together", "apart"])
+def test_tokens_of_short_answers_are_counted_too(name: str) -> None:
+    """Where the last one comes with the prompt that is computed again no step decoded."""
+    served = struck(SERVICES[name], SHORT, *(f"about every 3 ms: engine {role}.* lost for 2 ms" for role in
+                    (("prefill", "decode") if name in APART else ("engine",))))  # fmt: skip
+    chunks = chunks_of(served)
+    assert (served.done & (served.emitted > 1) & (chunks.count == 0)).any(), "the case is of use"
+    whole = (served.start_ps, served.end_ps + 1)
+    assert tokens_between(served, chunks, *whole) == pytest.approx(SHORT.output_tokens.sum())
 
 
 @pytest.mark.parametrize("router", ["round_robin", "kv", "power_of_two", "length_aware"])
