@@ -204,7 +204,8 @@ def _check_requests(served: Served) -> None:
     for name in ("arrival", "routed", "admitted", "prefilled", "first_token", "last_token"):
         _refuse(done & (times[name] == NEVER), f"it is done without {name}")
     _refuse(done & (served.emitted != served.requests.output_tokens), "it is done without all its tokens")
-    _refuse(done & (served.decode_engine < 0) & (served.emitted > 1), "it is done without an engine")
+    elsewhere = np.isin(np.arange(len(served)), served.stranded)  # the last token can come with a prompt
+    _refuse(done & (served.decode_engine < 0) & (served.emitted > 1) & ~elsewhere, "it is done without an engine")
     for engine in (served.prefill_engine, served.decode_engine):
         _refuse((engine < -1) | (engine >= len(served.engines)), f"its engine is none of {len(served.engines)}")
     ready = np.maximum(times["joined"], times["prefilled"])

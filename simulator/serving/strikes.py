@@ -25,7 +25,7 @@ from simulator.serving.draws import stream_of
 from simulator.serving.engine import Engine
 from simulator.serving.failures import Failures
 from simulator.serving.links import Links
-from simulator.serving.record import Struck
+from simulator.serving.record import NEVER, Struck
 from simulator.serving.restart import restart_s
 from simulator.spec.faults import Fault
 from simulator.spec.levels import cut_links
@@ -51,7 +51,7 @@ class Strikes:
                  if any(fault.effect in LOSSES for fault in faults)}  # fmt: skip
         self._loads_ps = [loads.get(id(kind)) for kind in kinds]
         self._paces: defaultdict[int, list[Pace]] = defaultdict(list)
-        self._shares: defaultdict[Edge, list[float]] = defaultdict(list)
+        self._shares: defaultdict[Edge, dict[Struck, float]] = defaultdict(dict)
         self._unmoved = [(-1, 0)] * len(faults)
         self.struck: list[Struck] = []
         self._by_fault: list[list[Struck]] = [[] for _ in faults]
@@ -72,6 +72,8 @@ class Strikes:
 
     def _targets_of(self, fault: Fault) -> list[int | tuple[Edge, ...]]:
         """Numbers of engines, or edges of the fabric that are one link."""
+        if fault.mean_s and fault.for_s == inf and fault.effect not in LOSSES:
+            raise InputError(f"fault '{fault}': what strikes again and again must end; write \"... for 1 s\"")
         if fault.what == "link":
             return [self._edges_of(fault)]
         if fault.what not in ("engine", "rank"):
@@ -198,33 +200,31 @@ class Strikes:
         if not fault.for_s:
             struck.over_ps = struck.struck_ps
             return
-        share, end_ps = fault.value if fault.effect == "rate" else 0.0, struck.struck_ps + to_ps(min(fault.for_s, 1e6))
-        self._hold(edges, share)
+        share = fault.value if fault.effect == "rate" else 0.0
+        self._hold(edges, struck, share)
         if fault.effect == "flaps":
-            self._flap(edges, to_ps(fault.value), end_ps, down=True)
+            self._flap(edges, struck, to_ps(fault.value), up=True)
 
         def over(_: object) -> None:
             struck.over_ps = self._clock.now_ps
-            if any(share in self._shares[edge] for edge in edges):
-                self._hold(edges, share, back=True)
+            self._hold(edges, struck, 1.0)
 
         self._later(fault, over)
 
-    def _flap(self, edges: tuple[Edge, ...], every_ps: int, end_ps: int, *, down: bool) -> None:
-        """Down for so long, then up for so long."""
+    def _flap(self, edges: tuple[Edge, ...], struck: Struck, every_ps: int, *, up: bool) -> None:
+        """Down for so long, then up for so long, until it is over."""
         def turn(_: object) -> None:
-            if self._clock.now_ps < end_ps and not self._ended():
-                self._hold(edges, 0.0, back=down)
-                self._flap(edges, every_ps, end_ps, down=not down)
+            if struck.over_ps == NEVER and not self._ended():
+                self._hold(edges, struck, float(up))
+                self._flap(edges, struck, every_ps, up=not up)
 
         call_later(self._clock, every_ps, turn)
 
-    def _hold(self, edges: tuple[Edge, ...], share: float, *, back: bool = False) -> None:
-        """Links move at most this share, or may move more again."""
+    def _hold(self, edges: tuple[Edge, ...], struck: Struck, share: float) -> None:
+        """A strike leaves links this share from now on."""
         for edge in edges:
-            shares = self._shares[edge]
-            (shares.remove if back else shares.append)(share)
-            self._links.change(edge, min(shares, default=1.0))
+            self._shares[edge][struck] = share
+            self._links.change(edge, min(self._shares[edge].values()))
 
     # --- what came of it --------------------------------------------------------------------------------------------
 

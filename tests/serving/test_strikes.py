@@ -47,6 +47,7 @@ APART = service(instances(count=2), prefill=instances(count=2, max_num_batched_t
     ("0 s: link engine.0 - engine.0 cut", "an engine is not joined to itself"),
     ("0 s: link die 0 - die 77 cut", "there is no link die 0 to die 77"),
     ("0 s: link engine.0 - engine.1 cut for 1 ms", "strikes nobody: nothing crosses this link"),
+    ("about every 1 s: engine 0 clock 0.5", 'must end; write "... for 1 s"'),
     ("9 s: engine 0 lost", "strikes nobody: the run ends at 0.113827 s; strike before that"),
 ])  # fmt: skip
 def test_a_fault_that_strikes_nobody_is_refused_with_what_would_be_right(fault: str, why: str) -> None:
