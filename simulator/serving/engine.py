@@ -24,7 +24,7 @@ from simulator.serving.experts import Experts
 from simulator.serving.group import Group
 from simulator.serving.schedulers import DECODING, SCHEDULERS, Plan, receiving
 from simulator.serving.sequences import Sequence
-from simulator.serving.settings import Instances, Role
+from simulator.serving.settings import AttentionDp, Instances, Role
 from simulator.serving.step_lengths import StepLengths
 from simulator.serving.stretches import Stretches
 from simulator.serving.unseen import Unseen
@@ -52,6 +52,8 @@ class Engine:
                  told: Told, board: Board, experts: Experts | None = None) -> None:
         self.name, self.role, self.groups = name, role, groups
         self._settings, self._scheduling = settings, settings.scheduling
+        if role == "decode":  # it has no prompts that could wait for each other
+            self._scheduling = settings.scheduling.model_copy(update={"attention_dp_config": AttentionDp()})
         self._schedule = receiving if role == "decode" else SCHEDULERS[settings.scheduling.scheduler]
         self._clock, self._alarm = clock, Alarm(clock, self._step_ends)
         self._told = told
@@ -64,10 +66,10 @@ class Engine:
         self._plans: dict[int, Plan] = {}  # of the groups that had something to decide
         self._active: set[int] = set()  # groups that have
         self._dues: list[tuple[int, int]] = []  # (steps, group), a heap; those that `_due` does not say are old
-        self._ahead = settings.scheduling.async_scheduling
-        self._unseen = Unseen(settings.scheduling.scheduler_recv_interval)
-        self._queue = SharedQueue(groups, settings.scheduling)
-        self._wait = ContextWait(groups, settings.scheduling)
+        self._ahead = self._scheduling.async_scheduling
+        self._unseen = Unseen(self._scheduling.scheduler_recv_interval)
+        self._queue = SharedQueue(groups, self._scheduling)
+        self._wait = ContextWait(groups, self._scheduling)
         self._lengths = StepLengths(settings, groups, board, audit)
         self._start_ps = 0
         self._woken = False

@@ -205,3 +205,11 @@ def test_the_balance_of_steps_is_that_of_their_tokens() -> None:
 def test_what_is_wrong_is_said() -> None:
     with pytest.raises(ValueError, match="enable_balance is true where scheduler is vllm: it is of trtllm"):
         Scheduling.model_validate({"attention_dp_config": {"enable_balance": True}})
+
+
+@pytest.mark.usefixtures("_formula")
+def test_an_engine_that_only_decodes_has_no_prompts_that_wait_for_each_other() -> None:
+    """Its requests give way where blocks are missing, whatever the balance of prompts says."""
+    decode = instances(mesh="tp=1,dp=2", tokens=640, scheduler="trtllm", attention_dp_config={"enable_balance": True})
+    for seed in range(4):
+        assert run(service(decode, prefill=instances(tokens=640)), drawn(60, seed, rate=4000)).done.all()
