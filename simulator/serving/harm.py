@@ -51,7 +51,7 @@ def harm_of(found: Outcome) -> dict[str, Any]:
 def _row(one: Struck, served: Served, usual: int) -> dict[str, Any]:
     times = {"struck_s": one.struck_ps, "noticed_s": one.noticed_ps, "over_s": one.over_ps,
              "as_before_s": as_before_ps(served, one.over_ps, usual)}  # fmt: skip
-    seconds = {name: None if at == NEVER else at / PS_PER_S for name, at in times.items()}
+    seconds = {name: at / PS_PER_S if NEVER < at <= served.end_ps else None for name, at in times.items()}
     return {"fault": one.fault, "struck": one.what, **seconds, "rerouted": one.rerouted,
             "recomputed_tokens": one.recomputed_tokens, "lost": one.lost}  # fmt: skip
 
