@@ -19,7 +19,7 @@ from simulator.serving.group import Group
 from simulator.serving.growth import Drafted, OneToken
 from simulator.serving.kept import Kept
 from simulator.serving.levels import Levels
-from simulator.serving.placing import Placing
+from simulator.serving.placing import Placing, without_ranks
 from simulator.serving.popularity import Popularity
 from simulator.serving.settings import Instances
 from simulator.serving.states import paged, state_bytes_of
@@ -50,8 +50,8 @@ class Kind:
     seed: int
     placing: Placing | None = None
     folder: Path | None = None
-    slow: dict[Pace, Kind] = field(default_factory=dict)
-    """The same engines where ranks are slow, as far as any was."""
+    slow: dict[tuple[Pace, tuple[int, ...]], Kind] = field(default_factory=dict)
+    """The same engines where ranks are slow, or gone, as far as any was."""
 
     @cached_property
     def groups(self) -> int:
@@ -93,19 +93,24 @@ class Kind:
             return None
         return Experts(self.settings.experts, self.placing, self.popularity, send, clock)
 
-    def paced(self, pace: Pace) -> Audit:
-        """Step times where ranks are slow from end to end."""
-        if not pace:
+    def paced(self, pace: Pace, gone: tuple[int, ...] = ()) -> Audit:
+        """Step times where ranks are slow from end to end, or gone, and the engine goes on without them."""
+        if not pace and not gone:
             return self.audit
-        if pace not in self.slow:
+        if (pace, gone) not in self.slow:
             step = self.settings.step
             changes = (*step.faults, *(fault_of(f"0 s: rank {what.split()[1]} {what.split()[0]} {share!r}") for what, share in pace))
             settings = self.settings.model_copy(update={"step": step.variant(faults=changes)})
             kept = Kept(settings.step, self.folder)
             times = _times_of(settings, self.capacity, kept, self.placing)
-            self.slow[pace] = replace(self, settings=settings, times=times, kept=kept, slow={},
+            if gone:
+                state = without_ranks(settings, gone, self.seed)
+                assert state is not None
+                times = StepTimes(settings.step, settings.capture, self.capacity, kept, settings.simplified,
+                                  Uneven(state), settings.shares)  # fmt: skip
+            self.slow[pace, gone] = replace(self, settings=settings, times=times, kept=kept, slow={},
                                       audit=Audit(times, self.audit.mode, self.seed))  # fmt: skip
-        return self.slow[pace].audit
+        return self.slow[pace, gone].audit
 
     def group(self, hash_tokens: int) -> Group:
         """A group with an empty cache; hash_tokens: of the hashes of prompts."""

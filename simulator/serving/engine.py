@@ -291,14 +291,7 @@ class Engine:
     def lose(self) -> None:
         """It is gone, with all that is cached: of the steps of the stretch those that are over have been, the one that
         runs never was. Its requests are stranded, and those too that are still sent here."""
-        if self._ends_ps is not None:
-            over = int(np.searchsorted(self._ends_ps, self._clock.now_ps, side="right"))
-            self._alarm.stop()
-            self._ends_ps = self._ends_ps[:over] if over else None
-            if over:
-                self._step_ends()
-        for number in range(len(self.groups)):
-            self._catch_up(number)
+        self._break_off()
         self.down = True
         found = [(one, 0) for one in self.outside()]
         for group in self.groups:
@@ -312,6 +305,29 @@ class Engine:
         self._board.due[:] = -1
         self.strand(found)
 
+    def lose_group(self, number: int) -> list[Sequence]:
+        """One group is gone, and the others go on: the step that runs is taken again without it. Its requests."""
+        self._break_off()
+        found = self.groups[number].lose() + [(one, 0) for one in self._unseen if one.group == number]
+        for one, _ in found:
+            self._unseen.withdraw(one)
+        self.groups[number].forget()
+        self._note(number)
+        self.strand(found)
+        self._begin_soon()
+        return [one for one, _ in found]
+
+    def _break_off(self) -> None:
+        """Of the steps of the stretch those that are over have been, and no other."""
+        if self._ends_ps is not None:
+            over = int(np.searchsorted(self._ends_ps, self._clock.now_ps, side="right"))
+            self._alarm.stop()
+            self._ends_ps = self._ends_ps[:over] if over else None
+            if over:
+                self._step_ends()
+        for number in range(len(self.groups)):
+            self._catch_up(number)
+
     def strand(self, found: list[tuple[Sequence, int]]) -> None:
         """Requests of an engine that does not answer count as waiting there, as long as they are not taken away."""
         self._stranded += found
@@ -321,7 +337,8 @@ class Engine:
     def stranded(self) -> list[tuple[Sequence, int]]:
         """Its requests are taken away, each with the tokens of it that were cached."""
         found, self._stranded = self._stranded, []
-        self._board.waiting[:] = 0
+        for one, _ in found:
+            self._board.waiting[one.group] -= 1
         return found
 
     def abandon(self, one: Sequence) -> None:

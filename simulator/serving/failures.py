@@ -56,6 +56,7 @@ class Failures:
         self._prompts, self._users = prompts, users
         self._gone: dict[Engine, Struck] = {}
         self._known: set[Engine] = set()
+        self._groups: set[tuple[str, int]] = set()
         self._tried = Counter[int]()
         self._waiting: dict[Role, list[Sequence]] = {"together": [], "prefill": [], "decode": []}
         self._between: dict[int, int] = {}  # requests at no engine, and what they have said
@@ -84,6 +85,23 @@ class Failures:
         if back_ps is not None:
             call_later(self._clock, back_ps - now_ps, lambda _: self._back(engine))
 
+    def lose_group(self, engine: Engine, group: int, struck: Struck) -> None:
+        """A data-parallel group is lost, and the others of its engine go on; its ranks are known to be gone at once."""
+        self._groups.add((engine.name, group))
+        for one in engine.lose_group(group):
+            if one.request in self._moves and engine.role == "decode":
+                self._moves.target_lost(one.request)
+            else:
+                self._users.interrupted(one.request)
+        self._reroute(engine, struck)
+
+    def group_back(self, engine: Engine, group: int, struck: Struck) -> None:
+        """It serves again."""
+        struck.over_ps = self._clock.now_ps
+        self._groups.discard((engine.name, group))
+        self._route()
+        self._send_waiting(engine.role)
+
     def noticed_ps(self, at_ps: int) -> int:
         """When health checks have found what is silent from a time on."""
         every_ps = to_ps(self._front.health_check_interval_s)
@@ -93,9 +111,12 @@ class Failures:
 
     def _notice(self, engine: Engine) -> None:
         """What was there goes elsewhere."""
-        struck = self._gone[engine]
-        struck.noticed_ps = self._clock.now_ps
         self._known.add(engine)
+        self._reroute(engine, self._gone[engine])
+
+    def _reroute(self, engine: Engine, struck: Struck) -> None:
+        """What is stranded there goes elsewhere."""
+        struck.noticed_ps = self._clock.now_ps
         self._route()
         for one, tokens in engine.stranded():
             if engine.role == "decode" and one.request in self._moves:
@@ -165,12 +186,16 @@ class Failures:
         struck.over_ps = self._clock.now_ps
         engine.restart()
         self._route()
-        waiting, self._waiting[engine.role] = self._waiting[engine.role], []
+        self._send_waiting(engine.role)
+
+    def _send_waiting(self, role: Role) -> None:
+        waiting, self._waiting[role] = self._waiting[role], []
         for one in waiting:
-            self._users.send(one, engine.role)
+            self._users.send(one, role)
 
     def _route(self) -> None:
-        self._routing.without({(engine.name, group) for engine in self._known for group in range(len(engine.groups))})
+        gone = {(engine.name, group) for engine in self._known for group in range(len(engine.groups))}
+        self._routing.without(gone | self._groups)
 
     def outside(self) -> Iterator[tuple[int, int]]:
         """Requests that are at no engine, and what each has said."""

@@ -8,15 +8,17 @@ dealt to senders in turn. What stays on its place moves nothing, whatever its sl
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 
 from simulator import np
 from simulator.errors import InputError
 from simulator.model.eplb import Placement, rebalance, spread
+from simulator.model.expert_state import ExpertState, imbalance_of
 from simulator.model.transformer import Experts, Model, layer_weights, weight_bytes, weight_dtype
 from simulator.parallel.mesh import Mesh, groups_of
+from simulator.serving.popularity import Popularity
 from simulator.serving.settings import ExpertSettings, Instances
 
 Placements = tuple[Placement, ...]
@@ -68,6 +70,31 @@ class Placing:
         """Where what comes to a rank waits: a buffer for its experts of one layer (vLLM, `eplb_state.py`)."""
         slots = -(-self.experts.routed // self._places) + self._mesh.redundant
         return slots * max(self.expert_bytes) / self._mesh.expert_tensor
+
+
+def without_ranks(settings: Instances, gone: Sequence[int], seed: int) -> ExpertState | None:
+    """What a step asks of experts that is taken without these ranks: each expert from replicas elsewhere, as popular as
+    `routing.skew` says, drawn with the seed. None where an engine cannot go on without them: an expert has no replica
+    on another rank (`step.layout.redundant`), or its experts are not placed over all its ranks, one after the other."""
+    mesh, step = settings.step.layout, settings.step
+    plain = isinstance(mesh, Mesh) and mesh.ep > 1 and mesh.pp == 1 and not mesh.apart and not mesh.shared_places
+    if not plain or settings.experts.change or settings.scheduling.shared_queue:
+        return None
+    layers, members = _layers(_model(settings)), groups_of(_mesh(settings))["ep"]
+    ranks = step.cards * step.machine_spec().dies_per_card.count
+    if not layers or len(members) != 1 or len(members[0]) != ranks:
+        return None
+    experts = _model(settings).layers[layers[0]].feed_forward
+    assert isinstance(experts, Experts)
+    away = {members[0].index(rank) for rank in gone}
+    slots = spread(experts.routed, _mesh(settings).routed_places, _mesh(settings).redundant).slots
+    left = Placement(tuple(() if place in away else own for place, own in enumerate(slots)))
+    if len(left.copies) < experts.routed:
+        return None
+    asked = Popularity(len(layers), experts.routed, float(step.routing.skew or 0.0), 0.0, seed).at(0)
+    worst = [imbalance_of(own, left) for own in asked.tolist()]
+    return ExpertState(f"without {','.join(map(str, sorted(away)))}, seed {seed}", layers, asked, (left,) * len(layers),
+                       sum(worst) / len(worst))  # fmt: skip
 
 
 def moves_between(before: Placement, after: Placement) -> Moves:

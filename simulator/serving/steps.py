@@ -97,6 +97,7 @@ class StepTimes:
         self._fewer = scenario.replace({**_fewer_layers(scenario), **simplified})
         self._whole = self._fewer if not simplified and not _drawn(scenario) else scenario
         self._nodes = "".join(f"{name}={value} " for name, value in sorted(simplified.items()))
+        self._experts = experts
         if experts is not None:
             self._fewer, self._nodes = experts.of(self._fewer), f"{experts.name}{self._nodes}"
         self._curves: dict[tuple[Any, ...], Curve] = {}
@@ -137,7 +138,7 @@ class StepTimes:
     def exact(self, groups: Sequence[MicroBatch], experts: Uneven | None = None) -> float:
         """Of one step with this very batch, all layers simulated, or where nothing is drawn by layer those that stand
         for them without an error."""
-        if experts is not None:
+        if (experts := experts or self._experts) is not None:
             return self._asked(experts.of(self._scenario), groups, f"all {experts.name}")
         return self._asked(self._whole, groups, self._nodes if self._whole is self._fewer else "all ")
 

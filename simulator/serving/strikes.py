@@ -5,6 +5,11 @@ for all, or, where strikes are drawn, for any of them. Ranks are counted in thei
 joins two engines ("decode.0 - prefill.1": all links on the ways between their ranks) or two vertices of the fabric as a
 trace has them ("die 3 - node 0"; "to": one direction). Engines stand on the fabric in the order prefill, decode.
 
+A rank is lost with its engine; but where experts have replicas on other ranks (`placing.without_ranks`) these take
+over, as of engines with elastic expert parallelism: the rank's data-parallel group takes no requests, its requests go
+elsewhere, and steps are those that a simulation gives without its place of experts, until the rank is loaded again.
+That it is known at once, and costs the step that runs alone, is assumed. Engines that prefill apart go as a whole.
+
 An engine with a slow clock or memory takes the steps that a simulation gives whose ranks are slow, from its next step
 on. Of faults that hold the same back at once the one that leaves less counts.
 """
@@ -25,6 +30,7 @@ from simulator.serving.draws import stream_of
 from simulator.serving.engine import Engine
 from simulator.serving.failures import Failures
 from simulator.serving.links import Links
+from simulator.serving.placing import without_ranks
 from simulator.serving.record import NEVER, Struck
 from simulator.serving.restart import restart_s
 from simulator.spec.faults import Fault
@@ -51,6 +57,7 @@ class Strikes:
                  if any(fault.effect in LOSSES for fault in faults)}  # fmt: skip
         self._loads_ps = [loads.get(id(kind)) for kind in kinds]
         self._paces: defaultdict[int, list[Pace]] = defaultdict(list)
+        self._away: defaultdict[int, tuple[int, ...]] = defaultdict(tuple)
         self._shares: defaultdict[Edge, dict[Struck, float]] = defaultdict(dict)
         self._unmoved = [(-1, 0)] * len(faults)
         self.struck: list[Struck] = []
@@ -78,8 +85,6 @@ class Strikes:
             return [self._edges_of(fault)]
         if fault.what not in ("engine", "rank"):
             raise InputError(f"fault '{fault}': a service has engines, ranks of them, and links; write one of these")
-        if fault.what == "rank" and fault.effect in LOSSES:
-            raise InputError(f"fault '{fault}': an engine goes as a whole; write \"engine {_engine_of(fault)} lost\"")
         found: list[int | tuple[Edge, ...]] = []
         found += [number for number, engine in enumerate(self._engines) if _means(_engine_of(fault), engine.name)]
         if not found:
@@ -156,15 +161,45 @@ class Strikes:
 
     def _strike_engine(self, number: int, target: int) -> None:
         fault, engine = self._faults[number], self._engines[target]
-        again = fault.effect in LOSSES and engine.down
+        lost = fault.effect in LOSSES
+        if lost and fault.what == "rank" and not engine.down and self._goes_on_without(number, target):
+            return
+        again = lost and engine.down
         struck = self._note(number, f"{engine.name}{', lost already' * again}")
         if again or not fault.for_s:
             struck.over_ps = struck.struck_ps
-        elif fault.effect in LOSSES:
+        elif lost:
             self._failures.lose(engine, struck, silent=fault.effect == "silent", load_ps=self._loads_ps[target],
                                 away_ps=None if fault.for_s == inf else to_ps(fault.for_s))  # fmt: skip
         else:
             self._slow(number, target, struck)
+
+    def _goes_on_without(self, number: int, target: int) -> bool:
+        """Whether an engine goes on without a rank and all others of its data-parallel group: then it does."""
+        fault, engine, kind = self._faults[number], self._engines[target], self._kinds[target]
+        written = fault.name.partition(" of ")[0]
+        rank = int(self._draws[number].integers(kind.ranks)) if written == "*" else int(written)
+        each = kind.ranks // kind.groups
+        group, gone = rank // each, self._away[target]
+        ranks = tuple(range(rank // each * each, (rank // each + 1) * each))
+        left = without_ranks(kind.settings, (*gone, *ranks), kind.seed)
+        if left is None or not set(gone).isdisjoint(ranks) or engine.role == "prefill" or not fault.for_s:
+            return False
+        struck = self._note(number, f"rank {rank} of {engine.name}")
+        self._away[target] = tuple(sorted((*gone, *ranks)))
+        self._set_pace(target)
+        self._failures.lose_group(engine, group, struck)
+
+        def back(_: object) -> None:
+            if struck.over_ps == NEVER:
+                self._away[target] = tuple(one for one in self._away[target] if one not in ranks)
+                self._set_pace(target)
+                self._failures.group_back(engine, group, struck)
+
+        away_ps = self._loads_ps[target] if fault.for_s == inf else to_ps(fault.for_s)
+        if away_ps is not None:
+            call_later(self._clock, away_ps, back)
+        return True
 
     def _slow(self, number: int, target: int, struck: Struck) -> None:
         fault, kind = self._faults[number], self._kinds[target]
@@ -188,7 +223,7 @@ class Strikes:
         for slow in self._paces[target]:
             for what, share in slow:
                 found[what] = min(found.get(what, 1.0), share)
-        self._engines[target].paced(self._kinds[target].paced(tuple(sorted(found.items()))))
+        self._engines[target].paced(self._kinds[target].paced(tuple(sorted(found.items())), self._away[target]))
 
     def _later(self, fault: Fault, over: Callable[[object], None]) -> None:
         if fault.for_s < inf:

@@ -43,7 +43,6 @@ APART = service(instances(count=2), prefill=instances(count=2, max_num_batched_t
     ("0 s: engine decode.0 lost", "no engine is called 'decode.0'; there are engine.0, engine.1"),
     ("0 s: host 0 paused for 1 s", "a service has engines, ranks of them, and links"),
     ("0 s: rank 3 of engine.0 clock 0.5", "'3' is no rank of it; it is 0 to 0"),
-    ("0 s: rank 0 of engine.0 lost", 'write "engine engine.0 lost"'),
     ("0 s: link engine.0 - engine.0 cut", "an engine is not joined to itself"),
     ("0 s: link die 0 - die 77 cut", "there is no link die 0 to die 77"),
     ("0 s: link engine.0 - engine.1 cut for 1 ms", "strikes nobody: nothing crosses this link"),

@@ -16,6 +16,7 @@ from simulator.serving.settings import Service
 from simulator.serving.tokens import chunks_of, tokens_between
 from simulator.spec.faults import faults_of
 from tests.law.serving.test_conservation import count_the_cache
+from tests.serving.drifting import engines as engines_of_experts
 from tests.serving.services import drawn, groups_of, instances, run, service, sharing, steps_by_formula, watched
 
 SMALL = 640
@@ -168,3 +169,31 @@ def test_a_request_is_tried_so_often_and_no_more() -> None:
     lost = served.status == LOST
     assert 0 < lost.sum() == sum(one.lost for one in served.struck)
     assert (served.status[~lost] == DONE).all()
+
+
+def elastic(redundant: int) -> Service:
+    """Four data-parallel groups, whose experts each have a replica elsewhere with 32 redundant slots of a place."""
+    engine = engines_of_experts(mesh=f"dp=4,ep=4,redundant={redundant}") | {"restart": SOON}
+    engine["scheduling"] = {"async_scheduling": True}
+    return service(engine, front=FRONT)
+
+
+def test_replicas_of_experts_take_over_for_a_rank_that_is_lost() -> None:
+    """Its group serves none until it is back, all requests end, and the other groups go on; without replicas the engine
+    is lost as a whole."""
+    requests = drawn(80, 3)
+    for redundant, what in ((32, "rank 2 of engine 0"), (0, "engine 0")):
+        loop = Loop(elastic(redundant), requests, steps="lattice", faults=faults_of(["60 ms: rank 2 of engine.0 lost"]))
+        served = loop.run()
+        assert (served.status == DONE).all()
+        np.testing.assert_array_equal(served.emitted, requests.output_tokens)
+        (one,) = served.struck
+        assert (one.what, one.noticed_ps) == (what, one.struck_ps)
+        assert one.over_ps > one.struck_ps
+        away = (served.steps["start_ps"] >= one.struck_ps) & (served.steps["start_ps"] < one.over_ps)
+        assert away.any() == bool(redundant), "an engine with replicas goes on"
+        for group in groups_of(loop):
+            assert (group.cache.used, group.promised, group.running) == (0, 0, 0)
+        without = int((requests.input_tokens + requests.output_tokens - 1).sum())
+        done = int(served.steps["prefill_tokens"].sum() + served.steps["decoding"].sum())
+        assert done == without + one.recomputed_tokens
