@@ -308,9 +308,8 @@ class Engine:
     def lose_group(self, number: int) -> list[Sequence]:
         """One group is gone, and the others go on: the step that runs is taken again without it. Its requests."""
         self._break_off()
-        found = self.groups[number].lose() + [(one, 0) for one in self._unseen if one.group == number]
-        for one, _ in found:
-            self._unseen.withdraw(one)
+        unseen = [(one, 0) for one in self._unseen if one.group == number and self._unseen.withdraw(one)]
+        found = self.groups[number].lose() + unseen
         self.groups[number].forget()
         self._note(number)
         self.strand(found)
