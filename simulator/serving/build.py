@@ -25,13 +25,13 @@ from simulator.serving.settings import Instances
 from simulator.serving.states import paged, state_bytes_of
 from simulator.serving.steps import StepTimes
 from simulator.serving.uneven import Uneven
-from simulator.spec.faults import fault_of
+from simulator.spec.faults import Fault
 from simulator.study.scenario import Scenario
 from simulator.study.simulate import ledger_of
 from simulator.units import format_si
 
-Pace = tuple[tuple[str, float], ...]
-"""(what is slow, as of a `Fault` of a rank: "clock 3"; the share of its rate that is left), ascending."""
+Pace = tuple[Fault, ...]
+"""What makes ranks of an engine slow, in one order: the same of the same."""
 PROBED = 1024  # tokens of the cache that the ledger is asked for twice, to learn what one takes
 
 
@@ -99,8 +99,7 @@ class Kind:
             return self.audit
         if (pace, gone) not in self.slow:
             step = self.settings.step
-            changes = (*step.faults, *(fault_of(f"0 s: rank {what.split()[1]} {what.split()[0]} {share!r}") for what, share in pace))
-            settings = self.settings.model_copy(update={"step": step.variant(faults=changes)})
+            settings = self.settings.model_copy(update={"step": step.variant(faults=(*step.faults, *pace))})
             kept = Kept(settings.step, self.folder)
             times = _times_of(settings, self.capacity, kept, self.placing)
             if gone:

@@ -207,7 +207,7 @@ class Strikes:
         if rank == "*" and fault.what == "rank" and fault.mean_s:
             rank = str(int(self._draws[number].integers(kind.ranks)))
         ranks = range(kind.ranks) if rank == "*" else [int(rank)]
-        slow: Pace = tuple((f"{fault.effect} {one}", fault.value) for one in ranks)
+        slow = tuple(Fault("rank", str(one), fault.effect, value=fault.value) for one in ranks)
         self._paces[target].append(slow)
         self._set_pace(target)
 
@@ -219,11 +219,11 @@ class Strikes:
         self._later(fault, over)
 
     def _set_pace(self, target: int) -> None:
-        found: dict[str, float] = {}
-        for slow in self._paces[target]:
-            for what, share in slow:
-                found[what] = min(found.get(what, 1.0), share)
-        self._engines[target].paced(self._kinds[target].paced(tuple(sorted(found.items())), self._away[target]))
+        least: dict[tuple[str, str], Fault] = {}
+        for one in sorted((one for slow in self._paces[target] for one in slow), key=lambda one: -one.value):
+            least[one.effect, one.name] = one
+        slow = tuple(least[key] for key in sorted(least))
+        self._engines[target].paced(self._kinds[target].paced(slow, self._away[target]))
 
     def _later(self, fault: Fault, over: Callable[[object], None]) -> None:
         if fault.for_s < inf:
