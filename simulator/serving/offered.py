@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from simulator import np
 from simulator.errors import InputError
-from simulator.memory import check_fits
 from simulator.serving.arrivals import arrivals
 from simulator.serving.draws import stream_of
 from simulator.serving.lengths import log_normal, uniform
@@ -17,6 +16,7 @@ from simulator.serving.requests import Requests, independent
 from simulator.serving.settings import Load
 from simulator.serving.sharing import conversations, with_common_prefixes
 from simulator.serving.traces import read_trace
+from simulator.study.computer import check_fits
 
 REQUEST_BYTES = 500
 """That a request takes at least, of all columns."""

@@ -14,7 +14,6 @@ from simulator.fabric.graph import Fabric
 from simulator.live.faults import strike
 from simulator.live.live import LiveReplay, stands_for_all
 from simulator.live.thread import Journal
-from simulator.memory import check_fits
 from simulator.observe.critical import CriticalPath, critical_path
 from simulator.observe.metrics import Metrics, busy_by_block, measure
 from simulator.observe.timeline import StaticTasks, Timeline, Unrecorded
@@ -29,6 +28,7 @@ from simulator.replay.jitter import Jitter
 from simulator.replay.replay import Replay, rate_of
 from simulator.replay.tape import Compiler
 from simulator.spec.machine import MachineSpec
+from simulator.study.computer import check_fits
 from simulator.study.provenance import parameters_of
 from simulator.study.reads import Reads
 from simulator.study.refusals import naming_settings, numbers_of
