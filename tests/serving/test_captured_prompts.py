@@ -36,7 +36,7 @@ def test_without_a_size_as_large_it_is_launched_op_by_op() -> None:
 
     def look(engine: Engine) -> None:
         if any(plan.prompts for plan in engine._plans.values()):
-            rows.append(engine._padded)
+            rows.append(engine._lengths._padded)
 
     with pytest.MonkeyPatch.context() as patch:
         watched(patch, look)

@@ -22,7 +22,7 @@ from tests.serving.services import by_formula, drawn, instances, run, service, s
 
 def slow_by_formula(scenario: Scenario, groups: Any) -> float:
     """As many times longer as the slowest rank is slow."""
-    share = min((one.share for one in scenario.rate_changes), default=1.0)
+    share = min((one.value for one in scenario.faults), default=1.0)
     return by_formula(scenario, groups) / share
 
 
@@ -170,5 +170,5 @@ def test_a_slow_rank_slows_a_step_as_the_simulation_says(monkeypatch: pytest.Mon
     kind = loop._kinds["together"]
     batch = [MicroBatch(0, ((1, 1000),) * 8, padded=8)]
     whole, one, both = (kind.paced(pace)._times.exact(batch) for pace in (
-        (), (("clock 1", 0.5),), (("clock 0", 0.5), ("clock 1", 0.5))))
+        (), faults_of(["0 s: rank 1 clock 0.5"]), faults_of(["0 s: rank 0 clock 0.5", "0 s: rank 1 clock 0.5"])))
     assert whole < one <= both <= 2 * whole
