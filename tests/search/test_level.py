@@ -93,10 +93,22 @@ def test_more_requests_lower_no_tpot(one: Sheet) -> None:
 @given(sheets())
 @settings(deadline=None)
 def test_more_prompts_in_steps_as_long_raise_ttft(one: Sheet) -> None:
-    """Longer steps without prompts could lower it: fewer of the arrivals then meet a step with one."""
-    seconds = one.decode[0][1]
+    """As far as requests that decode leave them as many tokens of a step. Longer steps without prompts could lower it:
+    fewer of the arrivals then meet a step with one."""
+    seconds, tokens = one.decode[0][1], one.engine.tokens
     found = [together(ASK, one, count, seconds) for count, _ in one.decode]
-    assert all(a is None or b is None or b.ttft_s >= a.ttft_s * (1 - 1e-9) for a, b in pairwise(found))
+    for a, b in pairwise(found):
+        left = 1.0 if a is None or b is None else (tokens - b.count) / (tokens - a.count)
+        assert a is None or b is None or b.ttft_s >= a.ttft_s * left * (1 - 1e-9)
+
+
+def test_fewer_tokens_for_prompts_shorten_the_steps_that_have_some() -> None:
+    """Three groups, nearly every step with prompts: 64 requests leave 1984 tokens, 32 leave 2016."""
+    crowded = sheet([1 / 512] + [1 / 8] * 6, (0.1875, 0.189453125), groups=3, tokens=2048)
+    before, after = (together(ASK, crowded, count, 1 / 512) for count in (32, 64))
+    assert before is not None
+    assert after is not None
+    assert 1984 / 2016 < after.ttft_s / before.ttft_s < 1.0
 
 
 @given(sheets(), st.floats(0, 0.99), st.floats(0, 0.99))
