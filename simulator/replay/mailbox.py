@@ -36,7 +36,8 @@ class Mailbox:
     """One exchange: whose puts are expected, whose have left, who still drains, who is there to collect.
 
     key: what it is known by. mean_s: the latency between two members on average. draining: ranks to which bytes still
-    come, with their puts. last: rank and step of the put that came or drained last. collected: how many ranks have
+    come, with their puts. last: rank and step of the put that came or drained last. waiting: ranks that collect, with
+    their step, how long it takes once all is there, and how long it waits. collected: how many ranks have
     everything that is meant for them.
     """
 
@@ -47,7 +48,7 @@ class Mailbox:
     landed: set[int] = field(default_factory=set)
     draining: dict[int, int] = field(default_factory=dict)
     last: tuple[int, int] = (-1, -1)
-    waiting: dict[int, tuple[Npu, int, int]] = field(default_factory=dict)
+    waiting: dict[int, tuple[Npu, int, int, int]] = field(default_factory=dict)
     collected: int = 0
 
     def absent(self) -> list[int]:
@@ -61,13 +62,14 @@ class Mailbox:
 
 class Mailboxes:
     """The one-sided exchanges of a run that are under way. capacities: of all keys; rate_of: what a machine's file says
-    of them."""
+    of them. given_up: as `Meetings.given_up`."""
 
     def __init__(self, env: Clock, network: Network, capacities: Mapping[CapacityKey, Capacity], lowering: Lowering,
-                 rate_of: Callable[[CapacityKey], float]) -> None:
+                 rate_of: Callable[[CapacityKey], float],
+                 given_up: Callable[[Npu, int, int, int], Exception]) -> None:
         self.env, self.network, self.capacities, self.lowering = env, network, capacities, lowering
         self._boxes: dict[tuple, Mailbox] = {}
-        self._rate_of = rate_of
+        self._rate_of, self._given_up = rate_of, given_up
         self._whole: dict[tuple, tuple[Flow, float]] = {}  # flows of _WHOLE bytes, and their rate alone
         self._costs = cache(lambda via: costs_of(lowering.engines[via]))
         self._startup_ps = cache(lambda collective, members, rank: to_ps(
@@ -93,7 +95,8 @@ class Mailboxes:
         """A rank is there to collect, and holds its cores."""
         engine, latency_ps = engine_of(collective, self.lowering.engines), box.latency_ps
         own_s = received_s(engine, collective, _held(npu.steps[index].need))
-        box.waiting[npu.rank] = (npu, index, 0 if collective.via == FREE else latency_ps + to_ps(own_s))
+        own_ps = 0 if collective.via == FREE else latency_ps + to_ps(own_s)
+        box.waiting[npu.rank] = npu, index, own_ps, engine.timeout_ps
         self._open(box, npu.rank)
 
     def put(self, box: Mailbox, npu: Npu, index: int, collective: Collective, members: int, alike: object,
@@ -158,12 +161,14 @@ class Mailboxes:
         """Once everything for a rank that collects is there, it goes on when the last message has crossed."""
         if not box.ready(rank):
             return
-        npu, index, latency_ps = box.waiting.pop(rank)
+        npu, index, latency_ps, timeout_ps = box.waiting.pop(rank)
         box.collected += 1
         if box.collected == len(box.expected):
             del self._boxes[box.key]
-        start_ps, need = self.env.now_ps, npu.tape.steps[index].need
-        if npu.since_ps(index) < start_ps:
+        start_ps, need, since_ps = self.env.now_ps, npu.tape.steps[index].need, npu.since_ps(index)
+        if start_ps - since_ps > timeout_ps:
+            raise self._given_up(npu, index, timeout_ps, box.last[0])
+        if since_ps < start_ps:
             npu.late(rank, index, *box.last)
         call_later(self.env, latency_ps, lambda _: npu.finish(index, start_ps, latency_ps, "latency", need, 1))
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from simulator.collective.lowering import Lowering, busy_of, solo_ps_by_rank
+from simulator.collective.lowering import Lowering, busy_of, engine_of, solo_ps_by_rank
 from simulator.collective.one_sided import ONE_SIDED, PUT
 from simulator.collective.transfer import CapacityKey, Phase, Transfer
 from simulator.die.npu import Npu
@@ -24,7 +24,7 @@ from simulator.program.world import World
 from simulator.replay.mailbox import Mailbox, Mailboxes
 from simulator.symmetry.roles import Leading, Roles, leaders_of
 from simulator.symmetry.ties import Exchange, as_exchange
-from simulator.units import to_ps
+from simulator.units import PS_PER_S, format_si, to_ps
 
 
 class Who(NamedTuple):
@@ -52,6 +52,7 @@ class Meeting:
     steps: int
     phases: tuple[Phase, ...]
     solo_ps: dict[int, int]  # rank -> how long it takes without other load; late: rank and step that came last
+    timeout_ps: int  # how long one waits for the others
     arrived: dict[int, list[tuple[Npu, int]]] = field(default_factory=dict)
     started_ps: int = -1
     late: tuple[int, int] = (-1, -1)
@@ -86,7 +87,7 @@ class Meetings:
         self._leading = Leading(world, roles)
         self._flows: dict[int, Flow] = {}  # by identity of the transfer, which is the tag of its flow
         self._known: dict[int, Capacity] = {}  # by identity of a transfer's key
-        self.mailboxes = Mailboxes(env, network, capacities, lowering, rate_of)
+        self.mailboxes = Mailboxes(env, network, capacities, lowering, rate_of, self.given_up)
 
     def prepare(self, rank: int) -> None:
         """Lower every exchange of a rank's program before the clock runs."""
@@ -124,20 +125,31 @@ class Meetings:
             expected = self._whos[who][1]
             both_ends = collective.kind in ("send", "recv") and len(expected) == 1
             phases, solo_ps = self._phases_of(who, collective, members)
-            meeting = Meeting(who, number, collective, expected, 2 if both_ends else 1, phases, solo_ps)
+            timeout_ps = engine_of(collective, self.lowering.engines).timeout_ps
+            meeting = Meeting(who, number, collective, expected, 2 if both_ends else 1, phases, solo_ps, timeout_ps)
             self._open[who, number] = meeting
         elif meeting.collective.signature() != collective.signature():
             raise RunError(_disagreement(meeting, npu.rank, self.tasks(npu.rank)[index]))
         return meeting
 
-    def absent(self, npu: Npu, index: int) -> list[int]:
-        """The ranks that a step of `npu` waits for; none if it has not come itself."""
+    def absent(self, npu: Npu, index: int) -> list[int] | None:
+        """The ranks that a step of `npu` waits for; none if all are there; None if it has not come itself."""
         who, number, _, collective = self._agenda(npu.rank)[npu.steps[index].exchange]
         if collective.kind in ONE_SIDED:
-            return self._mailbox(npu, index).absent()
+            box = self._mailbox(npu, index)
+            return box.absent() if collective.kind == PUT or npu.rank in box.waiting else None
         meeting = self._open.get((who, number))
         here = meeting is not None and (npu, index) in meeting.arrived.get(npu.rank, ())
-        return meeting.absent() if meeting is not None and here else []
+        return meeting.absent() if meeting is not None and here else None
+
+    def given_up(self, npu: Npu, index: int, timeout_ps: int, late: int) -> RunError:
+        """A rank waited for longer than its software lets it. late: the rank that came last."""
+        task, since_s, timeout_s = self.tasks(npu.rank)[index], npu.since_ps(index) / PS_PER_S, timeout_ps / PS_PER_S
+        assert isinstance(task.work, Collective)
+        gives_up = f"rank {npu.rank} gives up on '{task.name}' (#{index}) at {format_si(since_s + timeout_s, 's')}"
+        return RunError(f"{gives_up}: it is ready since {format_si(since_s, 's')}, rank {late} comes last, at "
+                        f"{format_si(self.env.now_ps / PS_PER_S, 's')}, and "
+                        f"'machine.collectives.{task.work.via}.timeout' is {format_si(timeout_s, 's')}")
 
     def _mailbox(self, npu: Npu, index: int) -> Mailbox:
         """Where a put or collect belongs."""
@@ -257,8 +269,10 @@ class Meetings:
         if not meeting.arrived:
             del self._open[meeting.who, meeting.number]
         for npu, index in steps:
-            solo_ps = meeting.solo_ps[npu.rank]
-            if npu.since_ps(index) < meeting.started_ps and meeting.late != (npu.rank, index):
+            solo_ps, since_ps = meeting.solo_ps[npu.rank], npu.since_ps(index)
+            if self.env.now_ps - since_ps > meeting.timeout_ps:
+                raise self.given_up(npu, index, meeting.timeout_ps, meeting.late[0])
+            if since_ps < meeting.started_ps and meeting.late != (npu.rank, index):
                 npu.late(npu.rank, index, *meeting.late)
             npu.finish(index, meeting.started_ps, solo_ps, bound_by, npu.tape.steps[index].need, 1)
 

@@ -7,7 +7,7 @@ from functools import cache, partial
 
 from simpy.events import Event
 
-from simulator.collective.lowering import Lowering
+from simulator.collective.lowering import Lowering, engine_of
 from simulator.collective.transfer import CapacityKey
 from simulator.die.cache import Cache
 from simulator.die.npu import Npu
@@ -24,8 +24,9 @@ from simulator.replay.faults import CLOCK, HOST, LOST, Schedule
 from simulator.replay.jitter import NONE, Draws, Jitter
 from simulator.replay.meetings import Meetings
 from simulator.replay.tape import Compiler, slots_of
-from simulator.spec.machine import MachineSpec
+from simulator.spec.machine import NEVER, MachineSpec
 from simulator.symmetry.roles import Roles
+from simulator.units import PS_PER_S, format_si
 
 
 class Replay:
@@ -181,9 +182,18 @@ class Replay:
             return "was never launched by the host"
         if isinstance(task.work, Collective):
             absent = self.meetings.absent(npu, task.index)
-            if absent:
-                return f"waits for ranks {absent} of group '{task.work.group}'"
+            if absent is not None:
+                return self._exchanges(npu, task.index, task.work, absent)
         return "waits for cores"
+
+    def _exchanges(self, npu: Npu, index: int, collective: Collective, absent: list[int]) -> str:
+        """Whom a step that has come to its exchange waits for, and until when."""
+        what = f"waits for ranks {absent} of group '{collective.group}'" if absent else "is on its way"
+        timeout_ps = engine_of(collective, self.machine.collectives).timeout_ps
+        if timeout_ps >= NEVER:
+            return what
+        return (f"{what}; given up at {format_si((npu.since_ps(index) + timeout_ps) / PS_PER_S, 's')} "
+                f"('machine.collectives.{collective.via}.timeout')")
 
 
 class Capacities(dict[CapacityKey, Capacity]):

@@ -18,7 +18,18 @@ from simulator.spec.levels import LevelSpec
 from simulator.spec.nic import NicSpec, ProxySpec
 from simulator.spec.protocols import ProtocolSpec, StartUp
 from simulator.spec.typed_toml import TomlTable
-from simulator.units import Bytes, BytesPerSecond, FlopsPerSecond, Hertz, PositiveCount, Ratio, Seconds, Share, Watts
+from simulator.units import (
+    Bytes,
+    BytesPerSecond,
+    FlopsPerSecond,
+    Hertz,
+    PositiveCount,
+    Ratio,
+    Seconds,
+    Share,
+    Watts,
+    to_ps,
+)
 
 
 class HbmSpec(TomlTable):
@@ -84,6 +95,9 @@ class HostSpec(TomlTable):
     memory: HostMemorySpec | None = None
 
 
+NEVER = 2**63  # ps: no run gets there
+
+
 class BandwidthPoint(TomlTable):
     """One point of a bandwidth curve: the rate achieved on the wire, one way per rank, at this many bytes per peer (of
     the only point it may be left out: the rate holds for every size)."""
@@ -135,6 +149,7 @@ class CollectiveSpec(StartUp):
     pipelined over nodes (left out: 1), and around a ring (left out: none beside the start-up).
     protocols: by name, the ways of its own that collectives of algorithm "auto" take the fastest of.
     rows: what a row costs in one-sided exchanges of rows (left out: nothing beside its bytes).
+    timeout: how long a rank waits for the others before its software ends the run (left out: for ever).
     """
 
     cores: dict[str, PositiveCount]
@@ -148,6 +163,7 @@ class CollectiveSpec(StartUp):
     step_latencies: PositiveCount | None = None
     protocols: dict[str, ProtocolSpec] = Field(default_factory=dict)
     rows: RowsSpec | None = None
+    timeout: Seconds | None = None
 
     @property
     def share(self) -> float:
@@ -163,6 +179,11 @@ class CollectiveSpec(StartUp):
     def messages_per_step(self) -> int:
         """One-way latencies that a step over nodes begins with."""
         return self.step_latencies.count if self.step_latencies else 1
+
+    @property
+    def timeout_ps(self) -> int:
+        """How long a rank waits for the others at most, in ps; NEVER where it is left out."""
+        return to_ps(self.timeout.si) if self.timeout else NEVER
 
     def launched_eagerly(self) -> CollectiveSpec:
         """The same engine in a program that is no captured graph."""

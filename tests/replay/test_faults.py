@@ -262,3 +262,27 @@ def test_how_long_a_put_takes_alone_is_what_the_machine_says(what: str) -> None:
     ran = run(put, 2, faults=[f"0 s: link die 0 - box 0 {what} for 1 ms"])
     assert ran.row("put")["solo_ps"] == run(put, 2).row("put")["solo_ps"]
     assert ran.lasts_us("put") > run(put, 2).lasts_us("put")
+
+
+PATIENT = tiny({"collectives.dma.timeout": "10 ms"})
+
+
+def met(npu: Rank) -> None:
+    npu.launch(passes_mb(1), "before")
+    gather(npu)
+
+
+@pytest.mark.parametrize("program", [met, put])
+def test_who_waits_for_longer_than_its_software_lets_it_ends_the_run(program: Callable[[Rank], None]) -> None:
+    late, later = ([f"0 s: rank 1 hbm 1e-6 for {lasts}"] for lasts in ("7 ms", "20 ms"))
+    assert run(program, 2, machine=PATIENT, faults=late).times() == run(program, 2, faults=late).times()
+    assert run(program, 2, faults=later).makespan_ps > 10**10
+    with pytest.raises(RunError, match=r"rank 0 gives up on '\w+' \(#\d\) at 1\d\.\d+ ms: .*rank 1 comes last, at 2\d"):
+        run(program, 2, machine=PATIENT, faults=later)
+
+
+def test_what_never_ends_says_when_it_is_given_up() -> None:
+    with pytest.raises(RunError, match=r"waits for ranks \[1\] of group 'world'; given up at 10\.\d+ ms .*\.timeout'"):
+        run(met, 2, machine=PATIENT, faults=["1 us: rank 1 lost"])
+    with pytest.raises(RunError, match=r"'gather' .* is on its way; given up at 10\.\d+ ms"):
+        run(met, 4, machine=PATIENT, faults=["1 us: link die 1 - box 0 cut"])
