@@ -33,6 +33,8 @@ _NAMES = {"chip.hbm.peak": "HBM", "chip.l2.rate": "L2", "chip.l2.port_rate": "L2
           "kernels": "kernel latency", "exchange_kernels": "exchange kernels", "nic": "network cards",
           "proxy": "proxy threads"}  # fmt: skip
 
+_NO_WORK = frozenset({"prologue", "timeout", "retransmit", "give_up", "readmit"})  # hides work, or answers faults
+
 
 @dataclass(frozen=True)
 class Faster:
@@ -85,7 +87,7 @@ def _resource(key: str) -> str:
     """The name of what a number belongs to; "" for what is no resource."""
     first, *rest = key.split(".")
     known = [prefix for prefix in _NAMES if f"{key}.".startswith(f"{prefix}.")]
-    if not known or key.endswith(".prologue"):
+    if not known or rest[-1] in _NO_WORK:
         return ""
     name = _NAMES[max(known, key=len)]
     if name == "compute":
