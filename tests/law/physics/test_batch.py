@@ -103,6 +103,19 @@ def test_others_join_a_batch_and_what_moves_there_can_be_asked() -> None:
     assert ended == [5 * S // 2, 7 * S // 2, 4 * S]
 
 
+def test_what_moves_in_a_batch_counts_every_byte_whatever_the_weights() -> None:
+    """1, 2 and 5 shares of 800 bytes/s; the last one moves two bytes elsewhere for each of its own."""
+    env = Clock()
+    network, shared, elsewhere = Network(env), Capacity("shared", 800.0), Capacity("elsewhere", 5000.0)
+    network.start(Flow(1e4, [(shared, 1.0)], weight=1.0), None)
+    network.start(Flow(1e4, [(shared, 1.0)], weight=2.0), None)
+    network.start(Flow(1e4, [(shared, 1.0), (elsewhere, 2.0)], weight=5.0), None)
+    env.run(until=S)
+    assert shared.batch is not None
+    assert shared.used_bytes_per_s() == pytest.approx(800.0)
+    assert elsewhere.used_bytes_per_s() == pytest.approx(2 * 500.0)
+
+
 @pytest.mark.parametrize("few", [1, 3])
 def test_what_begins_in_a_batch_that_goes_back_to_the_network_goes_on(
     few: int, monkeypatch: pytest.MonkeyPatch

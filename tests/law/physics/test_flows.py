@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.physics.clock import Clock
+from simulator.physics.clock import Clock, call_later
 from simulator.physics.flows import Capacity, Flow, Network, StalledFlowError
 from simulator.physics.maxmin import LIMIT
 from tests.law.physics.networks import traffic
@@ -30,6 +30,11 @@ def integrals(out: Outcome, jobs: list[Job]) -> list[float]:
 
 def test_the_worked_example_of_the_module() -> None:
     assert simulate([10.0], [Job(30, {0: 1.0}), Job(10, {0: 1.0}, start_ps=S)]).end_ps == [4 * S, 3 * S]
+
+
+def test_rates_are_solved_when_two_meet_and_when_one_leaves_and_not_for_a_flow_alone() -> None:
+    out = simulate([10.0], [Job(30, {0: 1.0}), Job(10, {0: 1.0}, start_ps=S)])
+    assert (out.network.stats.solves, out.network.stats.solved) == (2, 3)
 
 
 @settings(deadline=None, max_examples=300)
@@ -181,6 +186,43 @@ def test_a_flow_held_back_elsewhere_is_not_solved_again() -> None:
     assert out.end_ps[0] == S
 
 
+def test_who_has_as_much_as_before_from_others_like_those_before_is_not_asked() -> None:
+    """X and Y are on C, Y and W on D, which holds Y back. W ends and another one like it begins: Y has the same rate,
+    so X stays as it is."""
+    env = Clock()
+    network, c, d = Network(env), Capacity("C", 10.0), Capacity("D", 8.0)
+    x, y = Flow(600, [(c, 1.0)]), Flow(400, [(c, 1.0), (d, 1.0)])
+    network.start(x, None)
+    network.start(y, None)
+    network.start(Flow(4, [(d, 1.0)]), lambda _: network.start(Flow(400, [(d, 1.0)]), None))
+    env.run(until=2 * S)
+    assert (x.rate_bytes_per_s, y.rate_bytes_per_s, network.stats.solved) == (6.0, 4.0, 3 + 2)
+    assert (x.since_ps, y.since_ps) == (0, 0)
+
+
+def test_a_rate_that_is_solved_again_moves_no_end_by_rounding() -> None:
+    """The first one ends at 1.3 s; the last one is still held back beside the second, at 7/22 bytes/s, give or take a
+    last digit."""
+    env = Clock()
+    network, one, two = Network(env), Capacity("one", 7.0), Capacity("two", 7.0)
+    last = Flow(37, [(one, 1.0), (two, 1.0)])
+    network.start(Flow(3, [(one, 3.0)], weight=7.0), None)
+    call_later(env, S, lambda _: network.start_all([Flow(40, [(two, 3.0)], weight=7.0), last], 0))
+    env.run(until=2 * S)
+    assert last.rate_bytes_per_s == pytest.approx(7 / 22)
+    assert (network.stats.solves, last.since_ps) == (2, S)
+
+
+def test_a_limit_that_comes_in_its_latency_counts_from_its_first_byte() -> None:
+    """Alone, so that its end is known before it begins: 1 s, then 10 bytes at 2 bytes/s instead of 5."""
+    env, ended = Clock(), []
+    network, flow = Network(env), Flow(10, [(Capacity("wide", 100.0), 1.0)], 5.0)
+    network.start(flow, lambda _: ended.append(env.now), S)
+    call_later(env, S // 2, lambda _: network.set_limit(flow, 2.0))
+    env.run()
+    assert ended == [6 * S]
+
+
 def test_many_ends_of_one_instant_are_one_batch() -> None:
     env = Clock()
     network = Network(env)
@@ -208,6 +250,23 @@ def test_a_flow_without_bytes_ends_after_its_latency_and_never_inside_start() ->
     assert not seen
     env.run()
     assert seen == [(0, 0), (5, 5)]
+
+
+def test_nothing_limits_a_flow_without_bytes_for_any_time() -> None:
+    env = Clock()
+    network, flow = Network(env), Flow(0, [(Capacity("idle", 1.0), 1.0)])
+    network.start(flow, None, 5)
+    env.run()
+    assert flow.longest_bound(1000)[1] == 0
+    assert flow.pulls == ()
+
+
+def test_another_flow_like_this_one_loads_the_same_also_what_never_binds() -> None:
+    loads = [(Capacity("endless", inf), 1.0), (Capacity("idle", 1.0), 0.0), (Capacity("port", 4.0), 2.0)]
+    one = Flow(8, loads, 3.0, weight=2.0, multiplicity=2)
+    again = one.again(16)
+    assert (again.loads, again.pulls, again.weight, again.multiplicity) == (loads, one.pulls, 2.0, 2)
+    assert (one.solo_s(), again.solo_s()) == (8.0, 16.0)
 
 
 def test_infinite_capacities_never_bind() -> None:

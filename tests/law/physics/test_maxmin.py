@@ -48,6 +48,12 @@ def test_the_same_capacity_twice_adds_up() -> None:
     assert max_min([6.0], [Demand([(0, 1.0), (0, 2.0)])])[0] == [2.0]
 
 
+@pytest.mark.parametrize("rate", [0.7, 1.0, 0.0])
+@pytest.mark.parametrize("weight", [0.3, 49.0])
+def test_alone_a_flow_goes_exactly_as_fast_as_its_capacity_whatever_its_weight(rate: float, weight: float) -> None:
+    assert max_min([rate], [Demand([(0, 1.0)], weight=weight)]) == ([rate], [0])
+
+
 def test_the_lowest_index_is_reported_when_several_capacities_fill_together() -> None:
     flows = [Demand([(1, 1.0), (0, 1.0)]), Demand([(0, 1.0), (1, 1.0)])]
     assert max_min([4.0, 4.0], flows)[1] == [0, 0]
