@@ -64,6 +64,20 @@ def test_every_rank_sends_as_many_bytes_as_directly() -> None:
     assert sent["hierarchical"] == 4 * 7 * MB + 3 * MB
 
 
+def test_each_step_sends_own_shards_one_node_further() -> None:
+    """3 nodes: to the next one, then to the one after it; every rank sends to its counterpart alone, and gets as much."""
+    machine = override(load_machine("atlas_a2"), FULL)
+    fabric = Fabric(machine, 24)
+    phases = Lowering(fabric, machine.collectives).lower(
+        Collective("all_gather", "ep", "sdma", MB, algorithm="hierarchical"), tuple(range(24)))
+    for phase in phases[:2]:
+        _, across = phase.transfers
+        crossed = {key: moved for key, moved in across.loads if key[0] == "link"}
+        ways = [fabric.route(rank, (rank + 8) % 24).edges for rank in range(24)]
+        assert crossed == {("link", *edge): MB for way in ways for edge in way}
+    assert len(phases[2].transfers) == 1
+
+
 def test_one_node_needs_no_step_across() -> None:
     assert phases_us("all_gather", 1) == pytest.approx([1e6 / 28e3], rel=1e-6)
 

@@ -7,10 +7,12 @@ import weakref
 
 import pytest
 
+from simulator.collective.lowering import Lowering
 from simulator.collective.one_sided import keys_of, latency_s, mean_latency_s, ports_of
 from simulator.errors import InputError, RunError
 from simulator.fabric.graph import Fabric
 from simulator.program.rank import Rank
+from simulator.program.task import Collective
 from simulator.spec.load import load_machine, override
 from tests.die.machines import gpu_nodes
 from tests.replay.small import passes_mb, run, tiny
@@ -182,6 +184,31 @@ def test_ways_around_a_missing_link_count_in_the_mean_latency() -> None:
     assert mean_latency_s(Fabric(load_machine("atlas_a3"), 32), (0, 1)) == pytest.approx(0.2e-6 / 2)
     assert mean_latency_s(cut, (0, 1)) == pytest.approx(0.7e-6 / 2)
     assert latency_s(cut, (0, 1)) == pytest.approx(0.7e-6)
+
+
+def test_links_exactly_as_wide_as_all_ports_behind_them_are_allowed() -> None:
+    """From routes: all 16 ports of a node of 392 GB/s each, where all peers but one are in the other node."""
+    machine = override(load_machine("atlas_a3"), {"fabric.cut": "die 2 - die 3"})
+    fabric, members = Fabric(machine, 17), (0, 16)
+    assert not fabric.as_described
+    rate = fabric.link_rate("die 0", "node 0")
+    fabric.graph.edges["node 0", "supernode 0"]["rate_bytes_per_s"] = rate
+    assert ports_of(fabric, members, 0) == ((("die 0", "node 0"), ("node 0", "die 0"), 1),)
+    fabric = Fabric(machine, 17)
+    fabric.graph.edges["node 0", "supernode 0"]["rate_bytes_per_s"] = rate * 0.999
+    with pytest.raises(InputError, match="narrower than the ports"):
+        ports_of(fabric, members, 0)
+
+
+def test_a_put_is_what_leaves_everybody_after_the_start_up_and_then_what_comes() -> None:
+    machine = tiny({})
+    put = Collective("put", "world", "aiv", sent_bytes=3000, received_bytes=6000)
+    leaving, arriving = Lowering(Fabric(machine, 4), machine.collectives).lower(put, (0, 1, 2, 3))
+    assert (leaving.latency_s, arriving.latency_s) == (4e-6, 0.0)
+    assert [(one.size_bytes, one.ranks) for one in leaving.transfers] == [(3000, (rank,)) for rank in range(4)]
+    assert [one.size_bytes for one in arriving.transfers] == [6000] * 4
+    assert dict(leaving.transfers[2].loads) == {("hbm", 2): 3000, ("l2", 2): 3000, ("link", "die 2", "box 0"): 3000}
+    assert dict(arriving.transfers[2].loads) == {("hbm", 2): 6000, ("l2", 2): 6000, ("link", "box 0", "die 2"): 6000}
 
 
 def test_a_narrower_port_bounds_it() -> None:

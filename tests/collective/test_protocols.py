@@ -124,6 +124,12 @@ def test_the_worked_example_of_nvls() -> None:
     assert transfer.ranks == tuple(range(8))
 
 
+def test_a_switch_sums_for_two() -> None:
+    (phase,) = Lowering(Fabric(MACHINE, 8), {"own": ENGINE}).lower(all_reduce(8_000_000, "nvls"), (2, 5))
+    links = {key[1:]: moved for key, moved in phase.transfers[0].loads if key[0] == "link"}
+    assert links == {edge: 12_000_000 for die in ("die 2", "die 5") for edge in ((die, "node 0"), ("node 0", die))}
+
+
 def test_no_switch_sums_for_several_nodes() -> None:
     both = tuple(range(4, 12))
     with pytest.raises(InputError, match="no one switch joins all of these"):

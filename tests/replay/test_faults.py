@@ -12,8 +12,9 @@ from simulator.errors import InputError, RunError
 from simulator.fabric.graph import Fabric
 from simulator.model import ops
 from simulator.program.rank import Rank
-from simulator.replay.faults import schedules_of
+from simulator.replay.faults import drawn, schedules_of
 from simulator.spec.faults import Fault, fault_of
+from simulator.spec.load import load_machine
 from tests.law.symmetry.test_own_numbers import Differing, kinds, scripts
 from tests.law.symmetry.test_roles import assert_same
 from tests.replay.small import TINY, passes_mb, replay, run, tiny
@@ -185,6 +186,31 @@ def test_a_rank_that_is_lost_starts_nothing_any_more(program: Callable[[Rank], N
 
 def test_a_run_of_nothing_waits_for_no_fault() -> None:
     assert run(lambda _: None, 2, faults=["1 us: rank 0 clock 0.5", "1 s: rank 1 hbm 0.5 for 1 s"]).makespan_ps == 0
+
+
+def test_what_is_drawn_strikes_ranks_nodes_and_cards_that_there_are_until_the_end_and_no_others() -> None:
+    """32 ranks of Atlas A3: 2 nodes of 16; a strike about every 1 ms for 1 s, 1000 in the mean, 3 sigma either way."""
+    fabric = Fabric(load_machine("atlas_a3"), 32)
+    every = [fault_of(f"about every 1 ms: {what} for 1 us") for what in (
+        "rank * clock 0.5", "node * hbm 0.5", "link rank*.nic* cut")]  # fmt: skip
+    found = drawn([fault_of("0 s: rank 3 lost"), *every], fabric, 1.0, 7)
+    assert found[0] == fault_of("0 s: rank 3 lost")
+    by_kind = {what: [one for one in found[1:] if one.what == what] for what in ("rank", "node", "link")}
+    assert {int(one.name) for one in by_kind["rank"]} == set(range(32))
+    assert {int(one.name) for one in by_kind["node"]} == {0, 1}
+    assert fabric.spec.nic is None
+    assert {one.name for one in by_kind["link"]} == {f"rank{rank}.nic0" for rank in range(32)}
+    for those in by_kind.values():
+        assert len(those) == pytest.approx(1000, abs=100)
+        assert all(0 < one.at_s < 1.0 and not one.mean_s and one.for_s == 1e-6 for one in those)
+        assert [one.at_s for one in those] == sorted(one.at_s for one in those)
+    assert found == drawn([fault_of("0 s: rank 3 lost"), *every], fabric, 1.0, 7)
+    assert found != drawn([fault_of("0 s: rank 3 lost"), *every], fabric, 1.0, 8)
+
+
+def test_a_third_star_stands_for_nothing() -> None:
+    with pytest.raises(InputError, match="a second one for a card"):
+        drawn([fault_of("about every 1 ms: link rank*.nic*.* cut for 1 us")], Fabric(TINY, 4), 1.0, 0)
 
 
 PAIRS = {"pair": [(0, 1), (2, 3), (4, 5), (6, 7)]}

@@ -6,7 +6,7 @@ import pytest
 
 from simulator.model import ops
 from simulator.program.rank import Rank
-from simulator.spec.load import load_machine
+from simulator.spec.load import load_machine, override
 from tests.replay.small import run
 
 B200 = load_machine("dgx_b200")
@@ -54,6 +54,20 @@ def test_kernels_whose_numbers_depend_on_the_rank_begin_sooner_too() -> None:
 
     shared, separate = (run(lambda npu, on=on: program(npu, on), 2, machine=B200) for on in (True, False))
     assert shared.times() == separate.times()
+
+
+def test_a_prologue_runs_beside_the_start_up_of_an_exchange_whoever_its_peers_are() -> None:
+    """A start-up of 0.1 us and 5 us per peer, before a kernel with a prologue of more: it begins 0.1 us sooner."""
+    machine = override(B200, {"collectives.nccl.startup": "0.1 us", "collectives.nccl.startup_per_peer": "5 us"})
+
+    def program(npu: Rank, programmatic: bool) -> None:
+        npu.program.captured, npu.program.programmatic = True, programmatic
+        npu.group("world").barrier("barrier", "nccl")
+        npu.launch(ops.cached(ops.rms_norm(1, 7168)), "norm")
+
+    apart, beside = (run(lambda npu, on=on: program(npu, on), 2, machine=machine) for on in (False, True))
+    assert VECTOR.prologue.value > 0.1
+    assert apart.lasts_us("norm") - beside.lasts_us("norm") == pytest.approx(0.1, abs=1e-5)
 
 
 @pytest.mark.parametrize("ranks", [2, 8])

@@ -128,6 +128,21 @@ def test_a_message_lasts_as_long_at_both_ends() -> None:
     assert done.us("message", 0) == done.us("message", 1) == (0, 12 + 1000)
 
 
+def test_a_link_that_is_slow_one_way_slows_that_way_alone() -> None:
+    """1 MB at 1 GB/s of the engine, or at a quarter of the link's 2 GB/s."""
+    machine = tiny({"fabric.slow": "die 0 to box 0: 0.25"})
+
+    def program(npu: Rank, source: int) -> None:
+        own = npu.group("world")
+        if npu.rank == source:
+            own.send("message", 1 - source, MB, "dma")
+        else:
+            own.recv("message", source, MB, "dma")
+
+    there, back = (run(lambda npu, source=source: program(npu, source), 2, machine=machine) for source in (0, 1))
+    assert there.lasts_us("message") - back.lasts_us("message") == pytest.approx(2000 - 1000, abs=1e-5)
+
+
 def test_a_message_to_oneself_needs_two_streams() -> None:
     def program(npu: Rank) -> None:
         world = npu.group("world")
