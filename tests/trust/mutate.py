@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -45,9 +45,8 @@ TESTS = {  # the likeliest first
     "physics": [AGREE, "tests/replay", "tests/law/physics", "tests/golden"],
     "collective": ["tests/trust/test_exchanges.py", "tests/collective", AGREE, "tests/replay", "tests/golden",
                    "tests/law/replay"],
-    "replay": ["tests/replay", AGREE, "tests/die/test_npu.py", "tests/golden",
-               "tests/live", "tests/program", "tests/collective/test_one_sided.py", "tests/law/replay",
-               "tests/law/test_faults.py"],
+    "replay": ["tests/replay", AGREE, "tests/die/test_npu.py", "tests/golden", "tests/live", "tests/program",
+               "tests/collective/test_one_sided.py", "tests/law/replay", "tests/law/test_faults.py"],
 }
 LEFT_OUT = {"build_hook.py", "__init__.py"}  # built with, not run
 LIMIT_S = 10.0
@@ -128,6 +127,15 @@ def _test(folder: Path, printed: Path, tests: Sequence[str]) -> NoReturn:
         os._exit(code)
 
 
+def _check_unchanged(packages: Iterable[str], folder: Path) -> None:
+    """Ends the script where a test fails that nothing was changed for: every mutant would be killed."""
+    for package in sorted(packages):
+        file = f"simulator/{package}/__init__.py"
+        outcome, test = tried(Mutant(file, 1, "", "", (ROOT / file).read_text(encoding="utf-8")), folder)
+        if outcome != SURVIVED:
+            sys.exit(f"the tests of {package} fail as things are: {test or outcome}")
+
+
 class _Limit:
     """Ends the process by a signal where a test takes too long."""
 
@@ -152,11 +160,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     reasons = equivalents()
     left = [one for one in drawn if state.get(one.key, ("",))[0] in ("", SURVIVED) and one.key not in reasons]
     left.sort(key=lambda one: one.key in state)  # survivors after those that are new
-    progress = Progress(len(left), "mutants")
     with tempfile.TemporaryDirectory() as place, suppress(KeyboardInterrupt):
         copied(Path(place))
         for library in ("hypothesis", "networkx", "numpy", "pyarrow", "pydantic", "pytest", "rich", "simpy", "xdist"):
             import_module(library)
+        if left and not asked.known:
+            _check_unchanged({package_of(one) for one in left}, Path(place))
+        progress = Progress(len(left), "mutants")
         for one in left if not asked.known else ():
             if progress.spent_s > asked.time:
                 break
@@ -168,7 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if outcome == SURVIVED:
                 print(f"{one.file}:{one.line}: {one.change}", flush=True)
             progress.step()
-    progress.end()
+        progress.end()
     RESULTS.mkdir(parents=True, exist_ok=True)
     with whole_file(RESULTS / "mutation.md") as part:
         part.write_text(table(whole, state, asked.seed), encoding="utf-8")
