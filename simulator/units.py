@@ -195,7 +195,7 @@ def _refuse_bare(given: Any, unit: str) -> Any:
     """Lets tables and Quantities through; a bare number or text is refused with the line to write instead."""
     if isinstance(given, dict | Quantity):
         return given
-    shown = given if isinstance(given, int | float) and not isinstance(given, bool) else "..."
+    shown = given if _as_float(given) is not None and not isinstance(given, bool) else "..."
     what = "a bare number is refused" if shown != "..." else "a quantity is a table"
     raise PydanticCustomError("bare_number", "{text}", {
         "text": f'{what}; write {{value = {shown}, unit = "{unit}", kind = "published", source = "..."}}'})
@@ -240,7 +240,7 @@ def _check(dimension: str, rule: Callable[[float], bool], right: str) -> WrapVal
 
     def misfits(quantity: Any) -> Iterator[tuple[str, str]]:
         unit, value = _field(quantity, "unit"), _field(quantity, "value")
-        if quantity is UNKNOWN or unit not in _UNITS:
+        if quantity is UNKNOWN or not isinstance(unit, str) or unit not in _UNITS:
             return
         its = _UNITS[unit][0]
         if its != dimension:
@@ -248,10 +248,18 @@ def _check(dimension: str, rule: Callable[[float], bool], right: str) -> WrapVal
             units = units_of(dimension)
             these = f": one of {', '.join(units)}" if len(units) > 1 else f', unit "{dimension}"'
             yield "dimension", f"{what}, wanted is {_DIMENSIONS[dimension]}{these}"
-        elif isinstance(value, float | int) and not math.isnan(value) and not rule(to_si(value, unit)):
+        elif (number := _as_float(value)) is not None and not math.isnan(number) and not rule(to_si(number, unit)):
             yield "range", f"must be {right}"
 
     return WrapValidator(lambda given, handler: _all_mistakes(given, handler, misfits))
+
+
+def _as_float(value: Any) -> float | None:
+    """A number as a float; None for what is none, or has too many digits for one."""
+    try:
+        return float(value) if isinstance(value, float | int) else None
+    except OverflowError:
+        return None
 
 
 def _finite(value: float) -> bool:

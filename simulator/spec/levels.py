@@ -18,6 +18,9 @@ from pydantic import Field
 from simulator.spec.typed_toml import TomlTable
 from simulator.units import BytesPerSecond, PositiveCount, Seconds
 
+MOST_DIES = MOST_LINKS = 1_000_000
+"""Of a machine, and in one instance of a level that joins all with all: what is more would take hours and memory that
+no computer has."""
 LINK_SETTINGS = ("fabric.cut", "fabric.slow")
 _LINK_TEXT = '"A - B" for both directions of a link or "A to B" for one, as in "die 3 - node 0"; several with commas'
 
@@ -107,19 +110,25 @@ def disagreeing_levels(fabric: Sequence[LevelSpec]) -> Iterator[tuple[str, Any, 
                 yield f"{key}.latency", level.latency, f"at least {inner.latency}: the way leads through '{inner.name}'"
         yield from _counts(level, key, inside)
         inner = inner if isinstance(level, MeshLevel | TorusLevel) else level
-        inside *= int(level.size.si) if level.size.si >= 1 else 1
+        before, inside = inside, inside * (int(level.size.si) if level.size.si >= 1 else 1)
+        if before <= MOST_DIES < inside:
+            yield f"{key}.size", level.size, f"so small that the machine has at most {MOST_DIES:,} dies"
 
 
 def _counts(level: LevelSpec, key: str, inside: int) -> Iterator[tuple[str, Any, str]]:
     """Counts of a level that do not fit its size. inside: dies of a child."""
     if isinstance(level, RailsLevel) and inside == 1:
         yield f"{key}.kind", level.kind, 'rails join dies of several nodes: a level must lie inside; or write "switch"'
+    if isinstance(level, MeshLevel) and level.size.si * (level.size.si - 1) > MOST_LINKS:
+        yield f"{key}.size", level.size, f"so small that every two dies are joined by at most {MOST_LINKS:,} links"
     if isinstance(level, TorusLevel):
         dies = prod(extent.si for extent in level.extents)
         if dies < level.size.si or dies > level.size.si:
             yield f"{key}.extents", level.extents, f"their product is {dies:g}, and must be the size, {level.size}"
     if isinstance(level, DragonflyLevel):
         dies, routers = inside * level.size.si, level.groups.si * level.routers.si
+        if max(level.groups.si * (level.groups.si - 1), routers * (level.routers.si - 1)) > MOST_LINKS:
+            yield f"{key}.groups", level.groups, f"so few, as the routers, that at most {MOST_LINKS:,} links join them"
         if dies % routers > 0:
             yield (f"{key}.routers", level.routers,
                    f"{dies:g} dies cannot be shared out evenly over {level.groups} groups of {level.routers} routers")

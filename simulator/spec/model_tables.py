@@ -18,6 +18,8 @@ INDEXER = ("index_heads", "index_dim", "index_top_k")
 OF_LATENT = ("q_lora", *INDEXER)
 GROUPED = ("kv_heads", "head_dim")
 LINEAR = ("linear_heads", "linear_key_heads", "linear_key_dim", "linear_v_dim", "linear_conv", "full_every")
+MOST = {"layers": 10_000, "mtp_layers": 10_000, "routed_experts": 100_000}
+"""What is made one by one, and how many of it there may be: about a hundred times as many as any published model has."""
 EXPERTS = ("dense_layers", "routed_experts", "experts_per_token", "shared_experts", "expert_intermediate")
 OF_EXPERTS = ("moe_every", "expert_groups", "groups_per_token", "shared_intermediate", "shared_gate", "expert_bias")
 OF_GROUPED = ("window", "window_every", "sinks", "attention_bias", "qk_norm", "attention_gate")
@@ -144,6 +146,10 @@ def _disagreements(spec: ModelSpec) -> Iterator[tuple[str, Any, str]]:
         small, large = getattr(shapes, part), getattr(shapes, whole)
         if small is not None and (large is None or small.si > large.si):
             yield f"shapes.{part}", small, f"at most {whole}, which is {large or 'not given'}"
+    for name, most in MOST.items():
+        number = getattr(shapes, name)
+        if number is not None and number.si > most:
+            yield f"shapes.{name}", number, f"at most {most:,}"
     for name in SWITCHES:
         switch = getattr(shapes, name)
         if switch is not None and switch.si not in (0, 1) and switch.si == switch.si:

@@ -53,6 +53,10 @@ def _parsed(path: Path) -> dict[str, Any]:
         raise SpecError([f"{path}: not valid TOML: {error}"]) from None
     except UnicodeDecodeError as error:
         raise SpecError([f"{path}: not valid TOML: not UTF-8 at byte {error.start}"]) from None
+    except ValueError as error:  # a number of thousands of digits
+        raise SpecError([f"{path}: not valid TOML: {error}"]) from None
+    except RecursionError:
+        raise SpecError([f"{path}: not valid TOML: its lists or tables are nested too deeply"]) from None
     except OSError as error:
         raise SpecError([f"{path}: cannot be read: {error.strerror}"]) from None
 
@@ -296,12 +300,15 @@ def _show(got: Any) -> str:
         return str(got)
     if isinstance(got, dict):
         if "value" in got and "unit" in got:
-            value = f"{got['value']:g}" if isinstance(got["value"], float) else str(got["value"])
+            value = f"{got['value']:g}" if isinstance(got["value"], float) else _show(got["value"])
             return value if got["unit"] == "1" else f"{value} {got['unit']}"
         return "{" + ", ".join(got) + "}" if len(got) < 8 else f"a table of {len(got)} keys"
     if isinstance(got, list):
         return ", ".join(map(str, got)) if all(isinstance(each, Quantity) for each in got) else f"a list of {len(got)}"
-    text = repr(got)
+    try:
+        text = repr(got)
+    except ValueError:  # written in hexadecimal: Python does not write thousands of decimal digits
+        return "a number of thousands of digits"
     return text if len(text) <= 60 else text[:57] + "..."
 
 

@@ -44,6 +44,22 @@ def mistakes(tmp_path: Path) -> Loader:
     return load
 
 
+@pytest.mark.parametrize(("old", "new", "says"), [
+    ("size = { value = 8,", "size = { value = 1e18,", "fabric.box.size: got 1e+18: so small that the machine has at"),
+    ('kind = "switch"\nsize = { value = 8,', 'kind = "mesh"\nsize = { value = 2000,', "fabric.box.size: got 2000: so"),
+    ('unit = "GHz"', 'unit = ["GHz"]', "chip.clock.unit: got a list of 1: must be a valid string"),
+    ('name = "tiny"\n', 'name = 0x' + "f" * 4000 + "\n", "name: got a number of thousands of digits"),
+    ('name = "tiny"\n', "name = " + "1" * 5000 + "\n", "not valid TOML: Exceeds the limit"),
+    ('name = "tiny"\n', "name = " + "[" * 5000 + "\n", "not valid TOML: its lists or tables are nested too deeply"),
+    ("clock = { value = 1,", "clock = { value = 1" + "0" * 400 + ",", "chip.clock.value: got 1000"),
+])
+def test_absurd_sizes_types_and_depths_are_refused_with_file_and_key(
+    old: str, new: str, says: str, mistakes: Loader
+) -> None:
+    text = Path("tests/data/tiny.toml").read_text(encoding="utf-8")
+    assert any(line.startswith(says) for line in mistakes(text.replace(old, new, 1)))
+
+
 def changed(old: str, new: str) -> str:
     """Atlas A3's file with the first match of a pattern replaced."""
     text, count = re.subn(old, new, A3_TEXT, count=1, flags=re.MULTILINE)

@@ -117,6 +117,12 @@ def test_a_users_own_model_with_mistakes(tmp_path: Path) -> None:
     assert all(line.startswith(f"{mine}: ") for line in caught.value.lines)
 
 
+@pytest.mark.parametrize("key", ["layers", "routed_experts"])
+def test_what_is_made_one_by_one_has_a_most(key: str) -> None:
+    with pytest.raises(SpecError, match=f"shapes.{key}: got 1e\\+15: at most 1"):
+        override_model(load_model("deepseek_r1"), {f"shapes.{key}": "1e15"})
+
+
 def test_an_unknown_model_lists_the_known_ones() -> None:
     with pytest.raises(paths.NotFound, match=r"did you mean 'deepseek_r1'\?.*kimi_k2"):
         load_model("deepsek_r1")
