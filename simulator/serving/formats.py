@@ -172,7 +172,7 @@ def _number_ns(value: Any, unit_ns: int) -> int | None:
         number = float(value) if type(value) in (float, str) else math.nan
     except ValueError:
         return None
-    return round(number * unit_ns) if math.isfinite(number) else None
+    return round(number * unit_ns) if math.isfinite(number * unit_ns) else None
 
 
 def _date_ns(text: str) -> int | None:

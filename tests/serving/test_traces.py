@@ -332,3 +332,8 @@ def test_columns_are_the_same_in_every_process(write: Write) -> None:
         done = subprocess.run([sys.executable, "-c", code, str(file)], env={**os.environ, "PYTHONHASHSEED": seed},
                               capture_output=True, text=True, check=True)  # fmt: skip
         assert done.stdout.strip() == digest
+
+
+def test_a_time_that_no_float_of_nanoseconds_holds_is_refused(write: Write) -> None:
+    with pytest.raises(InputError, match=r"line 1: timestamp is 1e\+303; it must be a number of milliseconds"):
+        read_trace(write('{"timestamp": 1e303, "input_length": 1, "output_length": 1, "hash_ids": [1]}\n'))
