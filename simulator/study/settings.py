@@ -102,5 +102,5 @@ def _value(text: str, old: Any) -> Any:
         return [part.strip() for part in text.split(",") if part.strip()]
     try:
         return json.loads(text.lower() if text in ("True", "False", "None") else {"none": "null"}.get(text, text))
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # no JSON, a number of thousands of digits, brackets without end
         return text
