@@ -108,7 +108,7 @@ def read(path: Path) -> Record:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise InputError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{path}: not JSON: {error}") from None

@@ -15,6 +15,7 @@ NAMES = (*OWN, *MESH, *KEYS)
 LEFT_OUT = ("o_proj", "dense", "shared", "head", "embedding")  # may be "", as in a mesh without them
 LEAST = dict.fromkeys(("cards", "tokens", *MESH), 1) | {"redundant": 0, "apart": 0, "drafts": 0}
 """Axes that are whole numbers, and the least that each can be."""
+MOST = 1_000_000
 FOUND = ("batch.phase", "batch.requests", "batch.context", "batch.prefix", "batch.chunk", "batch.prompt",
          "batch.acceptance", "knobs.layers", "layout.")  # fmt: skip
 """Settings of a step, or how they begin, that a search gives values to itself."""
@@ -23,10 +24,10 @@ FOUND = ("batch.phase", "batch.requests", "batch.context", "batch.prefix", "batc
 def gpus(text: str) -> tuple[int, int]:
     """"8..64" -> (8, 64), "16" -> (16, 16); InputError for anything else."""
     low, dots, high = (one.strip() for one in text.partition(".."))
-    numbers = [int(one) for one in (low, high if dots else low) if one.isascii() and one.isdecimal()]
-    if len(numbers) != 2 or not 1 <= numbers[0] <= numbers[1]:
-        raise InputError(f"--gpus {text}: a number of GPUs, or FROM..TO, as 16 or 8..64")
-    return numbers[0], numbers[1]
+    least, most = (_whole(one) for one in (low, high if dots else low))
+    if least is None or most is None or not 1 <= least <= most <= MOST:
+        raise InputError(f"--gpus {text}: a number of GPUs, or FROM..TO, as 16 or 8..64, at most {MOST:,}")
+    return least, most
 
 
 def axes(file: Path | None, fixed: Iterable[str], varied: Iterable[str]) -> Axes:
@@ -57,9 +58,18 @@ def _check(where: str, name: str, values: Iterable[str]) -> None:
             raise InputError(f"{where}: mode is {value!r}: {' or '.join(MODES)} would be right")
         if name not in LEAST or (name == "ep" and value == "all") or (name in LEFT_OUT and not value):
             continue
-        if not (value.isascii() and value.isdecimal()) or int(value) < LEAST[name]:
-            raise InputError(f"{where}: {name} is {value!r}: a whole number of at least {LEAST[name]}"
+        number = _whole(value)
+        if number is None or not LEAST[name] <= number <= MOST:
+            most = f" and at most {MOST:,}" if number is not None and number > MOST else ""
+            raise InputError(f"{where}: {name} is {value[:60]!r}: a whole number of at least {LEAST[name]}{most}"
                              f"{', or all,' if name == 'ep' else ''} would be right")
+
+
+def _whole(text: str) -> int | None:
+    """A number of ASCII digits, MOST + 1 where it has too many of them; None for anything else."""
+    if not (text.isascii() and text.isdecimal()):
+        return None
+    return int(text) if len(text) <= 18 else MOST + 1
 
 
 def _several(text: str) -> tuple[str, ...]:
@@ -70,7 +80,7 @@ def _several(text: str) -> tuple[str, ...]:
 def _of_file(path: Path) -> dict[str, tuple[str, ...]]:
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"--space: cannot read '{path}': {getattr(error, 'strerror', None) or reason_of(error)}; axes "
                          "with their values are right, as tp = [4, 8]") from None
     found = {name: _values(path, name, value) for name, value in _flat(given)}

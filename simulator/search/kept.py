@@ -166,6 +166,6 @@ def _read_journal(path: Path) -> tuple[dict[str, Row], int]:
             if int(total, 16) != zlib.crc32(text):
                 raise ValueError("another row was written")
             name, rows[name] = json.loads(text)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             broken += 1
     return rows, broken

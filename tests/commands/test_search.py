@@ -138,6 +138,8 @@ WRONG = [
     ("--fix tpp=1", "--fix tpp=1: tpp is no axis of a search (did you mean 'tp'?)"),
     ("--fix tp=x", "--fix tp=x: tp is 'x': a whole number of at least 1 would be right"),
     ("--vary tp=1,0", "--vary tp=1,0: tp is '0': a whole number of at least 1"),
+    ("--fix tp=1" + "0" * 20, "a whole number of at least 1 and at most 1,000,000 would be right"),
+    ("--gpus 1" + "0" * 20, "a number of GPUs, or FROM..TO, as 16 or 8..64, at most 1,000,000"),
     ("--fix ep=every", "ep is 'every': a whole number of at least 1, or all, would be right"),
     ("--fix cards=4", "an engine has more cards than there are GPUs"),
     ("--fix mode=both", "--fix mode=both: mode is 'both': together or apart"),
@@ -171,6 +173,7 @@ def test_what_cannot_be_is_refused_in_one_message(braid: Callable[..., Outcome],
 
 
 FILES = [("tpp = [1]", "space.toml: tpp is no axis of a search (did you mean 'tp'?)"),
+         ("tp = " + "[" * 5000, "--space: cannot read '{}/space.toml': RecursionError: "),
          ("tp = [1", "--space: cannot read '{}/space.toml': TOMLDecodeError: "),
          ("tp = []", "space.toml: tp is []: a list of values is right, as tp = [1, 2, 4]"),
          ("tp = 2024-01-01", "space.toml: tp is datetime.date(2024, 1, 1): a list of values is right"),

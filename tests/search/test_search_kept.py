@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -228,7 +229,8 @@ def test_a_search_that_ends_before_any_step_of_its_writing_loses_nothing(tmp_pat
 
 
 @pytest.mark.parametrize("change", [lambda line: line[:-9], lambda line: line.replace(b'"tp2"', b'"tp3"'),
-                                    lambda line: b"\xff\x00 nothing", lambda line: b"7"])  # fmt: skip
+                                    lambda line: b"\xff\x00 nothing", lambda line: b"7",
+                                    lambda line: b"%08x %s" % (zlib.crc32(b"[" * 5000), b"[" * 5000)])  # fmt: skip
 def test_a_broken_row_of_the_journal_is_told_and_the_others_are_there(
         tmp_path: Path, change: Callable[[bytes], bytes]) -> None:
     rows = Kept(tmp_path, pytest.fail)
