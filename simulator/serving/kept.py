@@ -63,6 +63,6 @@ def _read(path: Path) -> dict[str, float]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         seconds = {str(key): float(value) for key, value in found.items()}
-    except (OSError, ValueError, AttributeError, TypeError):
+    except (OSError, ValueError, OverflowError, AttributeError, TypeError, RecursionError):
         return {}
     return seconds if all(0.0 < one < inf for one in seconds.values()) else {}

@@ -65,6 +65,8 @@ CHECKPOINTS = {
 """By family and published word: what checkpoints of that family quantise."""
 
 
+MOST_REQUESTS = 10_000_000
+"""Of one point."""
 ROUNDS = 10
 """Prompts of a campaign, for each request in flight (num_prompts of InferenceX's scripts)."""
 RATIOS = {**dict.fromkeys(CAMPAIGNS, 0.8), "sglang_cookbook": 1e-6, "sglang_cookbook_jsx": 1e-6}
@@ -132,6 +134,8 @@ def _requests(point: Mapping[str, Any], concurrency: int, rate: float) -> Reques
     total = point.get("num_prompts")
     count = _whole("num_prompts", total) // gpus_of(point)[1] if total else 0
     count = count or ROUNDS * concurrency or prompts_at_once(point, prompt, output)
+    if count > MOST_REQUESTS:
+        raise NotExpressible(f"{count} requests: at most {MOST_REQUESTS:,} can be simulated")
     ratio = point.get("range_ratio") or RATIOS.get(str(point.get("source_kind")), 1.0)
     if not isinstance(ratio, int | float) or not 0 < ratio <= 1:
         raise NotExpressible(f"range_ratio is {ratio!r}: it must be a number above 0, at most 1")
@@ -249,8 +253,8 @@ def precision_of(point: Mapping[str, Any]) -> str:
     word = str(point.get("gemm_quant") or point.get("quantisation") or "")
     if (family, word) in CHECKPOINTS:
         return CHECKPOINTS[family, word]
-    gemm = point.get("gemm_quant") or point.get("quantisation") or ""
-    moe = point.get("moe_quant") or gemm
+    gemm = word
+    moe = str(point.get("moe_quant") or gemm)
     for word in (gemm, moe):
         if word not in PRECISIONS and word:
             raise NotExpressible(f"quantisation {word}: none of {', '.join(PRECISIONS)}")

@@ -109,8 +109,9 @@ def read_others(path: Path) -> Others:
     for number, line in enumerate(lines, 1):
         try:
             one = json.loads(line) if line.strip() else None
-        except json.JSONDecodeError as error:
-            raise InputError(f"{path}, line {number}: {error.msg}: a line is one JSON object") from None
+        except (ValueError, RecursionError) as error:
+            why = getattr(error, "msg", "") or str(error)
+            raise InputError(f"{path}, line {number}: {why}: a line is one JSON object") from None
         if one is None:
             continue
         if not isinstance(one, dict) or "id" not in one:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
@@ -31,6 +32,10 @@ from simulator.units import PS_PER_S
 LAUNCH = ("family", "model", "gpu_key", "machine", "n_gpus", "fw_key", "framework", "layout", "quantisation",
           "gemm_quant", "moe_quant", "settings")  # fmt: skip
 """What points have in common that ask for the same steps."""
+MOST = 1e15
+"""Size of a number of a point."""
+
+
 def read_points(path: Path, where: Mapping[str, str]) -> list[dict[str, Any]]:
     """The points of a JSON Lines file whose fields are as `where` says: one value, or "1..16" for a range.
 
@@ -40,10 +45,13 @@ def read_points(path: Path, where: Mapping[str, str]) -> list[dict[str, Any]]:
     for number, line in _lines(path):
         try:
             point = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InputError(f"{path}, line {number}: {error.msg}: a line is one JSON object") from None
+        except (ValueError, RecursionError) as error:
+            why = getattr(error, "msg", "") or str(error)
+            raise InputError(f"{path}, line {number}: {why}: a line is one JSON object") from None
         if not isinstance(point, dict) or "id" not in point:
             raise InputError(f"{path}, line {number}: a point is a JSON object with an id, a model, a gpu_key, ...")
+        for key in _absurd(point):
+            raise InputError(f"{path}, line {number}: {key} is no number between -{MOST:g} and {MOST:g}")
         points.append(point)
     known = {key for point in points for key in point}
     for key in where:
@@ -54,6 +62,18 @@ def read_points(path: Path, where: Mapping[str, str]) -> list[dict[str, Any]]:
     if not chosen:
         raise InputError(f"no point of {path} is as --where says" if points else f"{path} has no points")
     return chosen
+
+
+def _absurd(value: Any, key: str = "") -> Iterator[str]:
+    """Keys of numbers that nothing measured can have; a rate alone may be infinite."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _absurd(inner, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list):
+        for place, inner in enumerate(value):
+            yield from _absurd(inner, f"{key}[{place}]")
+    elif isinstance(value, int | float) and not -MOST <= value <= MOST and (key, value) != ("request_rate", inf):
+        yield key
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:

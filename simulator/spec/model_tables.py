@@ -19,7 +19,7 @@ OF_LATENT = ("q_lora", *INDEXER)
 GROUPED = ("kv_heads", "head_dim")
 LINEAR = ("linear_heads", "linear_key_heads", "linear_key_dim", "linear_v_dim", "linear_conv", "full_every")
 MOST = {"layers": 10_000, "mtp_layers": 10_000, "routed_experts": 100_000}
-"""What is made one by one, and how many of it there may be: about a hundred times as many as any published model has."""
+"""Of what is made one by one, how many there may be: about a hundred times as many as any published model has."""
 EXPERTS = ("dense_layers", "routed_experts", "experts_per_token", "shared_experts", "expert_intermediate")
 OF_EXPERTS = ("moe_every", "expert_groups", "groups_per_token", "shared_intermediate", "shared_gate", "expert_bias")
 OF_GROUPED = ("window", "window_every", "sinks", "attention_bias", "qk_norm", "attention_gate")

@@ -74,7 +74,7 @@ def _beside(file: Path) -> Any:
     """The quantisation in hf_quant_config.json."""
     try:
         return _object(json.loads(file.read_text(encoding="utf-8"))).get("quantization")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise _WrongError("", str(error), "must be a file of JSON with an object") from None
 
 

@@ -221,7 +221,7 @@ def _read(path: Path) -> Iterable[tuple[Settings, Outcome]]:
     except OSError:
         return
     for line in lines:
-        with suppress(ValueError, KeyError, TypeError, AttributeError):
+        with suppress(ValueError, OverflowError, KeyError, TypeError, AttributeError, RecursionError):
             yield _outcome_of(json.loads(line))
 
 

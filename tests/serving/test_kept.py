@@ -34,7 +34,8 @@ def test_two_that_write_lose_nothing(tmp_path: Path) -> None:
     assert (last.get("a"), last.get("b")) == (1.0, 2.0)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", '{"a": "b"}', '{"a": NaN}', '{"a": -1.0}', '{"a": 0}', "\x00"])
+@pytest.mark.parametrize("text", ["[" * 5000, '{"a": 1' + "0" * 400 + "}", "",
+                                  "{", "[1]", '{"a": "b"}', '{"a": NaN}', '{"a": -1.0}', '{"a": 0}', "\x00"])
 def test_a_broken_file_is_as_none_and_is_written_again(tmp_path: Path, text: str) -> None:
     kept = Kept(step(), tmp_path)
     kept.put("a", 1.0)

@@ -333,7 +333,7 @@ def test_what_is_kept_is_of_one_scenario_and_seed_and_has_the_metric(tmp_path: P
 NO_NUMBER = '{"settings": {"free": "always"}, "makespan_ps": 1, "metrics": {"latency_ms": NaN}, "reason": ""}'
 
 
-@pytest.mark.parametrize("line", ["[1]", "{}", '{"settings": {}}', "\x00", NO_NUMBER])
+@pytest.mark.parametrize("line", ["[1]", "{}", '{"settings": {}}', "\x00", NO_NUMBER, "[" * 5000])
 def test_a_broken_line_is_as_none(tmp_path: Path, line: str) -> None:
     base, free, told = as_it_is("switched"), settings_of({"free": "always"}), Told()
     answered(base, [settings_of({"knobs.beside": "false"})], folder=tmp_path)
