@@ -88,8 +88,8 @@ def _other(rng: Random, value: Any) -> Any:
     if isinstance(value, bool) or value is None or rng.random() < 0.25:
         return odd(rng)
     if isinstance(value, int | float):
-        with_number = (rng.choice(NUMBERS), -value, value + 1, value - 1, str(value), float(value))
-        return rng.choice(with_number)
+        near = float(value) if abs(value) < 1e300 else 1.5
+        return rng.choice((rng.choice(NUMBERS), -value, value + 1, value - 1, str(value), near))
     if isinstance(value, str):
         return rng.choice((rng.choice(TEXTS), value[:-1], value + "x", value.upper(), rng.choice(UNITS), scalar(rng)))
     return odd(rng)
@@ -151,8 +151,9 @@ def json_text(value: Any) -> str:
         return "[" * 5000
 
 
-def toml_text(tables: Mapping[str, Any]) -> str:
+def toml_text(given: Any) -> str:
     """Tables as TOML: the top by keys and headers, all else inline. What TOML does not have is left out."""
+    tables: Mapping[str, Any] = given if isinstance(given, Mapping) else {"whole": given}
     lines = [f"{_key(name)} = {_inline(value)}" for name, value in tables.items() if not isinstance(value, Mapping)]
     for name, value in tables.items():
         if isinstance(value, Mapping):
