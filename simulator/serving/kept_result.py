@@ -12,6 +12,7 @@ from simulator.errors import InputError
 from simulator.np import Array
 from simulator.observe.arrow import from_arrow
 from simulator.serving.files import FILES, GOOD, LOWER, OF_STEPS, REQUESTS, STEP_COLUMNS
+from simulator.serving.kept_file import check_export
 
 EXPORT, REQUESTS_FILE, STEPS_FILE = FILES[:3]
 
@@ -46,18 +47,26 @@ def read_service(folder: Path) -> KeptService:
     """What `serve --out` wrote into a folder; InputError if a file is not what this version of Braid writes."""
     try:
         export = json.loads((folder / EXPORT).read_text(encoding="utf-8"))
-        _ = export["braid"]["over_time"], export["braid"]["whole"]["waits"], export["input_config"]
-        requests = _columns(folder / REQUESTS_FILE, REQUESTS | LOWER | GOOD)
-        return KeptService(export, requests, _columns(folder / STEPS_FILE, STEP_COLUMNS | OF_STEPS))
-    except (ValueError, KeyError, TypeError) as error:
+        check_export(export)
+        requests = _columns(folder / REQUESTS_FILE, REQUESTS, LOWER | GOOD)
+        return KeptService(export, requests, _columns(folder / STEPS_FILE, STEP_COLUMNS, OF_STEPS))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         what = f"it has no {error}" if isinstance(error, KeyError) else str(error).partition("\n")[0]
         raise InputError(f"'{folder}' is not what `braid serve --out` of this version writes: {what}; "
                          "run it again") from None
 
 
-def _columns(path: Path, described: Mapping[str, tuple[str, str]]) -> Mapping[str, Array]:
-    """Those of the columns that a file has; ValueError: it is no such file."""
+def _columns(path: Path, needed: Mapping[str, tuple[str, str]], more: Mapping[str, tuple[str, str]],
+             ) -> Mapping[str, Array]:
+    """Its columns, and those of the others that it has; ValueError: it is no such file."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = pq.read_table(path)
-    return from_arrow(table, {name: described[name] for name in table.column_names if name in described})
+    try:
+        table = pq.read_table(path)
+        there = {name: told for name, told in more.items() if name in table.column_names}
+        return from_arrow(table, {**needed, **there})
+    except (pa.ArrowException, OSError, AttributeError) as error:
+        if isinstance(error, OSError) and error.errno:  # Arrow's own have none
+            raise
+        raise ValueError(f"{path.name}: {error}") from None

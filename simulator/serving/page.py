@@ -15,6 +15,7 @@ from simulator.observe.page.palette import SERIES
 from simulator.observe.tables import Titled, number
 from simulator.paths import installed_version
 from simulator.serving.harm import harm_tables
+from simulator.serving.kept_file import RATES
 from simulator.serving.kept_result import KeptService
 from simulator.serving.over_time import LEVELS, level
 from simulator.serving.show import BESIDE, SHOWN, WAITED_FOR, steps_lines
@@ -22,8 +23,6 @@ from simulator.units import PS_PER_S
 
 BINS, MOST_POINTS = 300, 6000
 STATISTICS = ("avg", "p50", "p90", "p95", "p99", "max")
-RATES = {"benchmark_duration": "s", "request_throughput": "requests/s", "output_token_throughput": "tok/s",
-         "output_token_throughput_per_gpu": "tok/s/GPU"}
 
 
 def service_page(services: Sequence[KeptService]) -> Page:
