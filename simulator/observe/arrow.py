@@ -89,7 +89,9 @@ def read_parquet(path: str | PathLike[str], tell: Callable[[float], None] = lamb
             for name, described in COLUMNS.items():  # one at a time: Arrow's own is as large again
                 made |= from_arrow(file.read(columns=[name]), {name: described})
                 tell(len(made) / len(COLUMNS))
-    except (pa.ArrowException, KeyError, ValueError) as error:
+    except (pa.ArrowException, OSError, KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
+        if isinstance(error, OSError) and error.errno:  # Arrow's own have none
+            raise
         what = str(error).partition("\n")[0]
         raise ValueError(f"'{path}' is not a timeline that this version of Braid writes: {what}") from None
     return made

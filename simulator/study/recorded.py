@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,11 @@ from simulator.paths import installed_version
 from simulator.replay.replay import rate_of
 from simulator.spec.machine import MachineSpec
 from simulator.study.expected import as_object, compared, plain
+from simulator.study.recorded_file import check_recorded
 from simulator.study.simulate import Result
 
 TIMELINE, ABOUT = "timeline.parquet", "result.json"
-_HEADER = {"seed": int, "machine": str, "model": str, "cards": int, "ranks": int, "classes": int, "mode": str}
-_ABOUT = {"scenario": str, "title": str, "version": str, **_HEADER, "leaders": str, "changes": dict, "settings": dict}
+_HEADER = ("seed", "machine", "model", "cards", "ranks", "classes", "mode")
 
 
 def recorded_of(result: Result) -> Recorded:
@@ -70,25 +70,16 @@ def read_recorded(folder: Path, tell: Callable[[float], None] = lambda share: No
         raise InputError(f"'{folder}' has no {missing}: `braid run SCENARIO --out FOLDER` writes such a folder")
     try:
         said = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        check_recorded(said)
         about = {**said["about"], **{key: said[key] for key in ("scenario", "changes", "seed")}}
         memory = Memory(**{**said["memory"], "items": [tuple(item) for item in said["memory"]["items"]]})
         peaks = Peaks(**said["peaks"])
-        _check(about, _ABOUT)
-        _check(said, {"metrics": dict, "expected": list, "parameters": list})
-        [int(one) for one in about["leaders"].split()]
         found = said["metrics"], said["expected"], said["parameters"]
-    except (ValueError, KeyError, TypeError) as error:
-        what = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-        raise InputError(f"'{folder / ABOUT}' is not what `braid run --out` of this version writes: {what}; "
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"'{folder / ABOUT}' is not what `braid run --out` of this version writes: {error}; "
                          "run it again") from None
     try:
         return Recorded(about, read_parquet(folder / TIMELINE, tell), *found, memory, peaks)
     except ValueError as error:
         raise InputError(f"{error}; run it again") from None
 
-
-def _check(given: Mapping[str, Any], kinds: Mapping[str, type]) -> None:
-    """KeyError for what is missing, TypeError for what is another kind of thing."""
-    for key, kind in kinds.items():
-        if not isinstance(given[key], kind):
-            raise TypeError(f"{key} is {given[key]!r}")

@@ -42,7 +42,7 @@ def test_bytes_on_links_and_cores_are_those_of_the_tasks(result: Result) -> None
 
 
 @pytest.mark.parametrize(("what", "said"), [
-    ("no timeline", "has no timeline.parquet"), ("no metrics", "it has no 'metrics'"), ("no JSON", "Expecting value"),
+    ("no timeline", "has no timeline.parquet"), ("no metrics", "it has no metrics"), ("no JSON", "Expecting value"),
     ("another table", "is not a timeline that this version of Braid writes")])
 def test_a_folder_of_something_else_is_refused(result: Result, tmp_path: Path, what: str, said: str) -> None:
     write_result(result, OutputFolder(tmp_path / "run"))
@@ -67,6 +67,9 @@ def test_every_part_of_its_json_is_needed(result: Result, tmp_path: Path) -> Non
     parts += [{other: it for other, it in whole.items() if other != key} for key in whole]
     assert len(parts) == 10 + 9
     parts += [{**whole, "changes": None}, {**whole, "metrics": []}, {**whole, "parameters": None}]
+    parts += [{**whole, "metrics": {"a": 10**400}}, {**whole, "memory": whole["memory"] | {"usable_bytes": 0}},
+              {**whole, "parameters": [{**whole["parameters"][0], "saves": "1"}]}, {**whole, "expected": ["a"]},
+              {**whole, "peaks": whole["peaks"] | {"more": 1}}, whole["peaks"], [whole], None]
     parts += [{**whole, "about": whole["about"] | wrong} for wrong in ({"leaders": "a"}, {"ranks": ""})]
     for part in parts:
         about.write_text(json.dumps(part))

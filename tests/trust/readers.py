@@ -26,7 +26,8 @@ LINES = {
                 '{"timestamp": 27000, "input_length": 1024, "output_length": 7, "hash_ids": [46, 47]}\n',
     "bailian": '{"chat_id": 1, "parent_chat_id": -1, "timestamp": 61.1, "input_length": 40, "output_length": 9, '
                '"type": "text", "turn": 1, "hash_ids": [1, 2, 3]}\n'
-               '{"chat_id": 2, "parent_chat_id": 1, "timestamp": 62, "input_length": 16, "output_length": 2, "type": "text", "turn": 2, "hash_ids": [1]}\n',
+               '{"chat_id": 2, "parent_chat_id": 1, "timestamp": 62, '
+               '"input_length": 16, "output_length": 2, "type": "text", "turn": 2, "hash_ids": [1]}\n',
     "azure": "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 23:59:59.9799600,4808,10\n"
              "2023-11-17 00:00:00.0319601,3180,8\n",
     "burst": "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
