@@ -13,6 +13,7 @@ from simulator.search.answer import FILE, Answer, as_object
 from simulator.search.deployment import Ask, Found
 from simulator.search.engine import ramp_s, requests_of
 from simulator.search.serve import Requests
+from simulator.study.step import in_a_docstring
 
 POINTS, SERVICES = "points.parquet", "deployments.py"
 OF_ENGINE = ("engines.", "knobs.", "layout.", "machine.")
@@ -60,7 +61,7 @@ def services(found: Answer) -> str:
     functions = "".join(f'''
 
 def top_{place}() -> Service:
-    """{one.words}."""
+    """{in_a_docstring(one.words)}."""
     return deployed(ASK, {one!r})
 ''' for place, one in enumerate(found.top, 1))  # fmt: skip
     return f'''"""Deployments that `braid search` found; serve one with `braid serve FILE:top_1`."""

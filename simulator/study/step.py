@@ -215,7 +215,7 @@ def saved(scenario: Scenario) -> str:
     given = dict(scenario.changes)
     if Path(given["model"]).exists():
         given["model"] = str(Path(given["model"]).resolve())
-    changes = "\n".join(f'        "{key}": "{value}",' for key, value in given.items())
+    changes = "\n".join(f"        {_quoted(key)}: {_quoted(value)}," for key, value in given.items())
     return f'''"""A step written down by `braid step`; run it with `braid run FILE:{phase}`."""
 
 from __future__ import annotations
@@ -225,8 +225,18 @@ from simulator.study.scenario import Scenario
 
 
 def {phase}() -> Scenario:
-    """{scenario.full_title}."""
+    """{in_a_docstring(scenario.full_title)}."""
     return transformer.{phase}().replace({{
 {changes}
     }})
 '''
+
+
+def in_a_docstring(text: str) -> str:
+    """A text that cannot end a docstring of a file of Python."""
+    return text.replace("\\", "/").replace('"', "'").replace("\0", "")
+
+
+def _quoted(text: str) -> str:
+    """A text as Python has it, whatever is in it."""
+    return f'"{text}"' if text.isprintable() and not set(text) & {'"', "\\"} else repr(text)
