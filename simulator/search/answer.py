@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,9 +14,10 @@ from simulator.paths import installed_version
 from simulator.search.deployment import Ask, Deployment, Engine, Found
 from simulator.search.engine import of_some_layers, service_of
 from simulator.search.found import largest
-from simulator.search.front import best, front
+from simulator.search.front import OBJECTIVES, best, front
 from simulator.search.search import Outcome
 from simulator.search.serve import Requests, is_within
+from simulator.spec.typed_toml import plain
 from simulator.study.simulate import simulate
 
 FILE = "search.json"
@@ -138,17 +139,36 @@ def is_folder_of_search(path: Path) -> bool:
 
 def read_answer(folder: Path) -> Answer:
     """What `search --out` wrote into a folder; InputError if that is not what this version of Braid writes."""
+    from pydantic import TypeAdapter, ValidationError
+
     try:
-        given = json.loads((folder / FILE).read_text(encoding="utf-8"))
-        given.pop("version")
-        lists = {name: [found_of(one) for one in given[name]] for name in ("points", "front", "top")}
-        trace = given["requests"]["trace"]
-        requests = Requests(**{**given["requests"], "trace": trace and Path(trace)})
-        return Answer(**{**given, **lists, "ask": Ask(**given["ask"]), "requests": requests,
-                         "bounds": [[Bound(**one) for one in some] for some in given["bounds"]]})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"'{folder / FILE}' is not what `braid search --out` of this version writes: "
-                         f"{reason_of(error).splitlines()[0]}; search again") from None
+        found = TypeAdapter(Answer).validate_json((folder / FILE).read_bytes(), strict=True)
+        if found.objective not in OBJECTIVES:
+            raise ValueError(f"objective is {found.objective!r}: one of {', '.join(OBJECTIVES)} is right")
+        for place, one in enumerate((*found.points, *found.front, *found.top)):
+            _check(one, f"deployment {place}")
+        if not isfinite(sum(bound.share + bound.saves for some in found.bounds for bound in some)):
+            raise ValueError("bounds: finite shares are right")
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        why = f"{'.'.join(map(str, first['loc'])) or 'the file'}: {plain(first['msg'])}"
+    except (OSError, ValueError) as error:
+        why = reason_of(error).splitlines()[0]
+    else:
+        return found
+    raise InputError(f"'{folder / FILE}' is not what `braid search --out` of this version writes: {why}; search again")
+
+
+def _check(one: Found, where: str) -> None:
+    """ValueError for numbers that are not finite, and a mesh that is none."""
+    numbers = (one.ttft_ms, one.tpot_ms, one.tok_s_per_gpu, one.tok_s_per_user, one.ttft_p99_ms, one.tpot_p99_ms)
+    if not all(map(isfinite, numbers)) or min(one.tok_s_per_gpu, one.tok_s_per_user, one.gpus) <= 0:
+        raise ValueError(f"{where}: times that are finite and rates above 0 are right")
+    for engine in filter(None, one.deployment):
+        try:
+            _ = engine.ranks
+        except ValueError:
+            raise ValueError(f"{where}: mesh is {engine.mesh!r}: axes as tp=8,dp=2 are right") from None
 
 
 def found_of(one: Mapping[str, Any]) -> Found:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import random
+import re
 import shlex
 import signal
 from collections.abc import Callable
@@ -14,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from simulator.errors import InputError
 from simulator.search import kept, search
 from simulator.search.answer import FILE, as_object, read_answer
 from simulator.search.files import POINTS, SERVICES
@@ -90,6 +93,23 @@ def test_its_services_are_the_best(done: Outcome, folder: Path) -> None:
         assert service.gpus == one.gpus
         assert (service.prefill is None) == (one.deployment.prefill is None)
         assert service.load.concurrency == one.concurrency
+
+
+@pytest.mark.parametrize(("change", "said"), [
+    ({"objective": "GB"}, "ValueError: objective is 'GB': one of tok_s_per_gpu"), ({"points": [1]}, "points.0: "),
+    ({"top": None}, "top: "), ({"layouts": 1e400}, "layouts: "), ({"refused": {"a": "b"}}, "refused.a: "),
+    ({"ask": {}}, "ask.model"), ({"dollars_per_gpu_hour": "</script>"}, "dollars_per_gpu_hour: "),
+])  # fmt: skip
+def test_an_answer_that_was_changed_is_refused_by_its_key(done: Outcome, folder: Path, tmp_path: Path,
+                                                          change: dict[str, Any], said: str) -> None:
+    whole = json.loads((folder / FILE).read_text())
+    (tmp_path / FILE).write_text(json.dumps(whole | change))
+    with pytest.raises(InputError, match=f"of this version writes: {re.escape(said)}.*; search again"):
+        read_answer(tmp_path)
+    for key, value in (("tok_s_per_gpu", 0.0), ("tpot_ms", math.inf)):
+        (tmp_path / FILE).write_text(json.dumps(whole | {"points": [whole["points"][0] | {key: value}]}))
+        with pytest.raises(InputError, match=r"deployment 0: times that are finite"):
+            read_answer(tmp_path)
 
 
 def test_a_second_run_simulates_nothing(done: Outcome, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,7 +96,7 @@ def _check_words(target: str, error: Exception, folder: Path) -> None:
         return
     if not said.strip():
         raise Vague(f"{type(error).__name__} says nothing") from error
-    if target in READERS and folder.name not in said and target not in ("points", "space"):
+    if target in READERS and folder.name not in said and target not in ("points", "space", "search folder"):
         raise Vague(f"a refusal names no file: {said[:200]}") from error
 
 

@@ -319,7 +319,8 @@ def made(command: str) -> dict[str, bytes]:
     words = {"run": ["run", "contention:staging"],
              "serve": ["serve", "one_server:llama_3_1_70b", "--requests", "4", "--rate", "2", "--osl", "16"],
              "search": ["search", "--model", "llama_2_7b", "--machine", "dgx_h100", "--gpus", "1", "--isl", "64",
-                        "--osl", "8", "--tpot", "50", "--serve", "0", "--fix", "tokens=4"]}[command]
+                        "--osl", "8", "--tpot", "50", "--serve", "0", "--fix", "tokens=2048", "--fix", "stack=vllm",
+                        "--fix", "mode=together"]}[command]
     with tempfile.TemporaryDirectory() as place, redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         braid.main([*words, "--out", f"{place}/out"], prog_name="braid", standalone_mode=False)
         return {one.name: one.read_bytes() for one in sorted(Path(place, "out").iterdir()) if one.is_file()}
