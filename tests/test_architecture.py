@@ -28,7 +28,7 @@ OBSERVED_FROM = FLOOR["study"]
 EXPLAINED = re.compile(r"(?:^|[.;]\s+)((?:[a-z]\w*, )*[a-z]\w*): ")  # "ends, spread: of its kernels"
 VAGUE = re.compile(r"\b(?:(?:no|some|every|any)body|whoever)\b", re.IGNORECASE)
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 400, 60
-TOP = {".ci", ".gitignore", "CHANGELOG.md", "LICENSE", "README.md", "docs", "pyproject.toml",
+TOP = {".ci", ".gitignore", "CHANGELOG.md", "LICENSE", "README.md", "SECURITY.md", "docs", "pyproject.toml",
        "results", "scenarios", "services", "simulator", "tests", "topologies", "workloads"}  # fmt: skip
 def _noun(module: str) -> str:
     """simulator.die.npu -> die"""

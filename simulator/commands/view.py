@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import rich_click as click
 
@@ -73,6 +75,13 @@ def _begins_as_a_trace(path: Path) -> bool:
     return begin.startswith(b"{") and b'"traceEvents"' in begin
 
 
+def _is_own(host: str) -> bool:
+    """Whether a request names this computer. A page of another name, whose address was made that of this computer (DNS
+    rebinding), could read the trace else."""
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+    return name.lower() in ("127.0.0.1", "localhost", "[::1]")
+
+
 def server(trace: Path, port: int) -> ThreadingHTTPServer:
     """A server of the UI with this trace, on the loopback interface; port 0: any that is free.
 
@@ -85,17 +94,39 @@ def server(trace: Path, port: int) -> ThreadingHTTPServer:
     from simulator.errors import InputError
 
     class Handler(SimpleHTTPRequestHandler):
-        """The UI's files, and the trace where the UI asks for it."""
+        """The UI's files, and the trace where the UI asks for it; nothing to a page of another name."""
 
         def do_GET(self) -> None:
             if self.path.endswith(("vizviewer_info", "file_info", "localtrace")):
                 body = trace.read_bytes() if self.path.endswith("localtrace") else b"{}"
                 self.send_response(200)
+                self.send_header("Content-Type", "application/octet-stream")
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
             else:
                 super().do_GET()
+
+        def parse_request(self) -> bool:
+            if not super().parse_request():
+                return False
+            if _is_own(self.headers.get("Host", "")):
+                return True
+            self.send_error(403, "Forbidden", "this server answers to 127.0.0.1 and localhost alone")
+            return False
+
+        def send_head(self) -> io.BytesIO | BinaryIO | None:
+            if "\0" not in self.translate_path(self.path):
+                return super().send_head()
+            self.send_error(404, "File not found")
+            return None
+
+        def list_directory(self, path: str | os.PathLike[str]) -> None:
+            self.send_error(404, "File not found")
+
+        def end_headers(self) -> None:
+            self.send_header("X-Content-Type-Options", "nosniff")
+            super().end_headers()
 
         def log_message(self, *_: Any) -> None:
             """A line for each of the UI's files would say nothing."""

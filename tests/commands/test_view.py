@@ -7,12 +7,17 @@ import importlib.util
 import json
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection, HTTPMessage
+from http.server import ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from urllib.request import urlopen
 
 import pytest
 
+from simulator.commands.view import server
 from tests.commands.processes import MAIN, left_by, started
 from tests.conftest import Outcome
 
@@ -37,6 +42,67 @@ def test_a_folder_is_served_until_ctrl_c(folder: Path) -> None:
             assert trace.read() == (folder / "trace.json.gz").read_bytes()
         viewing.send_signal(signal.SIGINT)
         assert left_by(viewing) == (0, "", "")
+
+
+@contextmanager
+def served(trace: Path) -> Iterator[ThreadingHTTPServer]:
+    with server(trace, 0) as serving:
+        thread = Thread(target=serving.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        yield serving
+        serving.shutdown()
+        thread.join()
+
+
+def answered(port: int, path: str, host: str = "127.0.0.1", method: str = "GET") -> tuple[int, bytes, HTTPMessage]:
+    """What it says to a request as it is, which a client of the library would tidy up."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.putrequest(method, path, skip_host=True)
+        connection.putheader("Host", host)
+        connection.endheaders()
+        found = connection.getresponse()
+        return found.status, found.read(), found.headers
+    finally:
+        connection.close()
+
+
+@installed
+def test_only_this_computer_reaches_it(folder: Path) -> None:
+    with served(folder / "trace.json.gz") as serving:
+        port = serving.server_port
+        assert serving.server_address[0] == "127.0.0.1"
+        for host in ("127.0.0.1", f"127.0.0.1:{port}", "localhost:8000", "LOCALHOST", "[::1]:9"):
+            assert answered(port, "/localtrace", host)[0] == 200
+        for host in ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", "", "0.0.0.0", "localhost@evil"):
+            for method in ("GET", "HEAD"):
+                status, said, _ = answered(port, "/localtrace", host, method)
+                assert status == 403
+                assert b"traceEvents" not in said
+
+
+@installed
+def test_it_serves_the_trace_and_the_ui_and_no_other_file(folder: Path) -> None:
+    (folder / "secret.txt").write_text("secret")
+    ups = ("/../", "/%2e%2e/", "/..%2f", "/%2e%2e%2f" * 9, "//", "/" + "../" * 9, "/\\..\\", "/%00/", "/static/../../")
+    with served(folder / "trace.json.gz") as serving:
+        for before in ups:
+            for name in (f"{folder}/secret.txt", "secret.txt", "etc/passwd", "__init__.py", "main.py", "viztracer.py"):
+                status, said, _ = answered(serving.server_port, f"{before}{name.lstrip('/')}")
+                assert status in (400, 404), (before, name)
+                assert b"secret\n" not in said
+        for listed in ("/assets/", "/v1/", "/."):
+            assert b"Directory listing" not in answered(serving.server_port, listed)[1]
+
+
+@installed
+def test_no_browser_takes_a_trace_for_a_page(tmp_path: Path) -> None:
+    (tmp_path / "trace.json").write_text('{"traceEvents": [], "name": "<script>alert(1)</script>"}')
+    with served(tmp_path / "trace.json") as serving:
+        _, _, headers = answered(serving.server_port, "/localtrace")
+    assert headers["Content-Type"] == "application/octet-stream"
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert "Access-Control-Allow-Origin" not in headers
 
 
 def test_a_folder_of_runs_names_those_with_a_trace(braid: Braid, folder: Path) -> None:

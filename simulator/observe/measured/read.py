@@ -21,6 +21,11 @@ FORMS = (f"JSON of torch.profiler (traceEvents with events of the category {' or
          f'an Ascend trace_view.json (a process named "{msprof.HARDWARE}"), a kernel_details.csv (columns '
          f"{', '.join(msprof.NEEDED)}), or SQLite of Nsight Systems (table {nsight.KERNELS})")
 SUFFIXES = (".json", ".json.gz", ".csv", ".sqlite")
+MOST_BYTES = 4 << 30
+"""Of a trace, unpacked."""
+MOST_TIMES, FREE_BYTES = 200, 64 << 20
+"""How many times larger than its gzip a trace may be beyond so many bytes: profilers' are 10 to 40 times."""
+_CHUNK_BYTES = 16 << 20
 _GZIP, _JSON = b"\x1f\x8b", (b"{", b"[")
 
 
@@ -89,8 +94,7 @@ def _of_file(path: Path) -> tuple[str, Rows]:
 
 def _of_text(path: Path, begin: bytes) -> tuple[str, Rows]:
     try:
-        with gzip.open(path) if begin.startswith(_GZIP) else path.open("rb") as file:
-            text = file.read()
+        text = _whole(path, packed=begin.startswith(_GZIP))
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"it is no whole gzip: {error}") from None
     if text.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(_JSON):
@@ -100,6 +104,22 @@ def _of_text(path: Path, begin: bytes) -> tuple[str, Rows]:
     if lines and msprof.is_table(next(csv.reader(lines[:1]))):
         return msprof.TABLE, msprof.table_rows(lines)
     raise ValueError(f"it is no trace that is known; known are {FORMS}")
+
+
+def _whole(path: Path, packed: bool) -> bytes:
+    """The bytes of a file, unpacked; ValueError where they are more than any trace has."""
+    size, most = path.stat().st_size, MOST_BYTES
+    if packed:
+        most = min(MOST_BYTES, max(FREE_BYTES, MOST_TIMES * size))
+    pieces, total = [], 0
+    with gzip.open(path) if packed else path.open("rb") as file:
+        while piece := file.read(_CHUNK_BYTES):
+            pieces.append(piece)
+            total += len(piece)
+            if total > most:
+                raise ValueError(f"its {size:,} bytes are more than {most:,} when unpacked, which no trace is" if packed
+                                 else f"it has more than {most:,} bytes, which is the most that is read")
+    return b"".join(pieces)
 
 
 def _of_events(text: bytes) -> tuple[str, Rows]:
