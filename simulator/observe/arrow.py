@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import chain, pairwise
 from json import dumps
 from os import PathLike
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from simulator import np
@@ -14,6 +15,8 @@ from simulator.observe.files import whole_file
 
 LISTS = {"tasks": "int32", "counts": "int32", "amounts": "float64"}
 LISTS_AT_ONCE = 1 << 17
+MOST_ROWS = 1_000_000
+"""Of a table whose file has fewer bytes."""
 Described: TypeAlias = Mapping[str, tuple[str, str]]
 """Columns of a table: name -> (element type, what it says), as COLUMNS has those of a timeline."""
 
@@ -85,6 +88,7 @@ def read_parquet(path: str | PathLike[str], tell: Callable[[float], None] = lamb
 
     made: dict[str, Any] = {}
     try:
+        check_rows(path)
         with pq.ParquetFile(path) as file:
             for name, described in COLUMNS.items():  # one at a time: Arrow's own is as large again
                 made |= from_arrow(file.read(columns=[name]), {name: described})
@@ -95,6 +99,15 @@ def read_parquet(path: str | PathLike[str], tell: Callable[[float], None] = lamb
         what = str(error).partition("\n")[0]
         raise ValueError(f"'{path}' is not a timeline that this version of Braid writes: {what}") from None
     return made
+
+
+def check_rows(path: str | PathLike[str]) -> None:
+    """ValueError where a table would have more rows than its file can mean: equal ones take next to no bytes in it."""
+    import pyarrow.parquet as pq
+
+    rows, size = pq.read_metadata(path).num_rows, Path(path).stat().st_size
+    if rows > max(MOST_ROWS, size):
+        raise ValueError(f"{rows:,} rows in {size:,} bytes: more than {MOST_ROWS:,} take a byte each at least")
 
 
 def write_parquet(groups: Iterable[Columns], path: str | PathLike[str], described: Described = COLUMNS,

@@ -10,7 +10,7 @@ from typing import Any
 
 from simulator.errors import InputError
 from simulator.np import Array
-from simulator.observe.arrow import from_arrow
+from simulator.observe.arrow import check_rows, from_arrow
 from simulator.serving.files import FILES, GOOD, LOWER, OF_STEPS, REQUESTS, STEP_COLUMNS
 from simulator.serving.kept_file import check_export
 
@@ -63,6 +63,7 @@ def _columns(path: Path, needed: Mapping[str, tuple[str, str]], more: Mapping[st
     import pyarrow.parquet as pq
 
     try:
+        check_rows(path)
         table = pq.read_table(path)
         there = {name: told for name, told in more.items() if name in table.column_names}
         return from_arrow(table, {**needed, **there})

@@ -158,6 +158,20 @@ def test_what_is_no_trace_is_refused_by_name(write: Callable[[Path], object], sa
     assert said in str(refused.value)
 
 
+@pytest.mark.parametrize(("most", "free", "said"), [
+    (1 << 20, 1 << 30, "more than 1,048,576 when unpacked, which no trace is"),
+    (1 << 40, 1 << 20, "more than 1,048,576 when unpacked, which no trace is")])
+def test_a_small_file_that_unpacks_to_a_large_one_is_refused_before_all_of_it_is_there(
+    tmp_path: Path, most: int, free: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("MOST_BYTES", most), ("FREE_BYTES", free), ("_CHUNK_BYTES", 1 << 18)):
+        monkeypatch.setattr(f"simulator.observe.measured.read.{name}", value)
+    (tmp_path / "trace.json.gz").write_bytes(gzip.compress(b"[" + b" " * (3 << 20) + b"]", mtime=0))
+    with pytest.raises(ValueError, match=r"trace\.json\.gz': its [\d,]+ bytes are") as refused:
+        read_measured(tmp_path / "trace.json.gz")
+    assert said in str(refused.value)
+
+
 def test_a_folder_without_a_trace_says_what_it_should_have(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"neither a run of Braid .* nor a measured trace; it has no file \.json"):
         read_measured(tmp_path)
