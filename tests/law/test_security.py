@@ -63,7 +63,8 @@ def test_nothing_runs_data_but_what_security_md_names() -> None:
 @pytest.mark.parametrize(("source", "what"), [
     ("eval('1')", "eval"), ("import yaml", "yaml"), ("from pickle import loads", "pickle"),
     ("def f():\n    import cloudpickle as c", "cloudpickle"), ("os.system('x')", "system"),
-    ("subprocess.run('x', shell=True)", "shell="), ("np.load(x)", "np.load"), ("import urllib.request", "urllib.request"),
+    ("subprocess.run('x', shell=True)", "shell="), ("np.load(x)", "np.load"),
+    ("import urllib.request", "urllib.request"),
     ("from urllib import request", "urllib.request"), ("spec.loader.exec_module(it)", "exec_module"),
 ])  # fmt: skip
 def test_each_of_them_is_found(source: str, what: str) -> None:
@@ -77,6 +78,7 @@ def test_security_md_names_every_file_that_may() -> None:
 
 
 def test_the_limits_that_security_md_states_are_those_of_the_source() -> None:
+    from simulator.observe.arrow import MOST_ROWS
     from simulator.observe.measured.read import MOST_BYTES
     from simulator.search.asked import MOST
     from simulator.serving.measured import MOST_REQUESTS
@@ -86,5 +88,5 @@ def test_the_limits_that_security_md_states_are_those_of_the_source() -> None:
     said = " ".join(Path(ROOT / "SECURITY.md").read_text(encoding="utf-8").split())
     for text in (f"{MOST_DIES:,} dies", f"{MOST_LINKS:,} links", f"{OF_A_MODEL['layers']:,} layers",
                  f"{OF_A_MODEL['routed_experts']:,} routed experts", f"{MOST:,} GPUs", f"{MOST_REQUESTS:,} requests",
-                 f"{MOST_BYTES >> 30} GiB"):  # fmt: skip
+                 f"{MOST_BYTES >> 30} GiB", f"{MOST_ROWS:,} rows"):  # fmt: skip
         assert text in said, text
