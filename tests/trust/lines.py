@@ -47,6 +47,7 @@ LINES = (
     "influence nothing_is_called_so", "steps nothing_is_called_so", "bench nothing_is_called_so",
     "calibrate kernels --tables FILE", "probe --from FILE --out OUT.toml", "--version", "nonsense", "run --help",
 )  # fmt: skip
+WHOLE = ("steps", "influence", "validate")
 HEAVY = 1e4
 """Numbers from here to HUGE may take long and be right: none of them is asked for."""
 
@@ -100,15 +101,20 @@ def settings(rng: Random, folder: Path) -> None:
         _ = scenario.machine_spec(), scenario.transformer()
 
 
+@cache
+def _service_keys() -> list[tuple[str, str]]:
+    from simulator.study.settings import leaves, shown
+
+    return [(key, shown(value)) for key, value in leaves(_service()).items()]
+
+
 def service_settings(rng: Random, folder: Path) -> None:
     """--set KEY=VALUE of a service."""
     from simulator.serving.settings import changed
-    from simulator.study.settings import leaves, shown
 
-    keys = [(key, shown(value)) for key, value in leaves(_service()).items()]
     changes = {}
     for _ in range(rng.choice((1, 1, 2, 3))):
-        key, now = rng.choice(keys)
+        key, now = rng.choice(_service_keys())
         changes[text(rng, key) if rng.random() < 0.1 else key] = _value(rng, now)
     changed(_service(), changes)
 
@@ -152,6 +158,20 @@ def steps(rng: Random, folder: Path) -> None:
     _ = scenario.settings()
 
 
+def simulations(rng: Random, folder: Path) -> None:
+    """A small scenario or service with one setting, or one number of its machine, that nothing has."""
+    if rng.random() < 0.2:
+        key, now = rng.choice(_service_keys())
+        words = ["serve", SERVICE, "--requests", "4", "--isl", "64", "--osl", "8", "--rate", "2"]
+    else:
+        name = rng.choice(("contention:staging", "transformer:decode"))
+        key, now = rng.choice(_keys(name))
+        words = ["run", name, "--no-record"]
+        if name != "contention:staging":
+            words += [f"--set={one}" for one in ("model=llama_2_7b", "model.shapes.layers=2", "batch.requests=2")]
+    run_line([*words, "--set", f"{key}={_safe(rng, _value(rng, now))}".replace("\x00", "")])
+
+
 def commands(rng: Random, folder: Path) -> None:
     """A whole line of some command."""
     words = rng.choice(LINES).split()
@@ -171,6 +191,8 @@ def commands(rng: Random, folder: Path) -> None:
     elif draw < 0.9:
         key, now = rng.choice(_keys("contention:staging"))
         words += ["--set", f"{key}={_value(rng, now)}"]
+    if words and words[0] in WHOLE and "nothing_is_called_so" not in words and "--points" not in words:
+        words += ["--jobs", "0"]  # refused: of the whole library it would take minutes, and rightly so
     run_line([one.replace("FILE", str(file)).replace("OUT", str(folder / "out")).replace("\x00", "") for one in words])
 
 
@@ -200,7 +222,9 @@ def _harmless() -> Iterator[None]:
     from unittest.mock import patch
 
     here = Path.cwd()
-    with (patch.object(webbrowser, "open"), patch.object(ThreadingHTTPServer, "serve_forever"),
+    gone = FileNotFoundError(2, "no other process here", "fuzz")  # benchmarks, which are processes of their own
+    with (patch.object(webbrowser, "open"), patch("subprocess.run", side_effect=gone),
+          patch.object(ThreadingHTTPServer, "serve_forever"),
           patch("simulator.study.library.scenario_names", lambda: [("contention:staging", "")])):  # fmt: skip
         try:
             yield
@@ -209,5 +233,6 @@ def _harmless() -> Iterator[None]:
 
 
 WORDS: dict[str, Target] = {"settings": settings, "service settings": service_settings, "quantities": quantities,
-                            "step words": steps, "command lines": commands}
+                            "step words": steps, "command lines": commands,
+                            "simulations": simulations}
 _ = ROOT
