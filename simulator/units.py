@@ -52,6 +52,10 @@ _DIMENSIONS = {"s": "a time", "B": "an amount of bytes", "B/s": "a rate of bytes
 _NUMBER = re.compile(r"\s*([+-]?(?:inf|(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?))\s*(.*?)\s*")
 
 
+MOST_SIGNS = 400
+"""Of a quantity as text."""
+
+
 def to_ps(seconds: float) -> int:
     """A duration on the clock: integer picoseconds, rounded up, never negative; for finite seconds only.
 
@@ -83,10 +87,11 @@ def to_si(value: float, unit: str) -> float:
 
 def parse(text: str) -> tuple[float, str]:
     """"3.2 TB/s" -> (3.2, "TB/s"), "24" -> (24.0, "1"), "inf B/s" -> (inf, "B/s"); ValueError says what is right."""
-    match = _NUMBER.fullmatch(text)
+    match = _NUMBER.fullmatch(text) if len(text) <= MOST_SIGNS else None
     if match is None:
         right = '"3.2 TB/s", "10 us", "24" or "inf B/s"'
-        raise ValueError(f"'{text}' is no quantity: write a number and a unit, as in {right}")
+        shown = text if len(text) <= MOST_SIGNS else f"{text[:MOST_SIGNS]}..."
+        raise ValueError(f"'{shown}' is no quantity: write a number and a unit, as in {right}")
     unit = match[2] or "1"
     dimension_of(unit)
     return float(match[1]), unit

@@ -20,6 +20,9 @@ _MODELOPT = {"FP8": "fp8", "FP8_PB_WO": "fp8_block", "FP8_PB_REAL": "fp8_block",
 _METHODS = "fp8, fbgemm_fp8, compressed-tensors, modelopt, awq, gptq, mxfp4"
 _STATES = {"float32": "fp32", "bfloat16": "bf16"}
 _LEFT_OUT = ("modules_to_not_convert", "ignore", "exclude_modules", "ignored_layers")
+MOST_SIGNS, MOST_REPEATS = 1000, 5
+"""Of a regular expression in a config.json, which is data: none may take more than a fraction of a second."""
+_GROUP_REPEATED, _REPEATS = re.compile(r"\)[*+{?]"), re.compile(r"[*+{]")
 _WRAPPERS = ("", "language_model.", "model.language_model.")
 
 
@@ -101,6 +104,11 @@ def _check(pattern: str, key: str) -> None:
         re.compile(pattern.removeprefix("re:") if pattern.startswith("re:") else "")
     except re.error as error:
         raise _WrongError(key, pattern, f"is no regular expression: {error}") from None
+    if pattern.startswith("re:") and (len(pattern) > MOST_SIGNS or _GROUP_REPEATED.search(pattern)
+                                      or len(_REPEATS.findall(pattern)) > MOST_REPEATS):
+        right = (f"is a regular expression that may take for ever: at most {MOST_SIGNS} signs, {MOST_REPEATS} of them "
+                 "*, + or {, and none of these behind a group, are right")
+        raise _WrongError(key, pattern, right)
 
 
 def _dtype(given: Mapping[str, Any]) -> str:

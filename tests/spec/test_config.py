@@ -199,3 +199,12 @@ def test_nvidias_file_beside_the_config(tmp_path: Path) -> None:
 def test_programs_for_experts_refuse_other_models(name: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
         load_shapes(name)
+
+
+@pytest.mark.parametrize("pattern", ["re:(([a-z._0-9])*)*!", "re:(a|a)+!", "re:" + ".*a" * 6 + "!", "re:" + "a" * 1001])
+def test_an_expression_that_may_take_for_ever_is_refused(pattern: str, tmp_path: Path) -> None:
+    given = json.loads((CONFIGS / "qwen3_8b.json").read_text(encoding="utf-8"))
+    given["quantization_config"] = {"quant_method": "fp8", "modules_to_not_convert": [pattern]}
+    (tmp_path / "config.json").write_text(json.dumps(given), encoding="utf-8")
+    with pytest.raises(SpecError, match=r"modules_to_not_convert: got 're:.*may take for ever"):
+        load_model(tmp_path / "config.json")

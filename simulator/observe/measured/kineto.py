@@ -10,7 +10,6 @@ its own names and kinds in args, and those of engines behind the name of a strea
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +20,7 @@ from simulator.observe.measured.table import Rows
 FORM = "Kineto JSON (torch.profiler)"
 DEVICE_WORK = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 LAUNCHES = frozenset({"cuda_runtime", "cuda_driver", "privateuse1_runtime", "privateuse1_driver", "launch"})
-_STREAM = re.compile(r"stream (.+?)(?: \(.*\))?")
+STREAM = "stream "
 STEP = "ProfilerStep#"  # torch.profiler's own annotation of a step
 # of what Braid writes: kinds that are neither compute nor copies; a rank that posts or polls is in a transfer, too
 COMMUNICATION_KINDS = frozenset({
@@ -71,9 +70,9 @@ def _sorted_out(events: Sequence[Event]) -> tuple[list[Event], dict[Any, int], d
     for event in events:
         phase, category = event.get("ph"), str(event.get("cat", "")).lower()
         if phase == "M" and event.get("name") == "thread_name":
-            stream = _STREAM.fullmatch(said(event))
+            stream = _stream(said(event))
             if stream:
-                streams[event.get("pid"), event.get("tid")] = stream[1]
+                streams[event.get("pid"), event.get("tid")] = stream
         elif phase != "X":
             continue
         elif category in DEVICE_WORK:
@@ -83,6 +82,15 @@ def _sorted_out(events: Sequence[Event]) -> tuple[list[Event], dict[Any, int], d
         elif str(event.get("name", "")).startswith(STEP):
             steps.add(str(event["name"]))
     return work, launched, streams, steps
+
+
+def _stream(thread: str) -> str:
+    """"stream 7 (compute)" -> "7"; "" for another thread."""
+    if not thread.startswith(STREAM):
+        return ""
+    name = thread.removeprefix(STREAM)
+    engines = name.find(" (", 1) if name.endswith(")") else -1
+    return name[:engines] if engines > 0 else name
 
 
 def _what(event: Event, args: Event) -> tuple[str, str, bool]:

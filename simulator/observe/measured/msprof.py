@@ -32,6 +32,7 @@ ARROWS = frozenset({"async_npu", "HostToDevice"})
 # column -> what op_summary_*.csv calls it
 COLUMNS = {"Name": "Op Name", "Type": "OP Type", "Accelerator Core": "Task Type",
            "Start Time(us)": "Task Start Time(us)", "Duration(us)": "Task Duration(us)"}
+_NUMBERS = re.compile(r"(?:\d+_+)+")
 NEEDED = ("Name", "Start Time(us)", "Duration(us)")
 
 
@@ -100,7 +101,9 @@ def table_rows(lines: Sequence[str]) -> Rows:
 
 def _name(given: object) -> str:
     """Without the numbers behind the name of a collective."""
-    return re.sub(r"(?<=\w)(_+\d+)+$", "", str(given)) if str(given).startswith("hcom_") else str(given)
+    text = str(given)
+    numbers = _NUMBERS.match(text[::-1]) if text.startswith("hcom_") else None  # from the end: no name takes long
+    return text[: -numbers.end()] if numbers else text
 
 
 def _kind_of_task(name: str, task: str) -> Named | None:
