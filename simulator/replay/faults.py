@@ -12,6 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from heapq import heappop, heappush
 from math import inf
 
 from simulator import np
@@ -19,17 +20,17 @@ from simulator.collective.transfer import CapacityKey
 from simulator.errors import InputError
 from simulator.fabric.graph import Fabric
 from simulator.fabric.level import DIE, die
-from simulator.spec.faults import SHARES, Fault
+from simulator.spec.faults import MOST_STRIKES, SHARES, Fault
 from simulator.spec.levels import cut_links
-from simulator.units import to_ps
+from simulator.units import format_si, to_ps
 
 CLOCK, HOST, LOST = "clock", "host", "lost"
 """Of a rank, beside capacities: its clock, when its host pauses, when it is lost."""
 Schedule = tuple[tuple[int, float], ...]
 """(time in ps, share of the rate from then on) in order; of a host (time in ps, how long it pauses in ps)."""
-MOST_FLAPS = 100_000
 STREAM = 11  # of a run's draws, beside those of routing, lengths and launches
-CARD = re.compile(r"rank(?P<rank>\d+)\.nic(?P<card>\d+)")
+NUMBER = re.compile(r"[0-9]{1,9}")
+CARD = re.compile(r"rank(?P<rank>[0-9]{1,9})\.nic(?P<card>[0-9]{1,9})")
 
 
 def schedules_of(faults: Sequence[Fault], fabric: Fabric, cards: bool = False) -> dict[CapacityKey, Schedule]:
@@ -72,7 +73,7 @@ def ranks_of(fault: Fault, fabric: Fabric) -> list[int]:
     """The ranks that a fault of a rank, its host, its proxy or its node strikes; InputError: there is none."""
     size = fabric.spec.node_dies if fault.what == "node" else 1
     count = -(-fabric.ranks // size)
-    if not (fault.name.isascii() and fault.name.isdecimal()) or int(fault.name) >= count:
+    if not NUMBER.fullmatch(fault.name) or int(fault.name) >= count:
         kind = "nodes" if fault.what == "node" else "ranks"
         raise InputError(f"fault '{fault}' strikes nobody: {kind} are 0 to {count - 1}")
     first = int(fault.name) * size
@@ -96,7 +97,11 @@ def drawn(faults: Iterable[Fault], fabric: Fabric, end_s: float, seed: int) -> t
         at_s = random.exponential(fault.mean_s) if fault.mean_s else inf
         if not fault.mean_s:
             found.append(replace(fault, name=_drawn_name(fault, fabric, random)))
+        struck = len(found) + MOST_STRIKES
         while at_s < end_s:
+            if len(found) == struck:
+                raise InputError(f"fault '{fault}': it would strike more than {MOST_STRIKES:,} times in a run of "
+                                 f"{format_si(end_s, 's')}; write a longer mean time")
             found.append(replace(fault, at_s=at_s, mean_s=0.0, name=_drawn_name(fault, fabric, random)))
             at_s += random.exponential(fault.mean_s)
     return tuple(found)
@@ -175,8 +180,18 @@ def over_time(faults: Sequence[Fault]) -> Schedule:
     """Of what these faults hold back."""
     held = [interval for fault in faults for interval in _intervals(fault)]
     times_s = sorted({time_s for from_s, to_s, _ in held for time_s in (from_s, to_s) if time_s < inf})
-    return tuple((to_ps(at_s), min([share for from_s, to_s, share in held if from_s <= at_s < to_s], default=1.0))
-                 for at_s in times_s)
+    begun = iter(sorted(held))
+    coming = next(begun, None)
+    at_work: list[tuple[float, float]] = []  # a heap of (share, to)
+    found = []
+    for at_s in times_s:
+        while coming is not None and coming[0] <= at_s:
+            heappush(at_work, (coming[2], coming[1]))
+            coming = next(begun, None)
+        while at_work and at_work[0][1] <= at_s:
+            heappop(at_work)
+        found.append((to_ps(at_s), at_work[0][0] if at_work else 1.0))
+    return tuple(found)
 
 
 def _intervals(fault: Fault) -> Iterator[tuple[float, float, float]]:
@@ -185,7 +200,7 @@ def _intervals(fault: Fault) -> Iterator[tuple[float, float, float]]:
     if fault.effect != "flaps":
         yield fault.at_s, fault.end_s, left
         return
-    for number in range(int(min(fault.for_s / (2 * fault.value), MOST_FLAPS)) + 1):
+    for number in range(int(fault.for_s / (2 * fault.value)) + 1):
         at_s = fault.at_s + 2 * number * fault.value
         if at_s < fault.end_s:
             yield at_s, min(at_s + fault.value, fault.end_s), left

@@ -36,6 +36,10 @@ EFFECTS = {
 }  # fmt: skip
 SHARES = ("rate", "clock", "hbm")
 """Effects with a share of what there was, more than 0 and at most 1."""
+MOST_S = 1e6
+"""Of a time: more than eleven days no run lasts."""
+MOST_STRIKES = 100_000
+"""Of one fault that flaps, or is drawn."""
 _EFFECTS = "|".join(sorted({name for names in EFFECTS.values() for name in names}))
 _TEXT = re.compile(rf"(?P<every>about every )?(?P<at>[^:]+):\s*(?P<what>\w+)\s+(?P<name>.+?)\s+(?P<effect>{_EFFECTS})"
                    r"(?:\s+(?P<value>(?!for\b).+?))?(?:\s+for\s+(?P<length>.+))?")  # fmt: skip
@@ -86,8 +90,11 @@ def fault_of(text: str) -> Fault:
         raise InputError(f"fault '{text}': the mean time between strikes is more than 0 s")
     if effect in ("paused", "flaps") and length_s == inf:
         raise InputError(f"fault '{text}': say for how long, as in \"... for 100 ms\"")
-    return Fault(what, found["name"], effect, 0.0 if found["every"] else at_s, length_s,
-                 _value(text, effect, value), at_s if found["every"] else 0.0)  # fmt: skip
+    left = _value(text, effect, value)
+    if effect == "flaps" and length_s > 2 * left * MOST_STRIKES:
+        raise InputError(f"fault '{text}': it is down more than {MOST_STRIKES:,} times; write a longer time of each")
+    return Fault(what, found["name"], effect, 0.0 if found["every"] else at_s, length_s, left,
+                 at_s if found["every"] else 0.0)  # fmt: skip
 
 
 def faults_of(given: Iterable[str]) -> tuple[Fault, ...]:
@@ -98,7 +105,7 @@ def faults_of(given: Iterable[str]) -> tuple[Fault, ...]:
 def _listed(path: str) -> list[Fault]:
     try:
         listed = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: {error}") from None
     texts = listed.get("faults")
     if set(listed) != {"faults"} or not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
@@ -116,8 +123,8 @@ def _seconds(text: str, time: str) -> float:
         seconds = to_si(number, unit)
     except ValueError as error:
         raise InputError(f"fault '{text}': {error}") from None
-    if not 0 <= seconds < inf or (unit not in ("s", "ms", "us", "ns", "ps")):
-        raise InputError(f"fault '{text}': '{time}' is no time; write 0 or more, as in \"12 ms\"")
+    if not 0 <= seconds <= MOST_S or (unit not in ("s", "ms", "us", "ns", "ps")):
+        raise InputError(f"fault '{text}': '{time}' is no time; write 0 or more, at most {MOST_S:g} s, as in \"12 ms\"")
     return seconds
 
 

@@ -12,7 +12,7 @@ from simulator.errors import InputError, RunError
 from simulator.fabric.graph import Fabric
 from simulator.model import ops
 from simulator.program.rank import Rank
-from simulator.replay.faults import drawn, schedules_of
+from simulator.replay.faults import drawn, over_time, schedules_of
 from simulator.spec.faults import Fault, fault_of
 from simulator.spec.load import load_machine
 from tests.law.symmetry.test_own_numbers import Differing, kinds, scripts
@@ -262,6 +262,9 @@ def test_roles_equal_all_ranks_whatever_strikes(one: Differing, faults: list[str
 @pytest.mark.parametrize(("fault", "says"), [
     ("0 s: rank 9 hbm 0.5", "strikes nobody: ranks are 0 to 3"),
     ("0 s: rank ² hbm 0.5", "ranks are 0 to 3"),
+    (f"0 s: rank {'1' * 5000} hbm 0.5", "ranks are 0 to 3"),
+    (f"0 s: link rank0.nic{'1' * 5000} cut", "both directions of a link"),
+    ("0 s: link rank٣.nic0 cut", "both directions of a link"),
     ("0 s: node 4 lost", "nodes are 0 to 0"),
     ("0 s: link die 0 - box 7 rate 0.5", "no link from 'die 0' to 'box 7'; die 0 has links to"),
     ("0 s: link die 0 rate 0.5", "both directions of a link"),
@@ -274,6 +277,26 @@ def test_roles_equal_all_ranks_whatever_strikes(one: Differing, faults: list[str
 def test_what_cannot_be_struck_is_refused(fault: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
         schedules_of([fault_of(fault)], Fabric(TINY, 4))
+
+
+def test_strikes_without_end_are_refused_as_they_are_drawn() -> None:
+    with pytest.raises(InputError, match=r"more than 100,000 times in a run of 1 ms"):
+        drawn([fault_of("about every 1e-300 s: rank * hbm 0.5")], Fabric(TINY, 4), 0.001, 0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.sampled_from([0.25, 0.5, 1.0])), max_size=6))
+def test_of_many_at_once_the_one_that_leaves_least_counts(given: list[tuple[int, int, float]]) -> None:
+    """By trying every second."""
+    held = dict(over_time([Fault("rank", "0", "hbm", at, length, left) for at, length, left in given]))
+    share = 1.0
+    for now in range(20):
+        share = held.get(now * 10**12, share)
+        assert share == min([left for at, length, left in given if at <= now < at + length], default=1.0)
+
+
+def test_flaps_take_no_longer_than_they_are_many() -> None:
+    """100,000 of them: by trying each at each time they took hours."""
+    assert len(over_time([fault_of("0 s: link rank0.nic0 flaps 5 us for 1 s")])) == 200_000
 
 
 def put(npu: Rank) -> None:

@@ -39,6 +39,9 @@ def test_a_fault_reads_as_it_is_written(text: str, fault: Fault) -> None:
     ("-1 s: rank 3 lost", "'-1 s' is no time"),
     ("inf s: rank 3 lost", "'inf s' is no time"),
     ("about every 0 s: rank * lost", "more than 0 s"),
+    ("1e300 s: rank 3 lost", "at most 1e+06 s"),
+    ("1 s: rank 3 hbm 0.5 for 2e6 s", "at most 1e+06 s"),
+    ("1 s: link a - b flaps 1 ns for 1 ms", "down more than 100,000 times"),
 ])  # fmt: skip
 def test_what_is_wrong_is_named(text: str, wrong: str) -> None:
     with pytest.raises(InputError) as error:
@@ -55,7 +58,8 @@ def test_a_file_lists_them(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("content", ["faults = 3", "fault = []", "faults = [3]", "faults = [", "faults = ['x']"])
+@pytest.mark.parametrize("content", ["faults = 3", "fault = []", "faults = [3]", "faults = [", "faults = ['x']",
+                                     "a = " + "[" * 5000, f"faults = {'1' * 5000}"])
 def test_a_wrong_file_is_named(tmp_path: Path, content: str) -> None:
     listed = tmp_path / "faults.toml"
     listed.write_text(content)
