@@ -6,6 +6,7 @@ A line is run in this process. What is asked of it is small, or so large that it
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import cache
@@ -15,6 +16,7 @@ from random import Random
 from typing import Any
 
 from tests.trust.readers import ROOT, Target
+from tests.trust.fault_texts import faults, hostile
 from tests.trust.variants import NUMBERS, scalar, text
 
 SCENARIOS = ("contention:staging", "a3_prefill:dp", "transformer:decode", "flow_mla:decode", "cm384_decode:decode")
@@ -29,7 +31,9 @@ LINES = (
     "show contention:staging --program", "show contention:staging --set machine.chip.hbm.peak=3TB/s",
     "run contention:staging", "run contention:staging --json --seed 3 --ranks all", "run contention:staging --kernels",
     "run contention:staging --out OUT --trace-ranks 0,slowest --trace-window 1ms..2ms --trace-format kineto",
-    "run contention:staging --no-record --set machine.chip.hbm.peak=3TB/s", "explain contention:staging",
+    "run contention:staging --no-record --set machine.chip.hbm.peak=3TB/s",
+    "run contention:staging --fault '0 s: rank 1 clock 0.8' --fault '1 ms: link rank3.nic0 cut for 1 us' --json",
+    "run contention:staging --fault FILE.toml --out OUT", "run contention:staging --fault '1 ms: rank 1 lost'", "explain contention:staging",
     "explain contention:staging compute_stretch --rank 0 --json", "explain contention:staging --layer 0",
     "compare contention:staging contention:zero_copy", "compare FILE contention:staging --json",
     "whatif contention:staging --only free --draws 4 --json", "report contention:staging --out OUT.html",
@@ -167,14 +171,16 @@ def simulations(rng: Random, folder: Path) -> None:
         name = rng.choice(("contention:staging", "transformer:decode"))
         key, now = rng.choice(_keys(name))
         words = ["run", name, "--no-record"]
+        words += [f"--fault={hostile(rng)}" for _ in range(rng.choice((0, 0, 0, 1, 1, 2)))]
         if name != "contention:staging":
             words += [f"--set={one}" for one in ("model=llama_2_7b", "model.shapes.layers=2", "batch.requests=2")]
-    run_line([*words, "--set", f"{key}={_safe(rng, _value(rng, now))}".replace("\x00", "")])
+    words += ["--set", f"{key}={_safe(rng, _value(rng, now))}"]
+    run_line([one.replace("\x00", "") for one in words])
 
 
 def commands(rng: Random, folder: Path) -> None:
     """A whole line of some command."""
-    words = rng.choice(LINES).split()
+    words = shlex.split(rng.choice(LINES))
     file = folder / "file.json"
     if not file.exists():
         file.write_text('{"traceEvents": []}')
@@ -232,7 +238,7 @@ def _harmless() -> Iterator[None]:
             os.chdir(here)
 
 
-WORDS: dict[str, Target] = {"settings": settings, "service settings": service_settings, "quantities": quantities,
+WORDS: dict[str, Target] = {"settings": settings, "service settings": service_settings, "quantities": quantities, "faults": faults,
                             "step words": steps, "command lines": commands,
                             "simulations": simulations}
 _ = ROOT

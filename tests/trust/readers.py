@@ -17,6 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from tests.trust.fault_texts import fault_files
 from tests.trust.variants import json_text, odd, raw, scalar, text, toml_text, tree
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -329,4 +330,5 @@ def made(command: str) -> dict[str, bytes]:
 READERS: dict[str, Target] = {
     "machine": machine, "part": part, "model": model, "config": config, "requests": requests, "measured": measured,
     "nsight": nsight, "points": points, "space": space, "run folder": folders, "service folder": services,
-    "search folder": searches, "kept": journals, "trace to view": traces}  # fmt: skip
+    "search folder": searches, "kept": journals, "trace to view": traces,
+    "fault files": fault_files}  # fmt: skip
