@@ -36,6 +36,7 @@ from simulator.serving.transfers import Transfers
 from simulator.serving.until import Until, sent_of
 from simulator.serving.weights import Weights
 from simulator.spec.faults import Fault
+from simulator.study.refusals import time_counted
 from simulator.units import PS_PER_S, to_ps
 
 Tell = Callable[[float], None]
@@ -108,7 +109,8 @@ class Loop:
                                 self._failures, self._clock, seed, lambda: self._ended == count)  # fmt: skip
 
     def run(self) -> Served:
-        """To the end of all requests, to when it is enough, or to Ctrl-C: then what there is so far."""
+        """To the end of all requests, to when it is enough, or to Ctrl-C: then what there is so far. RunError: it lasts
+        longer than a clock can count."""
         interrupted = False
         self._strikes.begin()
         for request in np.flatnonzero(self._requests.after < 0).tolist():
@@ -118,7 +120,8 @@ class Loop:
             for at_s in (LOOKED_AT_S / 2, LOOKED_AT_S):
                 call_later(self._clock, to_ps(at_s), lambda _: self._look())
         try:
-            self._clock.run()
+            with time_counted(self._service.name or self._service.title):
+                self._clock.run()
             if self._strikes.struck:
                 self._wait_for_ever()
         except _EnoughError:

@@ -23,13 +23,8 @@ def naming_settings(run: Callable[Concatenate[Scenario, P], R]) -> Callable[Conc
     @wraps(run)
     def named(scenario: Scenario, *args: P.args, **options: P.kwargs) -> R:
         try:
-            with exits_refused(scenario.name):
+            with exits_refused(scenario.name), time_counted(scenario.name):
                 return run(scenario, *args, **options)
-        except (OverflowError, struct.error) as error:  # the second: of a row that does not fit its columns
-            if not _is_ours(error):
-                raise
-            raise RunError(f"{scenario.name}: it lasts longer than the 106 days that the clock can count: is a rate, a "
-                           "time or a size off by orders of magnitude?") from error
         except NoSuchName as error:
             keys = [key for key, value in scenario.settings().items() if value == error.name]
             raise InputError(": ".join([scenario.name, *([", ".join(keys)] if keys else []), str(error)])) from error
@@ -39,6 +34,18 @@ def naming_settings(run: Callable[Concatenate[Scenario, P], R]) -> Callable[Conc
             raise InputError(f"{scenario.name}: {located(error)}") from error
 
     return named
+
+
+@contextmanager
+def time_counted(name: str) -> Iterator[None]:
+    """RunError where what happens in this block comes later than any column of times can say."""
+    try:
+        yield
+    except (OverflowError, struct.error) as error:  # the second: of a row that does not fit its columns
+        if not _is_ours(error):
+            raise
+        raise RunError(f"{name}: it lasts longer than the 106 days that the clock can count: is a rate, a time or a "
+                       "size off by orders of magnitude?") from error
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulator.errors import InputError
+from simulator.errors import InputError, RunError
 from simulator.serving.loop import Loop
 from simulator.serving.record import DONE, NEVER, REFUSED, UNFINISHED
 from simulator.serving.requests import Requests, independent
@@ -143,3 +143,8 @@ def test_a_run_that_is_stopped_says_what_there_is(of: Service, tmp_path: Path) -
     for name in ("start_ps", "duration_ps", "decoding"):
         np.testing.assert_array_equal(served.steps[name], whole.steps[name][:rows])
     assert list(tmp_path.glob("*.json")), "steps that were simulated are kept"
+
+
+def test_times_that_no_clock_counts_are_refused() -> None:
+    with pytest.raises(RunError, match=r"a test: it lasts longer than the 106 days"):
+        run(service(front={"request_ms": 1e18}), drawn(2))
