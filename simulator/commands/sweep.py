@@ -149,9 +149,10 @@ class Folders:
 
         folder = self.folder / self.names[value]
         settle(folder)
-        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        with suppress(OSError, ValueError, OverflowError, KeyError, TypeError, AttributeError, RecursionError):
             kept = json.loads((folder / KEPT).read_text(encoding="utf-8"))
             metrics = {str(name): +number for name, number in kept["metrics"].items()}
+            _ = [float(number) for number in metrics.values()]
             if kept["name"] == self._name(scenario) and is_folder_of_run(folder) and (folder / TRACE).is_file():
                 return metrics, [str(key) for key in kept["unread"]]
         return None

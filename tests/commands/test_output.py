@@ -173,8 +173,9 @@ def test_a_value_whose_files_are_not_all_there_is_simulated_again(braid: Braid, 
     assert files(tmp_path / "out") == whole
 
 
-def test_an_older_note_of_a_value_is_no_result(tmp_path: Path, braid: Braid) -> None:
+@pytest.mark.parametrize("value", [None, 10**400])
+def test_an_older_note_of_a_value_is_no_result(tmp_path: Path, braid: Braid, value: int | None) -> None:
     assert braid(*SWEEP, "--out", tmp_path / "out").code == 0
     note = tmp_path / "out" / "1.2-TB-s" / "sweep.json"
-    note.write_text(json.dumps(json.loads(note.read_text()) | {"metrics": {"latency_ms": None}}))
+    note.write_text(json.dumps(json.loads(note.read_text()) | {"metrics": {"latency_ms": value}}))
     assert "values kept from before: 1;" in braid(*SWEEP, "--out", tmp_path / "out").err
