@@ -1,4 +1,4 @@
-"""Targets of the fuzzer that are faults: texts of `--fault`, what they strike on a machine, and files that list them."""
+"""Targets of the fuzzer that are faults: texts of --fault, what they strike on a machine, files that list them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,8 @@ def faults(rng: Random, folder: Path) -> None:
         those = drawn([found], _fabric(), LASTS_S, 0)
         schedules_of(those, _fabric(), cards=rng.random() < 0.5)
     except InputError as error:
-        assert str(error).startswith("fault '"), error  # which one it is
+        if not str(error).startswith("fault '"):
+            raise ValueError(f"a refusal that does not say which fault: {error}") from error
         raise
 
 

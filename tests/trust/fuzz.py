@@ -36,7 +36,8 @@ from tests.trust.readers import READERS
 
 TARGETS = READERS | WORDS
 SHARES = {"requests": 25, "quantities": 40, "service settings": 12, "measured": 6, "space": 6, "config": 3,
-          "points": 2, "trace to view": 3, "faults": 6, "fault files": 3, "kept": 1, "model": 0.5, "settings": 0.5, "step words": 0.3, "machine": 0.25,
+          "points": 2, "trace to view": 3, "faults": 6, "fault files": 3,
+          "kept": 1, "model": 0.5, "settings": 0.5, "step words": 0.3, "machine": 0.25,
           "part": 0.25, "nsight": 0.5, "run folder": 0.3, "service folder": 0.1, "search folder": 0.1,
           "command lines": 0.1, "simulations": 0.05}  # fmt: skip
 """Of all cases: cheap readers have most of them."""

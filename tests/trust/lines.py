@@ -33,8 +33,9 @@ LINES = (
     "run contention:staging --out OUT --trace-ranks 0,slowest --trace-window 1ms..2ms --trace-format kineto",
     "run contention:staging --no-record --set machine.chip.hbm.peak=3TB/s",
     "run contention:staging --fault '0 s: rank 1 clock 0.8' --fault '1 ms: link rank3.nic0 cut for 1 us' --json",
-    "run contention:staging --fault FILE.toml --out OUT", "run contention:staging --fault '1 ms: rank 1 lost'", "explain contention:staging",
-    "explain contention:staging compute_stretch --rank 0 --json", "explain contention:staging --layer 0",
+    "run contention:staging --fault FILE.toml --out OUT", "run contention:staging --fault '1 ms: rank 1 lost'",
+    "explain contention:staging", "explain contention:staging compute_stretch --rank 0 --json",
+    "explain contention:staging --layer 0",
     "compare contention:staging contention:zero_copy", "compare FILE contention:staging --json",
     "whatif contention:staging --only free --draws 4 --json", "report contention:staging --out OUT.html",
     "report FILE --out OUT.html --force", "view FILE --no-browser --port 0",
@@ -238,7 +239,7 @@ def _harmless() -> Iterator[None]:
             os.chdir(here)
 
 
-WORDS: dict[str, Target] = {"settings": settings, "service settings": service_settings, "quantities": quantities, "faults": faults,
-                            "step words": steps, "command lines": commands,
+WORDS: dict[str, Target] = {"settings": settings, "service settings": service_settings, "quantities": quantities,
+                            "faults": faults, "step words": steps, "command lines": commands,
                             "simulations": simulations}
 _ = ROOT

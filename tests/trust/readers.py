@@ -16,6 +16,7 @@ from io import StringIO
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 from tests.trust.fault_texts import fault_files
 from tests.trust.variants import json_text, odd, raw, scalar, text, toml_text, tree
@@ -299,6 +300,35 @@ def journals(rng: Random, folder: Path) -> None:
     with Kept(place, lambda said: None) as kept:
         kept.get("a")
         kept.put("b", {"x": 3})
+    swept(rng, folder / "sweep")
+
+
+@cache
+def _sweeps() -> tuple[Any, str]:
+    """A scenario, and by what name it is kept."""
+    from simulator.study.kept import name_of
+    from simulator.study.library import load_scenario
+
+    scenario = load_scenario("contention:staging")
+    return scenario, name_of(scenario, "scenario")
+
+
+def swept(rng: Random, place: Path) -> None:
+    """What a sweep keeps of a value."""
+    from simulator.commands.output import TRACE
+    from simulator.commands.sweep import KEPT, Folders
+    from simulator.study.recorded import ABOUT, TIMELINE
+
+    scenario, name = _sweeps()
+    (place / "v").mkdir(parents=True, exist_ok=True)
+    for one in (TRACE, ABOUT, TIMELINE):
+        (place / "v" / one).touch()
+    whole = {"name": f"{name}-0", "metrics": {"latency_ms": 6.5, "share": 0.5}, "unread": ["batch.size"]}
+    _written(place / "v" / KEPT, rng, json_text(tree(rng, whole)))
+    with patch("simulator.study.kept.name_of", return_value=name):
+        known = Folders(place, {"a": "v"}, "0").known("a", scenario)
+    if known is not None:
+        _ = [f"{float(number):g}" for number in known[0].values()]
 
 
 def traces(rng: Random, folder: Path) -> None:

@@ -23,9 +23,10 @@ from tests.trust import fuzz
 from tests.trust.fuzz import TARGETS, Hang, Vague, case, limited, where
 from tests.trust.variants import json_text, nested, raw, toml_text, tree
 
-CASES = {"requests": 1500, "quantities": 2600, "settings": 100, "service settings": 1200, "measured": 900,
-         "config": 500, "space": 1200, "points": 500, "kept": 300, "trace to view": 700, "model": 100,
-         "step words": 100, "machine": 40, "part": 40, "nsight": 120, "run folder": 60, "service folder": 20,
+CASES = {"requests": 1300, "quantities": 2300, "faults": 300, "fault files": 200, "settings": 100,
+         "service settings": 1200, "measured": 900, "config": 500, "space": 1200, "points": 500,
+         "kept": 300, "trace to view": 700, "model": 100, "step words": 100,
+         "machine": 40, "part": 40, "nsight": 120, "run folder": 60, "service folder": 20,
          "command lines": 20}  # fmt: skip
 """10,000 in all. Simulations, and the folder of a search, which takes seconds to make, are left to the long run."""
 AT_ONCE = 10  # in one example of Hypothesis, which takes longer than a case
