@@ -6,6 +6,7 @@ A user's own file is given by its path and is treated the same way.
 from __future__ import annotations
 
 import difflib
+import os
 import sysconfig
 import traceback
 from collections.abc import Iterable
@@ -77,6 +78,11 @@ def names(kind: str) -> list[str]:
     return sorted(path.stem for path in files if path.is_file() and not path.name.startswith(("_", ".")))
 
 
+def own_path(written: str | Path) -> Path:
+    """The path of a user's own file or folder: "~" is where users have theirs, or itself: no such user."""
+    return Path(os.path.expanduser(written))
+
+
 def find(kind: str, name: str | Path) -> Path:
     """The file behind a library name ("atlas_a3") or a path to the user's own ("./mine.toml").
 
@@ -86,7 +92,7 @@ def find(kind: str, name: str | Path) -> Path:
     library = names(kind)
     if text in library:
         return folder(kind) / f"{text}{suffix}"
-    path = Path(text).expanduser()
+    path = own_path(text)
     if path.suffix == suffix or path.parent != Path("."):
         return _own_file(kind, path, library)
     beside = Path(f"{text}{suffix}")

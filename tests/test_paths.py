@@ -54,6 +54,7 @@ def test_a_users_own_file_by_path(library: Path, monkeypatch: pytest.MonkeyPatch
     ("zzz", "topologies: no 'zzz'; there are: atlas_a2, atlas_a3 (or give the path of a .toml file)"),
     ("./atlas_a3x.toml", "'atlas_a3x.toml' does not exist (did you mean 'atlas_a3'?); the library has: atlas_a2, atl"),
     ("", "topologies: no ''"),
+    ("~nobody_is_called_so/x.toml", "'~nobody_is_called_so/x.toml' does not exist"),
     ("_draft", "topologies: no '_draft'"),
 ])
 def test_not_found_says_what_there_is(library: Path, name: str, says: str) -> None:

@@ -27,6 +27,7 @@ from simulator.observe.shown import USUAL, shown
 from simulator.observe.tables import Cell, Titled, console, show
 from simulator.observe.temporary import a_folder, held, settle, temporary, together
 from simulator.observe.trace import write_trace
+from simulator.paths import own_path
 from simulator.study.expected import as_object, compared, plain
 from simulator.study.recorded import ABOUT, TIMELINE, about_object, recorded_of
 from simulator.study.simulate import Result
@@ -132,7 +133,7 @@ class OutputFolder:
 
     def __init__(self, path: Path) -> None:
         """Raises InputError if `path` cannot become a folder with files in it; leaves nothing behind."""
-        self.path = path.expanduser()
+        self.path = own_path(path)
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"cannot write to '{path}': it is a file, not a folder")
         nearest = self.path if self.path.is_dir() else self.path.parent

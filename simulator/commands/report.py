@@ -10,6 +10,7 @@ import rich_click as click
 
 from simulator.commands import options
 from simulator.errors import InputError
+from simulator.paths import own_path
 
 if TYPE_CHECKING:
     from simulator.observe.page.document import Page
@@ -85,7 +86,7 @@ def plotly_script() -> str:
 
 def _places(reference: str) -> list[Path | str]:
     """Folders of a run or a service that are meant, or the name of a scenario."""
-    path = Path(reference).expanduser()
+    path = own_path(reference)
     if not path.is_dir():
         if ":" not in path.name and len(path.parts) > 1:
             raise InputError(f"there is no folder '{reference}'; a scenario is FILE:FUNCTION, as a3_prefill:dp")
@@ -170,7 +171,7 @@ def _target(out: Path | None, results: Sequence[str], force: bool) -> Path:
     """Where the page is written; InputError if that is a folder, or a file that is no page of Braid's."""
     from simulator.observe.page.document import GENERATOR
 
-    path = out.expanduser() if out is not None else _usual(results)
+    path = own_path(out) if out is not None else _usual(results)
     if path.is_dir():
         raise InputError(f"'{path}' is a folder: --out takes a file, as {path / PAGE}")
     if not path.parent.is_dir():
@@ -186,7 +187,7 @@ def _usual(results: Sequence[str]) -> Path:
     """Inside the folder of one result; here by the name of one scenario; else here."""
     if len(results) > 1:
         return Path(PAGE)
-    folder = Path(results[0]).expanduser()
+    folder = own_path(results[0])
     if folder.is_dir():
         return folder / PAGE
     name = results[0].rpartition("/")[2].replace(".py", "").replace(":", "-")

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
-from pathlib import Path
 from threading import Event, Thread
 
 import click
@@ -18,7 +17,7 @@ from rich.progress import Progress
 from simulator.commands.output import warn_unread
 from simulator.errors import BraidError, InputError
 from simulator.observe.recorded import Recorded
-from simulator.paths import located
+from simulator.paths import located, own_path
 from simulator.spec.faults import faults_of
 from simulator.spec.typed_toml import plain
 from simulator.study import library
@@ -86,7 +85,7 @@ def struck(scenario: Scenario, ranks: str, seed: int, record: bool = True) -> St
 def recorded(reference: str, settings: Mapping[str, str], ranks: str, seed: int) -> Recorded:
     """The run in a folder that `run --out` wrote, or of a scenario, which is simulated; InputError: it is neither, or a
     folder and settings are given."""
-    folder = Path(reference).expanduser()
+    folder = own_path(reference)
     if not folder.is_dir():
         result = simulate(scenario_of(reference, settings), ranks, seed)
         warn_unread(result.scenario.name, result.header["unread"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from simulator.commands.output import result_object
@@ -16,6 +15,7 @@ from simulator.observe.measured.read import SUFFIXES, read_measured
 from simulator.observe.measured.table import Measured
 from simulator.observe.metrics import Metrics
 from simulator.observe.recorded import Recorded
+from simulator.paths import own_path
 from simulator.study.expected import plain
 from simulator.study.recorded import ABOUT, is_folder_of_run, read_recorded, recorded_of
 from simulator.study.simulate import Result
@@ -65,7 +65,7 @@ def metrics_of(trace: Measured) -> dict[str, float]:
 
 def is_scenario(reference: str) -> bool:
     """Whether it has to be simulated: what is neither a folder nor a file but Python. InputError: a file not there."""
-    path = Path(reference).expanduser()
+    path = own_path(reference)
     if path.is_dir():
         return False
     if path.is_file():
@@ -82,7 +82,7 @@ def simulated(letter: str, result: Result) -> Side:
 
 def read(letter: str, reference: str) -> Side:
     """A folder that `run --out` wrote, or a measured trace; InputError: it is neither."""
-    path = Path(reference).expanduser()
+    path = own_path(reference)
     with progress_bar(reference, "reading it") as tell:
         if is_folder_of_run(path):
             return Side(letter, read_recorded(path, tell))

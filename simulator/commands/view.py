@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import rich_click as click
 
+from simulator.paths import own_path
+
 if TYPE_CHECKING:
     from http.server import ThreadingHTTPServer
 
@@ -49,7 +51,7 @@ def _trace(path: Path) -> Path:
     from simulator.commands.output import TRACE
     from simulator.errors import InputError
 
-    path = path.expanduser()
+    path = own_path(path)
     found = path / TRACE if path.is_dir() else path
     if found.is_file():
         if not _begins_as_a_trace(found):

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from simulator.model.library import load_transformer
 from simulator.model.transformer import Dense, Experts, Model, in_precision
 from simulator.parallel.mesh import PLACED, Mesh
+from simulator.paths import own_path
 from simulator.search.deployment import Ask, Engine, Found
 from simulator.search.engine import words_of
 from simulator.spec.model import load_model
@@ -108,7 +108,7 @@ def _launch(engine: Engine, ask: Ask, role: str, count: int, requests: int) -> L
 def named(model: str) -> str:
     """A model as Hugging Face has it, where a file of the library says from which page its shapes are; else the folder
     of its config.json."""
-    path = Path(model).expanduser()
+    path = own_path(model)
     if path.exists() and path.suffix != ".toml":
         return str(path.parent if path.is_file() else path)
     source = load_model(model).shapes.layers.source.split(",")[0]

@@ -138,7 +138,7 @@ class ModelShapes:
 def load_model(name: str | Path) -> ModelSpec:
     """A model of the library by name ("deepseek_r1"), or a user's own by path: a .toml file, a config.json of Hugging
     Face or the folder that has one. Raises as `load_machine` does."""
-    own = Path(name).expanduser()
+    own = paths.own_path(name)
     if own.suffix == ".json" or (own.is_dir() and str(name) not in paths.names("workloads/models")):
         return read_config(own)
     path = paths.find("workloads/models", name)
@@ -151,7 +151,7 @@ def read_config(path: str | Path) -> ModelSpec:
     SpecError names file, key and value of all that is missing or wrong, and of what cannot be expressed: other
     linear attention than the gated delta rule, encoders, unknown kinds of models and of quantisation.
     """
-    file = config_file(Path(path).expanduser())
+    file = config_file(paths.own_path(path))
     tables = config_tables(file)
     try:
         return checked(tables, str(file))
