@@ -35,11 +35,10 @@ from tests.trust.lines import WORDS
 from tests.trust.readers import READERS
 
 TARGETS = READERS | WORDS
-SHARES = {"requests": 25, "quantities": 40, "service settings": 12, "measured": 6, "space": 6, "config": 3,
-          "points": 2, "trace to view": 3, "faults": 6, "fault files": 3,
-          "kept": 1, "model": 0.5, "settings": 0.5, "step words": 0.3, "machine": 0.25,
-          "part": 0.25, "nsight": 0.5, "run folder": 0.3, "service folder": 0.1, "search folder": 0.1,
-          "command lines": 0.1, "simulations": 0.05}  # fmt: skip
+SHARES = {"requests": 15, "quantities": 15, "service settings": 12, "measured": 8, "space": 8, "faults": 8, "config": 4,
+          "fault files": 4, "points": 3, "trace to view": 3, "machine": 3, "settings": 3, "kept": 2, "model": 2,
+          "step words": 2, "run folder": 2, "command lines": 2, "part": 1, "nsight": 1, "service folder": 1,
+          "search folder": 1, "simulations": 1}  # fmt: skip
 """Of all cases: cheap readers have most of them."""
 HANG_S = 10
 CEILING_BYTES = 2 << 30
