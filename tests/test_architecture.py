@@ -16,7 +16,7 @@ PACKAGE = ROOT / "simulator"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 FLOORS = (
-    ("compiled", "np", "units", "errors", "memory", "paths"),
+    ("compiled", "np", "units", "errors", "paths"),
     "physics", "spec", "fabric", "die", "program", "collective", "symmetry", "replay", "live", "model", "stack",
     "parallel", "study", "serving", "search", "calibrate", "probe", "bench", "commands", "__main__",
 )

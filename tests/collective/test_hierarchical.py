@@ -65,7 +65,7 @@ def test_every_rank_sends_as_many_bytes_as_directly() -> None:
 
 
 def test_each_step_sends_own_shards_one_node_further() -> None:
-    """3 nodes: to the next one, then to the one after it; every rank sends to its counterpart alone, and gets as much."""
+    """3 nodes: to the next one, then to the one after it; each sends to its counterpart alone, and gets as much."""
     machine = override(load_machine("atlas_a2"), FULL)
     fabric = Fabric(machine, 24)
     phases = Lowering(fabric, machine.collectives).lower(

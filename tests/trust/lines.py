@@ -15,8 +15,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.trust.readers import ROOT, Target
 from tests.trust.fault_texts import faults, hostile
+from tests.trust.readers import ROOT, Target
 from tests.trust.variants import NUMBERS, scalar, text
 
 SCENARIOS = ("contention:staging", "a3_prefill:dp", "transformer:decode", "flow_mla:decode", "cm384_decode:decode")
