@@ -128,6 +128,12 @@ def test_an_uneven_all_to_all_is_one_transfer_per_pair_that_has_bytes() -> None:
         ("link", "die 0", "box 0"): 3, ("link", "box 0", "die 1"): 3}
 
 
+@pytest.mark.parametrize("sizes", [((0, 1), (1, 0)), ((0, 1, 1), (1, 0), (1, 1, 0)), ((0, 1, 1),) * 4])
+def test_sizes_that_are_not_those_of_all_pairs_are_refused(sizes: tuple[tuple[int, ...], ...]) -> None:
+    with pytest.raises(ValueError, match="must be 3 x 3"):
+        lower(uneven(sizes), (0, 1, 2))
+
+
 def test_by_sender_its_messages_end_together() -> None:
     (phase,) = lower(uneven(SKEWED), (0, 1, 2), "classes")
     assert [(each.ranks[0], set(each.ranks), each.size_bytes) for each in phase.transfers] == [

@@ -92,6 +92,15 @@ def test_fewer_cores_in_its_partition_make_it_slower_in_proportion() -> None:
     assert run(program, 4).us("out") == (0.0, 6004.0)
 
 
+def test_an_engine_without_cores_moves_at_its_own_rate() -> None:
+    machine = tiny({"fabric.box.link_rate": "100 GB/s"})
+    own = machine.collectives["aiv"].model_copy(update={"cores": {}})
+    machine = machine.model_copy(update={"collectives": {**machine.collectives, "aiv": own}})
+    ran = run(exchange, 4, machine=machine)
+    assert ran.us("out") == (0.0, 4.0 + 3000.0)
+    assert ran.row("out")["bound_by"] == "engine"
+
+
 def test_bytes_are_those_asked_for_at_both_ends() -> None:
     ran = run(exchange, 4)
     for rank in range(4):

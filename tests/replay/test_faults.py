@@ -109,6 +109,15 @@ def eager(npu: Rank) -> None:
     npu.group("world").all_gather("gather", MB // 100, "dma")
 
 
+def test_what_strikes_after_some_ranks_have_ended_is_felt_by_the_others() -> None:
+    def program(npu: Rank) -> None:
+        npu.launch(passes_mb(2 * npu.rank), "pass")
+
+    done = run(program, 2, machine=tiny({"chip.l2.rate": "100 TB/s"}), faults=["15 us: rank 1 hbm 0.5"])
+    assert done.us("pass", 0)[1] < 15
+    assert done.us("pass", 1) == (0.0, pytest.approx(15 + 6 * 2, abs=2e-6))
+
+
 SLOW_HOST = tiny({"host.launch_eager": "10 us"})
 
 

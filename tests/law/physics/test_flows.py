@@ -269,6 +269,11 @@ def test_another_flow_like_this_one_loads_the_same_also_what_never_binds() -> No
     assert (one.solo_s(), again.solo_s()) == (8.0, 16.0)
 
 
+def test_what_others_leave_may_be_less_than_a_byte_per_second() -> None:
+    """Half a byte/s beside one at its limit."""
+    assert simulate([1.0], [Job(4, {0: 1.0}, 0.5), Job(1, {0: 1.0}, start_ps=S)]).end_ps == [8 * S, 3 * S]
+
+
 def test_infinite_capacities_never_bind() -> None:
     out = simulate([inf, 1e9], [Job(5e9, {0: 1.0}), Job(1e9, {0: 3.0, 1: 1.0})])
     assert out.end_ps == [0, S]
