@@ -68,6 +68,18 @@ def test_rows_bound_the_put_and_what_has_come_takes_its_own_time() -> None:
     assert slow.us("out") == (0.0, pytest.approx(4 + 250 * 23.75))
 
 
+def test_without_an_engine_of_rows_or_without_rows_fewer_cores_are_slower_in_proportion() -> None:
+    """2 of 4 cores write 3 MB at 0.5 GB/s, in 6 ms; rows of an engine that handles them keep the whole wire busy."""
+
+    def program(npu: Rank, count: int) -> None:
+        npu.confine("moe", {"vector": 2})
+        with npu.stream("moe"):
+            rows(count, count)(npu)
+
+    for spec, count, end_us in ((tiny({}), 1000, 6004.0), (machine(), 0, 6004.0), (machine(send=(0, "us")), 100, 3004.0)):
+        assert run(lambda npu, count=count: program(npu, count), 4, machine=spec).us("out")[1] == end_us
+
+
 def test_the_mean_latency_counts_a_rank_itself_as_no_distance() -> None:
     assert mean_latency_s(Fabric(tiny({}), 4), (0, 1, 2, 3)) == pytest.approx(0.75e-6)
 

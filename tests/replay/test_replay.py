@@ -184,6 +184,14 @@ def test_a_late_rank_makes_its_peers_wait() -> None:
         assert row["end_ps"] - row["start_ps"] == row["solo_ps"]
 
 
+@pytest.mark.parametrize(("vector", "units"), [(8, 4), (6, 3), (2, 1)])
+def test_a_kernel_alone_runs_on_as_many_units_as_the_scarcer_pool_has(vector: int, units: int) -> None:
+    """A unit of it is one of 4 cube cores and 2 vector cores; 8 tiles."""
+    machine = tiny({"chip.cores.vector": str(vector), "collectives.aiv.cores.vector": "1"})
+    ran = run(lambda npu: npu.launch(ops.gemm(400, 400, 1000, "int8"), "gemm") and None, machine=machine)
+    assert ran.row("gemm")["cores"] == (units, 2 * units)
+
+
 def test_two_exchanges_on_one_wire_share_it_and_the_queues_hold_them_back() -> None:
     def program(npu: Rank) -> None:
         for number in range(3):

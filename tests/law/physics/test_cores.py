@@ -103,6 +103,12 @@ def test_callbacks_may_acquire_and_release(log: Log) -> None:
     assert cores.free == {"cube": 1}
 
 
+def test_a_pool_of_which_none_is_wanted_may_be_empty(log: Log) -> None:
+    cores = Cores({"cube": 2, "vector": 1})
+    cores.acquire((("cube", 1), ("vector", 1)), 1, 1, 0, log("all vector cores"))
+    assert cores.take((("vector", 0), ("cube", 1)), 1, 5) == 1
+
+
 @pytest.mark.parametrize(("need", "at_least", "want", "text"), [
     ((("cube", 1),), 25, 30, "'cube'.* 25 .*24"),
     ((("cube", 1), ("vector", 2)), 24, 24, "'vector'.* 48 .*40"),

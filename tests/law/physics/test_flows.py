@@ -178,6 +178,20 @@ def test_a_neighbour_in_another_component_is_not_touched() -> None:
     assert out.network.stats.solved == 2
 
 
+def test_while_there_is_room_for_all_nobody_is_solved() -> None:
+    out = simulate([10.0], [Job(40, {0: 1.0}, 4.0), Job(25, {0: 1.0}, 5.0, start_ps=S), Job(1, {0: 1.0}, 0.5)])
+    assert out.end_ps == [10 * S, 6 * S, 2 * S]
+    assert (out.network.stats.solves, out.network.stats.solved) == (0, 0)
+
+
+def test_what_watchers_see_of_a_crowd_adds_up_to_its_bytes() -> None:
+    """More than a batch has need of; their ends come one by one."""
+    jobs = [Job(1e9 + 1e7 * k, {0: 1.0, 1 + k % 2: 2.0}) for k in range(64)]
+    out = simulate([8e9, 1e10, 1e10], jobs, watch=True)
+    assert integrals(out, jobs) == pytest.approx([job.size for job in jobs], rel=1e-9)
+    assert len(set(out.end_ps)) == 64
+
+
 def test_a_flow_held_back_elsewhere_is_not_solved_again() -> None:
     """A collective bound by its port leaves HBM idle: kernels that come and go beside it do not concern it."""
     jobs = [Job(1e9, {0: 1.0, 1: 2.0})] + [Job(1e6, {1: 1.0}, start_ps=k * 2 * 10**9) for k in range(50)]
