@@ -50,6 +50,7 @@ def test_skewed_routing_shows_as_waiting_not_as_longer_writes() -> None:
     assert skewed.metrics["iteration_ms"] > 1.02 * even.metrics["iteration_ms"]
 
 
+@pytest.mark.slow
 def test_uneven_lengths_cost_and_placement_by_length_gives_it_back() -> None:
     even = drawn(routing__skew="none", batch__length_spread="0").metrics["iteration_ms"]
     uneven = drawn(routing__skew="none", batch__length_spread="0.4").metrics["iteration_ms"]
@@ -59,6 +60,7 @@ def test_uneven_lengths_cost_and_placement_by_length_gives_it_back() -> None:
     assert placed - even < 0.3 * (uneven - even)
 
 
+@pytest.mark.slow
 def test_replicas_of_hot_experts_shorten_the_iteration() -> None:
     layout = {"cards": "160", "layout__expert_parallel": "320", "layout__shared_dies": "32", "routing__skew": "0.3",
               "batch__length_spread": "0"}  # fmt: skip

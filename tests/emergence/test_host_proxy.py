@@ -39,6 +39,7 @@ def sent_bytes(result: Result) -> float:
     return float(result.columns["wire_bytes"][rows].sum())
 
 
+@pytest.mark.slow
 def test_posting_that_costs_nothing_shortens_dispatch_by_the_scatter_of_routes() -> None:
     """Routes stand before the tokens in the worker's queue: 31 posts of 0.5 us; later posts hide under the wire."""
     gain = dispatch(EFA32) - dispatch(EFA32, **NO_POSTING)
@@ -94,6 +95,7 @@ def test_a_generic_proxy_is_slower_by_its_serial_commands_at_both_ends_of_their_
     assert dispatch("pplx:uccl_ep16", machine__proxy__command="1.7 us", **few) < high / 2  # four threads share them
 
 
+@pytest.mark.slow
 def test_private_buffers_hide_the_exchange_of_routes_and_nothing_without_latency() -> None:
     none = {"knobs__private_tokens": "0"}
     exposed = dispatch(EFA32, **none) - dispatch(EFA32)
@@ -103,6 +105,7 @@ def test_private_buffers_hide_the_exchange_of_routes_and_nothing_without_latency
     assert dispatch(EFA32, knobs__private_tokens="128") == pytest.approx(dispatch(EFA32), rel=0.03)
 
 
+@pytest.mark.slow
 def test_templates_save_about_twenty_microseconds_that_grow_with_the_peers() -> None:
     saved = {ranks: total(f"pplx:cx7_ep{ranks}", knobs__templates="false") - total(f"pplx:cx7_ep{ranks}")
              for ranks in (16, 64)}
@@ -177,6 +180,7 @@ def test_the_critical_path_leads_over_the_wire() -> None:
 # --- uses and faults --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_two_micro_batches_gain_only_at_a_large_batch() -> None:
     large = {"batch__per_rank": "256", "batch__cached_tokens": "2048"}
     for batch, low, high in (({}, 0.95, 1.4), (large, 0.5, 0.85)):
