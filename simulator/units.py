@@ -284,6 +284,7 @@ Hertz: TypeAlias = Annotated[Quantity, _bare("GHz"), _check("Hz", lambda v: 0 < 
 Watts: TypeAlias = Annotated[Quantity, _bare("W"), _check("W", lambda v: 0 < v < math.inf, "finite and more than 0")]
 Ratio: TypeAlias = Annotated[Quantity, _bare("1"), _check("1", _finite, "finite and 0 or more")]
 Share: TypeAlias = Annotated[Quantity, _bare("1"), _check("1", lambda v: 0 <= v <= 1, "between 0 and 1")]
+PositiveShare: TypeAlias = Annotated[Quantity, _bare("1"), _check("1", lambda v: 0 < v <= 1, "above 0, at most 1")]
 Count: TypeAlias = Annotated[Quantity, _bare("1"), _check("1", _whole, "a whole number, 0 or more")]
 PositiveCount: TypeAlias = Annotated[
     Quantity, _bare("1"), _check("1", lambda v: _whole(v) and v >= 1, "a whole number, 1 or more")]

@@ -14,6 +14,12 @@ from simulator.study.scenario import Expected, Part, Scenario
 from simulator.study.settings import replaced
 
 Share = Annotated[float, Field(gt=0, le=1)]
+Many = Annotated[int, Field(gt=0, le=1_000_000)]
+"""Of what is made one by one."""
+Rows = Annotated[int, Field(gt=0, le=65_536)]
+"""Of a step, a request each."""
+Tokens = Annotated[int, Field(gt=0, le=100_000_000)]
+"""Of a prompt or an answer."""
 Role = Literal["together", "prefill", "decode"]
 
 
@@ -96,7 +102,7 @@ class CacheSettings(Part):
     )
     tokens: int = Field(0, ge=0, description="that it holds (0: what memory leaves)")
     kv_offloading_gib: float = Field(
-        0.0, ge=0, description="of host memory for blocks of a group, all its ranks together (0: none)"
+        0.0, ge=0, le=1e15, description="of host memory for blocks of a group, all its ranks together (0: none)"
     )
     write_policy: Literal["write_through", "write_back"] = Field(
         "write_through", description="to the host: prompts once they are computed, or what HBM evicts"
@@ -152,7 +158,7 @@ class Restart(Part):
 class Instances(Part):
     """Engines that are alike."""
 
-    count: PositiveInt = 1
+    count: Many = 1
     step: SerializeAsAny[Scenario] = Field(exclude=True)
     simplified: dict[str, str] = Field(
         {}, description="settings of the step where step times are interpolated; steps that are simulated as they are"
@@ -162,10 +168,10 @@ class Instances(Part):
         (), description="what data-parallel groups have, on average, of the fullest one's requests and prompt tokens"
         " where steps are simulated to interpolate, ascending (empty: the lattice's, from one group alone to all alike)"
     )
-    capture: tuple[PositiveInt, ...] = Field(
+    capture: tuple[Rows, ...] = Field(
         (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16)), description="rows of captured graphs of decode steps"
     )
-    capture_prefill: tuple[PositiveInt, ...] = Field(
+    capture_prefill: tuple[Many, ...] = Field(
         (), description="tokens of a group in a step with prompts, to which those of all groups are padded: it is then"
         " launched as a captured graph (vLLM cudagraph_capture_sizes, SGLang piecewise_cuda_graph_tokens, buckets on"
         " Gaudi); beyond the largest one it is not (empty: never)"
@@ -193,7 +199,7 @@ class Instances(Part):
 class Front(Part):
     """What stands before the engines."""
 
-    api_servers: PositiveInt = 1
+    api_servers: Many = 1
     request_ms: float = Field(
         API_SERVER_S * 1e3, ge=0, description="of an API server, for a request: fitted on a row of vLLM, 76.5 a second"
     )
@@ -229,7 +235,7 @@ class Pool(Part):
     """Blocks in the memory of hosts, shared by all engines (Mooncake Store, EMS): written once a prompt is computed,
     read before the next one that begins like it."""
 
-    size_gib: float = Field(0.0, ge=0, description="of all hosts together (0: there is none)")
+    size_gib: float = Field(0.0, ge=0, le=1e15, description="of all hosts together (0: there is none)")
     hosts: int = Field(0, ge=0, description="that it is on (0: those on which engines stand)")
 
 
@@ -245,15 +251,15 @@ class Load(Part):
         " many seconds, and wait where so many are in flight; best a little less than one takes (0: all at once; where"
         " they are alike they then end, and come again, together)"
     )
-    input_tokens: PositiveInt = 1024
-    output_tokens: PositiveInt = 1024
+    input_tokens: Tokens = 1024
+    output_tokens: Tokens = 1024
     range_ratio: float = Field(1.0, gt=0, le=1, description="lengths are drawn evenly from [ratio x length, length]")
     length_cv: float = Field(
         0.0, ge=0, le=5, description="or log-normal with these means and this coefficient of variation (0: as above)"
     )
     prefix_share: float = Field(0.0, ge=0, le=1, description="of each prompt that is the start of a common prefix")
-    prefixes: PositiveInt = Field(1, description="common prefixes, of which each request has one")
-    turns: PositiveInt = Field(
+    prefixes: Many = Field(1, description="common prefixes, of which each request has one")
+    turns: Many = Field(
         1, description="requests of a conversation: a prompt is those before it, their answers, and `input_tokens`"
     )
     think_s: float = Field(0.0, ge=0, le=1e6, description="mean of the exponential pauses between turns")

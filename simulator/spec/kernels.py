@@ -15,7 +15,7 @@ from typing import Annotated, Literal, TypeAlias, TypeVar
 from pydantic import Field
 
 from simulator.spec.typed_toml import TomlTable
-from simulator.units import Bytes, BytesPerSecond, PositiveCount, Quantity, Ratio, Seconds, Share
+from simulator.units import Bytes, BytesPerSecond, PositiveCount, PositiveShare, Quantity, Ratio, Seconds, Share
 
 Kernel = TypeVar("Kernel", bound=TomlTable)
 _RANGES = r"[a-z_]+ [0-9]+\.\.[0-9]+(, [a-z_]+ [0-9]+\.\.[0-9]+)*"
@@ -38,8 +38,8 @@ class _Kernel(TomlTable):
     cores: dict[str, PositiveCount] = Field(min_length=1)
     floor: Seconds | None = None
     unoverlapped: Share | None = None
-    compute_share: Share | None = None
-    hbm_share: Share | None = None
+    compute_share: PositiveShare | None = None
+    hbm_share: PositiveShare | None = None
     prologue: Seconds | None = None
     covers: Covers | None = None
 

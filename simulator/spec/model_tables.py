@@ -18,6 +18,7 @@ INDEXER = ("index_heads", "index_dim", "index_top_k")
 OF_LATENT = ("q_lora", *INDEXER)
 GROUPED = ("kv_heads", "head_dim")
 LINEAR = ("linear_heads", "linear_key_heads", "linear_key_dim", "linear_v_dim", "linear_conv", "full_every")
+MOST_OF_ANY = 1_000_000_000_000
 MOST = {"layers": 10_000, "mtp_layers": 10_000, "routed_experts": 100_000}
 """Of what is made one by one, how many there may be: about a hundred times as many as any published model has."""
 EXPERTS = ("dense_layers", "routed_experts", "experts_per_token", "shared_experts", "expert_intermediate")
@@ -146,8 +147,8 @@ def _disagreements(spec: ModelSpec) -> Iterator[tuple[str, Any, str]]:
         small, large = getattr(shapes, part), getattr(shapes, whole)
         if small is not None and (large is None or small.si > large.si):
             yield f"shapes.{part}", small, f"at most {whole}, which is {large or 'not given'}"
-    for name, most in MOST.items():
-        number = getattr(shapes, name)
+    for name in type(shapes).model_fields:
+        number, most = getattr(shapes, name), MOST.get(name, MOST_OF_ANY)
         if number is not None and number.si > most:
             yield f"shapes.{name}", number, f"at most {most:,}"
     for name in SWITCHES:

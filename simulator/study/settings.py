@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import inf
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -14,6 +15,8 @@ from simulator.paths import did_you_mean
 from simulator.spec.typed_toml import plain
 
 Model = TypeVar("Model", bound=BaseModel)
+MOST = 1e15
+"""Size of a number of a setting; only infinity is beyond it."""
 
 
 def leaves(model: BaseModel) -> dict[str, Any]:
@@ -49,6 +52,10 @@ def replaced(model: Model, changes: Mapping[str, str], elsewhere: Callable[[], S
         except ValidationError as error:
             reasons = "; ".join(plain(one["msg"]) for one in error.errors(include_url=False))
             mistakes.append(f"--set {key}: got '{text}': {reasons} (now {shown(known[key])})")
+        else:
+            if _is_absurd(leaves(model)[key]):
+                mistakes.append(f"--set {key}: got '{text}': numbers between -{MOST:g} and {MOST:g} are right (now "
+                                f"{shown(known[key])})")
     if mistakes:
         raise InputError("\n".join(mistakes))
     return model
@@ -59,6 +66,13 @@ def shown(value: Any) -> str:
     if value is None or value == ():
         return "none"
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _is_absurd(value: Any) -> bool:
+    """Whether a number of it is finite and beyond MOST."""
+    if isinstance(value, tuple | list):
+        return any(map(_is_absurd, value))
+    return isinstance(value, int | float) and MOST < abs(value) < inf
 
 
 def _meant(key: str, own: Sequence[str], elsewhere: Sequence[str]) -> str:

@@ -156,6 +156,7 @@ def test_a_number_that_is_left_out_can_be_set() -> None:
     ("kernels.vllm.vector.unoverlaped", "0.5", "(did you mean 'unoverlapped'?)"),
     ("kernels.vllm.vector.colour", "1", "keys there are cores, floor, hbm_share, unoverlapped, compute_share"),
     ("kernels.vllm.vector.unoverlapped", "2", "must be between 0 and 1"),
+    ("kernels.vllm.vector.compute_share", "1e-400", "must be above 0, at most 1"),
     ("kernels.vllm.vector.unoverlapped.si", "0.5", "no key 'unoverlapped'"),
     ("kernels.vllm.vector.unoverlapped", "1 us", "'us' is a time"),
 ])

@@ -117,7 +117,7 @@ def test_a_users_own_model_with_mistakes(tmp_path: Path) -> None:
     assert all(line.startswith(f"{mine}: ") for line in caught.value.lines)
 
 
-@pytest.mark.parametrize("key", ["layers", "routed_experts"])
+@pytest.mark.parametrize("key", ["layers", "routed_experts", "expert_intermediate"])
 def test_what_is_made_one_by_one_has_a_most(key: str) -> None:
     with pytest.raises(SpecError, match=f"shapes.{key}: got 1e\\+15: at most 1"):
         override_model(load_model("deepseek_r1"), {f"shapes.{key}": "1e15"})
