@@ -46,6 +46,7 @@ LINES = (
     f"serve {SERVICE} --requests 4 --isl 64 --osl 8 --rate 2 --json",
     f"serve {SERVICE} --requests 4 --isl 64 --osl 8 --concurrency 2 --steps lattice --goodput ttft:100",
     f"serve {SERVICE} --trace FILE --limit 2 --speedup 2 --skip-bad",
+    f"serve {SERVICE} --requests 4 --isl 64 --osl 8 --fault '1 s: engine 0 lost' --fault '0 s: rank 3 of 0 hbm 0.5'",
     "search --model llama_2_7b --machine dgx_h100 --gpus 0 --isl 64 --osl 8 --serve 0 --fix tp=8 --vary dp=1,2",
     "search --model llama_2_7b --machine dgx_h100 --gpus 8 --isl 64 --osl 8 --fix tp=3 --tpot 50 --space FILE",
     "validate nothing_is_called_so --jobs 1", "validate --points FILE --where n_gpus=1..8 --beside FILE",
