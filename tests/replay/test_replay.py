@@ -184,12 +184,16 @@ def test_a_late_rank_makes_its_peers_wait() -> None:
         assert row["end_ps"] - row["start_ps"] == row["solo_ps"]
 
 
-@pytest.mark.parametrize(("vector", "units"), [(8, 4), (6, 3), (2, 1)])
-def test_a_kernel_alone_runs_on_as_many_units_as_the_scarcer_pool_has(vector: int, units: int) -> None:
-    """A unit of it is one of 4 cube cores and 2 vector cores; 8 tiles."""
-    machine = tiny({"chip.cores.vector": str(vector), "collectives.aiv.cores.vector": "1"})
-    ran = run(lambda npu: npu.launch(ops.gemm(400, 400, 1000, "int8"), "gemm") and None, machine=machine)
-    assert ran.row("gemm")["cores"] == (units, 2 * units)
+@pytest.mark.parametrize(("cores", "units"), [({}, 4), ({"cube": 4, "vector": 7}, 3), ({"cube": 2, "vector": 8}, 2)])
+def test_a_kernel_alone_runs_on_as_many_units_as_the_scarcer_pool_has(cores: dict[str, int], units: int) -> None:
+    """A unit of it is one of 4 cube cores and 2 of 8 vector cores; 8 tiles."""
+
+    def program(npu: Rank) -> None:
+        npu.confine("own", cores)
+        with npu.stream("own"):
+            npu.launch(ops.gemm(400, 400, 1000, "int8"), "gemm")
+
+    assert run(program).row("gemm")["cores"] == (units, 2 * units)
 
 
 def test_two_exchanges_on_one_wire_share_it_and_the_queues_hold_them_back() -> None:
