@@ -72,6 +72,13 @@ def test_a_late_rank_makes_the_others_wait_where_they_collect_and_nowhere_else()
     assert ran.row("out", 0)["bound_by"] == "engine"
 
 
+def test_who_waits_where_it_collects_knows_for_whose_put() -> None:
+    ran = run(late, 4)
+    index = ran.row("out", 3)["task"]
+    late_by = [(ran.row("in", rank)["late_rank"], ran.row("in", rank)["late_task"]) for rank in range(4)]
+    assert late_by == [(3, index)] * 3 + [(-1, -1)]
+
+
 def test_a_rank_that_receives_more_drains_longer_than_it_sends() -> None:
     """9 MB arrive through a port of 2 GB/s while 3 MB leave at 1 GB/s."""
 

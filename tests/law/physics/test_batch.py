@@ -182,6 +182,21 @@ def test_limits_bind_and_release_in_a_batch() -> None:
     assert set(out.flows[0].bound_ps) == {out.capacities[0], LIMIT}
 
 
+@pytest.mark.parametrize("few", [1, 4])
+def test_what_a_batch_gives_back_was_limited_as_long_as_beside_no_batch(
+    few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the capacity beside many, at its limit beside few, some of that time after the batch was given up."""
+    monkeypatch.setattr(batches, "FEW", few)
+    network = [1e9], [Job(9e8, {0: 1.0}, 3e8), *(Job(1e8 * k, {0: 1.0}) for k in range(1, 6))]
+    out, plain = simulate(*network), without(network, monkeypatch)
+    for one, other in zip(out.flows, plain.flows, strict=True):
+        times = [{"limit" if bound == LIMIT else "shared": spent for bound, spent in flow.bound_ps.items()}
+                 for flow in (one, other)]  # fmt: skip
+        assert times[0] == pytest.approx(times[1], abs=3)
+    assert set(out.flows[0].bound_ps) == {out.capacities[0], LIMIT}
+
+
 @pytest.mark.parametrize("few", [1, 6])
 def test_a_countdown_is_reached_with_its_last_flow(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some of its flows are in a batch, one is alone; a batch of few goes back to the network."""

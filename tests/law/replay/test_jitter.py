@@ -57,6 +57,21 @@ def test_a_host_is_as_fast_as_before_in_the_mean() -> None:
     assert mean(alone) / 1e6 == pytest.approx(200 * 200, rel=0.03)
 
 
+def test_a_host_reads_when_its_last_launch_is_made_as_without_jitter() -> None:
+    """A next to nothing of jitter: three launches of 200 us, a read of the first one's result, another launch."""
+
+    def reads(npu: Rank) -> None:
+        first = npu.launch(passes_mb(0.01), "first")
+        for name in "bc":
+            npu.launch(passes_mb(0.01), name)
+        npu.host_wait(first)
+        npu.launch(passes_mb(0.01), "last")
+
+    plain, drawn = run(reads, machine=EAGER), run(reads, machine=EAGER, jitter=(1e-6, 3))
+    assert drawn.us("last") == pytest.approx(plain.us("last"), rel=1e-5)
+    assert drawn.us("last") != plain.us("last")
+
+
 def test_a_captured_graph_is_one_launch() -> None:
     def captured(npu: Rank) -> None:
         npu.program.captured = True
