@@ -26,8 +26,10 @@ Role = Literal["together", "prefill", "decode"]
 class Host(Part):
     """What an engine's host does between steps, beside launching."""
 
-    step_ms: float = Field(0.0, ge=0, description="of every step: scheduling, preparing inputs, handing out tokens")
-    request_us: float = Field(0.0, ge=0, description="of every request in a step")
+    step_ms: float = Field(
+        0.0, ge=0, le=1e15, description="of every step: scheduling, preparing inputs, handing out tokens"
+    )
+    request_us: float = Field(0.0, ge=0, le=1e15, description="of every request in a step")
     overlapped: bool = Field(True, description="it runs under the step before; what is longer than that is waited for")
 
 
@@ -201,9 +203,10 @@ class Front(Part):
 
     api_servers: Many = 1
     request_ms: float = Field(
-        API_SERVER_S * 1e3, ge=0, description="of an API server, for a request: fitted on a row of vLLM, 76.5 a second"
+        API_SERVER_S * 1e3, ge=0, le=1e15, description="of an API server, for a request: fitted on a row of vLLM, 76.5"
+        " a second"
     )
-    input_token_us: float = Field(0.0, ge=0, description="of it, for a token of a prompt")
+    input_token_us: float = Field(0.0, ge=0, le=1e15, description="of it, for a token of a prompt")
     router: Literal["round_robin", "random", "power_of_two", "cache_aware", "kv", "length_aware"] = "round_robin"
     admitted: int = Field(0, ge=0, description="requests inside at most; others wait in order (0: no limit)")
     health_check_interval_s: float = Field(
@@ -228,7 +231,7 @@ class Transfer(Part):
 
     layer_by_layer: bool = Field(True, description="each layer as soon as it is computed, or all after the prefill")
     rate_gb_s: float = Field(0.0, ge=0, description="of one prompt (0: what the cards of a group carry)")
-    latency_us: float = Field(0.0, ge=0, description="before the first byte")
+    latency_us: float = Field(0.0, ge=0, le=1e15, description="before the first byte")
 
 
 class Pool(Part):
