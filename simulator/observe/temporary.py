@@ -1,9 +1,9 @@
 """Names of what is not whole yet, and locks: both are known as such, and as left over once their process has ended.
 
-A temporary name begins with MARK. What has it is locked (flock) by the process that made it, for as long as that lives,
-however it ends: what can be locked is left over, and the next one that writes to the folder takes it away. What a
-killed process had whole, and had begun to move to its final names, is moved to the end instead. Where there are no such
-locks, as on some network file systems, nothing is taken away and nothing is refused.
+A temporary name begins with MARK and eight hexadecimal digits. What has it is locked (flock) by the process that made
+it, for as long as that lives, however it ends: what can be locked is left over, and the next one that writes to the
+folder takes it away. What a killed process had whole, and had begun to move to its final names, is moved to the end
+instead. Where there are no such locks, as on some network file systems, nothing is taken away and nothing is refused.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import platform
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,6 +20,7 @@ from secrets import token_hex
 
 MARK = ".braid-"
 LOCK = f"{MARK}lock"  # of a folder
+_OURS = re.compile(re.escape(MARK) + r"[0-9a-f]{8}-")  # what else begins with MARK is its owner's
 WHOLE = "-whole"  # how the name of a folder ends whose files are all whole
 
 Make = Callable[[Path], int]
@@ -40,7 +42,7 @@ def temporary(folder: Path, name: str, make: Make = a_file) -> Iterator[Path]:
     """The path of a new file, or folder, in a folder; what is still there at the end is removed. What others have left
     there is, too. Raises OSError where nothing can be made."""
     settle(folder)
-    path, held = _made(folder, name[:100], make)
+    path, held = _made(folder, os.fsencode(name)[:100].decode("utf-8", "ignore"), make)
     if not _can_lock():
         os.close(held)
     try:
@@ -67,11 +69,9 @@ def together(folder: Path) -> Iterator[Path]:
     with temporary(folder, "staged", a_folder) as staged:
         yield staged
         whole = staged.with_name(staged.name + WHOLE)
-        try:
-            os.rename(staged, whole)
-            _move(whole, folder)
-        finally:
-            _remove(whole)
+        os.rename(staged, whole)
+        _move(whole, folder)  # what stops this, Ctrl-C too, leaves the rest to the next `settle`
+        _remove(whole)
 
 
 def _move(whole: Path, folder: Path) -> None:
@@ -88,7 +88,7 @@ def settle(folder: Path) -> None:
     """Ends what processes have begun in a folder and can end no more: what was whole gets its names, all else goes.
     Nothing that a living process is at, no lock; nothing at all where the folder cannot be written to."""
     with suppress(OSError):
-        for entry in sorted(one.name for one in os.scandir(folder) if one.name.startswith(MARK) and one.name != LOCK):
+        for entry in sorted(one.name for one in os.scandir(folder) if _OURS.match(one.name)):
             with suppress(OSError):
                 _settle(folder / entry, folder)
 

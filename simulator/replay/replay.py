@@ -152,10 +152,11 @@ class Replay:
     def _deadlock(self, stuck: list[Npu]) -> str:
         lines = [f"deadlock: {len(stuck)} of {len(self.npus)} simulated ranks can never go on"]
         still = self.network.stalled()
-        held = dict.fromkeys(repr(flow.bound) for flow in still)
+        held = dict.fromkeys(flow.bound.name if isinstance(flow.bound, Capacity) else str(flow.bound) for flow in still)
         lost = [str(npu.rank) for npu in self.npus.values() if npu.lost_ps >= 0]
         lines += [f"  lost: rank {', rank '.join(lost)}"] * bool(lost)
-        lines += [f"  {len(still)} transfers stand still: {', '.join(list(held)[:4])}"] * bool(still)
+        stand = "transfer stands" if len(still) == 1 else "transfers stand"
+        lines += [f"  {len(still)} {stand} still: {', '.join(list(held)[:4])}"] * bool(still)
         for npu in stuck[:4]:
             lines += self._stuck_lines(npu)
         if len(stuck) > 4:

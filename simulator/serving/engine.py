@@ -79,6 +79,11 @@ class Engine:
         self.down = False
         self._stranded: list[tuple[Sequence, int]] = []
 
+    @property
+    def busy(self) -> bool:
+        """Whether a step runs."""
+        return self._ends_ps is not None
+
     def receive(self, one: Sequence) -> None:
         """A request comes to its group; while a step runs it may not be looked at yet (see `Unseen`)."""
         if self.down:
@@ -280,8 +285,6 @@ class Engine:
         if steps:
             self._record()
         return steps
-
-    # --- what strikes it --------------------------------------------------------------------------------------------
 
     def paced(self, audit: Audit) -> None:
         """From the next step on steps take what this says."""

@@ -151,9 +151,10 @@ class Failures:
 
     def _abandon(self, request: int) -> None:
         """What was computed for it is of no use."""
-        move = self._moves.given_up(request)
-        if move is not None:
-            source, one = move
+        source, one = self._moves.given_up(request)
+        if source.down:
+            source.withdraw(one)
+        else:
             source.abandon(one)
 
     def _lose_request(self, one: Sequence, struck: Struck) -> None:
@@ -201,6 +202,11 @@ class Failures:
         """Requests that are at no engine, and what each has said."""
         yield from self._between.items()
         yield from ((one.request, one.emitted) for some in self._waiting.values() for one in some)
+
+    def never(self, count: int) -> None:
+        """So many requests wait for ever, for the engine that was lost last and does not come back."""
+        if self._gone:
+            list(self._gone.values())[-1].lost += count
 
     def waiting(self) -> list[str]:
         """Who waits for whom."""

@@ -23,9 +23,10 @@ from simulator.units import PS_PER_S
 if TYPE_CHECKING:
     from simulator.serving.outcome import Outcome
 
-COMPARED = (("time_to_first_token", ("avg", "p50", "p99")), ("inter_token_latency", ("avg", "p99")),
-            ("time_between_tokens", ("p99",)), ("request_latency", ("avg", "p99")),
-            ("output_token_throughput", ("avg",)), ("good_request_fraction", ("avg",)), ("goodput", ("avg",)),
+COMPARED = (("request_count", ("avg",)), ("time_to_first_token", ("avg", "p50", "p99")),
+            ("inter_token_latency", ("avg", "p99")), ("time_between_tokens", ("p99",)),
+            ("request_latency", ("avg", "p99")), ("output_token_throughput", ("avg",)),
+            ("good_request_fraction", ("avg",)), ("goodput", ("avg",)),
             ("benchmark_duration", ("avg",)))  # fmt: skip
 COLUMNS = {"struck_s": "struck at, s", "noticed_s": "noticed after, s", "over_s": "over after, s",
            "as_before_s": "as before after, s", "rerouted": "rerouted", "recomputed_tokens": "tokens again",
@@ -39,7 +40,7 @@ def harm_of(found: Outcome) -> dict[str, Any]:
     if without is None:
         return {}
     usual = usually_waiting(without.served)
-    rows = [_row(one, served, usual) for one in served.struck]
+    rows = [_row(one, served, usual) for one in served.struck if one.struck_ps <= served.end_ps]
     against = [{"metric": metric, "statistic": statistic, "unit": mine[metric]["unit"],
                 "without": its[metric][statistic], "with": mine[metric][statistic]}
                for mine, its in [(found.whole.metrics, without.whole.metrics)]

@@ -106,7 +106,8 @@ class Loop:
                       lambda request: self._engines[self._numbers["decode_engine"][request]])
         self._failures = Failures(front, self._clock, self._routing, self._moves, self._prompts, users)
         self._strikes = Strikes(faults, self._engines, [self._kinds[engine.role] for engine in self._engines], links,
-                                self._failures, self._clock, seed, lambda: self._ended == count)  # fmt: skip
+                                self._failures, self._clock, seed, lambda: self._ended == count,
+                                to_ps(float(requests.arrival_s[requests.after < 0].max())))  # fmt: skip
 
     def run(self) -> Served:
         """To the end of all requests, to when it is enough, or to Ctrl-C: then what there is so far. RunError: it lasts
@@ -286,6 +287,7 @@ class Loop:
         left = np.flatnonzero((self._numbers["status"] == UNFINISHED) & (self._times["arrival"] != NEVER)).tolist()
         if left:
             self._waiting_for = tuple(self._failures.waiting())
+            self._failures.never(len(left))
             self._stop()
             for request in left:
                 self._numbers["status"][request] = LOST
@@ -368,7 +370,7 @@ class Loop:
                       [engine.experts.balancedness if engine.experts else None for engine in self._engines])
         served = self._record(steps, about, interrupted)
         if not interrupted and self._until is None:
-            self._strikes.refuse_unstruck(served.end_ps / PS_PER_S)
+            self._strikes.refuse_unstruck(served.end_ps)
         return served
 
 

@@ -100,10 +100,10 @@ class Moves:
 
         return look
 
-    def given_up(self, request: int) -> tuple[Engine, Sequence] | None:
-        """It is not moved any more: where it is prefilled, or was, and what it is there; None: that is lost, too."""
+    def given_up(self, request: int) -> tuple[Engine, Sequence]:
+        """It is not moved any more: where it is prefilled, or was, and what it is there."""
         move = self._under_way.pop(request)
-        return None if move.source.down else (move.source, move.one)
+        return move.source, move.one
 
     def drop(self, request: int) -> Sequence:
         """It is not moved any more: what it is where it was to decode."""

@@ -148,7 +148,7 @@ class Restart(Part):
         " #4650)"
     )
     load_gb_s: float = Field(
-        0.54, gt=0, description="of weights, of a rank: DeepSeek-R1 with safetensors in 160 s on 8 H200, 4.3 GB/s of"
+        0.54, ge=1e-6, description="of weights, of a rank: DeepSeek-R1 with safetensors in 160 s on 8 H200, 4.3 GB/s of"
         " all (vLLM's documentation, InstantTensor; one H200 alone 1.1 GB/s; with InstantTensor 5.6 of 8, and 35)"
     )
     capture_s: float = Field(

@@ -28,6 +28,7 @@ WAITED_FOR = {
     "prefill": "its prompt",
     "transfer": "KV to the decode engine", "decode": "its tokens", "preempted": "to decode again",
 }  # fmt: skip
+LEFT = " (with an engine, or for want of one)"
 BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -58,7 +59,7 @@ def headline(found: Outcome) -> Iterator[str]:
     if served.interrupted:
         yield "INTERRUPTED: what follows is of the part that was simulated"
     gone = ", ".join(f"{counts[kind]:,} {kind}{why}" for kind, why in (
-        ("done", ""), ("refused", " (longer than memory)"), ("unfinished", ""), ("lost", " (with their engine)"))
+        ("done", ""), ("refused", " (longer than memory)"), ("unfinished", ""), ("lost", LEFT))
         if counts.get(kind) or kind == "done")
     yield f"{counts['requests']:,} request{'s' * (counts['requests'] != 1)}: {gone}"
     yield _rates("all", found.whole)

@@ -35,7 +35,7 @@ from simulator.serving.record import NEVER, Struck
 from simulator.serving.restart import restart_s
 from simulator.spec.faults import Fault
 from simulator.spec.levels import cut_links
-from simulator.units import to_ps
+from simulator.units import PS_PER_S, to_ps
 
 Edge = tuple[str, str]
 LOSSES = ("lost", "silent")
@@ -43,14 +43,17 @@ UNMOVED = 100  # strikes of a drawn fault, between which no step ends: then it i
 
 
 class Strikes:
-    """faults: of the service. kinds: of each engine. ended: whether all requests have.
+    """faults: of the service. kinds: of each engine. ended: whether all requests have. last_ps: when the last comes of
+    its own.
 
     struck: what they did. InputError where a fault names nothing that there is."""
 
     def __init__(self, faults: Sequence[Fault], engines: Sequence[Engine], kinds: Sequence[Kind], links: Links,
-                 failures: Failures, clock: Clock, seed: int, ended: Callable[[], bool]) -> None:  # fmt: skip
+                 failures: Failures, clock: Clock, seed: int, ended: Callable[[], bool],
+                 last_ps: int) -> None:  # fmt: skip
         self._faults, self._engines, self._kinds = faults, engines, kinds
         self._links, self._failures, self._clock, self._ended = links, failures, clock, ended
+        self._last_ps = last_ps
         self._draws = [stream_of(seed, "faults", number) for number in range(len(faults))]
         self._targets = [self._targets_of(fault) for fault in faults]
         loads = {id(kind): to_ps(restart_s(kind.settings)) if kind.settings.restart.enabled else None for kind in kinds
@@ -151,7 +154,8 @@ class Strikes:
         done = sum(len(engine.stretches) for engine in self._engines)
         before, times = self._unmoved[number]
         self._unmoved[number] = (done, times + 1 if done == before else 0)
-        return self._unmoved[number][1] < UNMOVED
+        moves = self._clock.now_ps < self._last_ps or any(engine.busy for engine in self._engines)
+        return moves or self._unmoved[number][1] < UNMOVED
 
     def _note(self, number: int, what: str) -> Struck:
         struck = Struck(str(self._faults[number]), what, self._clock.now_ps)
@@ -178,12 +182,17 @@ class Strikes:
         """Whether an engine goes on without a rank and all others of its data-parallel group: then it does."""
         fault, engine, kind = self._faults[number], self._engines[target], self._kinds[target]
         written = fault.name.partition(" of ")[0]
+        if written == "*" and not fault.mean_s:
+            return False
         rank = int(self._draws[number].integers(kind.ranks)) if written == "*" else int(written)
         each = kind.ranks // kind.groups
         group, gone = rank // each, self._away[target]
         ranks = tuple(range(rank // each * each, (rank // each + 1) * each))
+        if not set(gone).isdisjoint(ranks):
+            self._note(number, f"rank {rank} of {engine.name}, lost already").over_ps = self._clock.now_ps
+            return True
         left = without_ranks(kind.settings, (*gone, *ranks), kind.seed)
-        if left is None or not set(gone).isdisjoint(ranks) or engine.role == "prefill" or not fault.for_s:
+        if left is None or engine.role == "prefill" or not fault.for_s:
             return False
         struck = self._note(number, f"rank {rank} of {engine.name}")
         self._away[target] = tuple(sorted((*gone, *ranks)))
@@ -263,12 +272,12 @@ class Strikes:
 
     # --- what came of it --------------------------------------------------------------------------------------------
 
-    def refuse_unstruck(self, end_s: float) -> None:
+    def refuse_unstruck(self, end_ps: int) -> None:
         """InputError where a fault that was not drawn struck nothing in a run that ended then."""
         for fault, targets, struck in zip(self._faults, self._targets, self._by_fault, strict=True):
-            if not struck and not fault.mean_s:
-                raise InputError(f"fault '{fault}' strikes nobody: the run ends at {end_s:.6g} s; strike before that, "
-                                 "or send more requests")
+            if not fault.mean_s and not any(one.struck_ps <= end_ps for one in struck):
+                raise InputError(f"fault '{fault}' strikes nobody: the run ends at {end_ps / PS_PER_S:.6g} s; strike "
+                                 "before that, or send more requests")
             if fault.what == "link" and not any(self._links.link(edge) in self._links.used
                                                 for edges in targets if isinstance(edges, tuple) for edge in edges):
                 raise InputError(f"fault '{fault}' strikes nobody: nothing crosses this link in the run; keys and "

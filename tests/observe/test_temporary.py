@@ -108,11 +108,11 @@ def test_a_new_folder_goes_with_its_lock_if_nothing_is_in_it(tmp_path: Path) -> 
 
 
 def test_what_begins_like_it_and_is_not_locked_goes_at_the_next_write(tmp_path: Path) -> None:
-    (tmp_path / f"{MARK}0-x").write_text("half")
-    (tmp_path / f"{MARK}1-staged").mkdir()
-    (tmp_path / f"{MARK}1-staged" / "mine").write_text("half")
-    (tmp_path / f"{MARK}2-staged{WHOLE}").mkdir()
-    (tmp_path / f"{MARK}2-staged{WHOLE}" / "mine").write_text("whole")
+    (tmp_path / f"{MARK}00000000-x").write_text("half")
+    (tmp_path / f"{MARK}00000001-staged").mkdir()
+    (tmp_path / f"{MARK}00000001-staged" / "mine").write_text("half")
+    (tmp_path / f"{MARK}00000002-staged{WHOLE}").mkdir()
+    (tmp_path / f"{MARK}00000002-staged{WHOLE}" / "mine").write_text("whole")
     with whole_file(tmp_path / "other") as part:
         part.write_text("other")
         settle(tmp_path)
@@ -135,10 +135,10 @@ def test_without_locks_nothing_is_refused_and_nothing_taken_away(tmp_path: Path,
         raise OSError("no locks here")
 
     monkeypatch.setattr(fcntl, "flock", none)
-    (tmp_path / f"{MARK}0-x").write_text("of another, perhaps")
+    (tmp_path / f"{MARK}00000000-x").write_text("of another, perhaps")
     with held(tmp_path), temporary(tmp_path, "y", a_folder), together(tmp_path) as staged:
         (staged / "a").write_text("1")
-    assert texts(tmp_path) == {f"{MARK}0-x": "of another, perhaps", "a": "1"}
+    assert texts(tmp_path) == {f"{MARK}00000000-x": "of another, perhaps", "a": "1"}
 
 
 def test_an_error_of_writing_names_the_file(tmp_path: Path) -> None:
@@ -147,3 +147,36 @@ def test_an_error_of_writing_names_the_file(tmp_path: Path) -> None:
         raise OSError(28, "No space left on device")
     assert raised.value.filename == str(tmp_path / "x")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_others_call_so_is_theirs(tmp_path: Path) -> None:
+    (tmp_path / f"{MARK}notes").mkdir()
+    (tmp_path / f"{MARK}notes" / "mine").write_text("1")
+    (tmp_path / f"{MARK}mine.txt").write_text("2")
+    settle(tmp_path)
+    assert texts(tmp_path) == {f"{MARK}notes/mine": "1", f"{MARK}mine.txt": "2"}
+
+
+def test_ctrl_c_while_files_get_their_names_leaves_the_rest_to_the_next(tmp_path: Path,
+                                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    replace, names = os.replace, []
+
+    def stopped(source: str, target: str) -> None:
+        if names:
+            raise KeyboardInterrupt
+        names.append(target)
+        replace(source, target)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt), together(tmp_path) as staged:
+        for one in "ab":
+            (staged / one).write_text("new")
+        patch.setattr(os, "replace", stopped)
+    settle(tmp_path)
+    assert texts(tmp_path) == {"a": "new", "b": "new"}
+
+
+def test_a_name_may_be_as_long_as_a_name_can_be(tmp_path: Path) -> None:
+    long = "模" * 83 + ".json"
+    with whole_file(tmp_path / long) as part:
+        part.write_text("1")
+    assert texts(tmp_path) == {long: "1"}

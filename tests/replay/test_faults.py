@@ -86,7 +86,7 @@ def test_a_cut_link_stalls_and_resumes_and_nothing_is_lost() -> None:
 
 
 def test_a_link_that_stays_cut_is_named() -> None:
-    with pytest.raises(RunError, match=r"stand still.*die 1"):
+    with pytest.raises(RunError, match=r"stands still.*die 1"):
         run(gather, 4, faults=["0 s: link die 1 - box 0 cut"])
 
 

@@ -48,11 +48,12 @@ def test_rows_say_what_happened_after_how_long_and_what_it_cost() -> None:
     assert [harm["faults"][0][name] for name in ("struck_s", "noticed_s", "over_s", "as_before_s")] == [
         0.04, 0.045, 0.06, 0.07]  # fmt: skip
     assert [harm["faults"][1][name] for name in ("noticed_s", "over_s", "as_before_s")] == [None] * 3
-    first = harm["against"][0]
+    done, first = harm["against"][:2]
+    assert (done["metric"], done["without"], done["with"]) == ("request_count", 4, 4)
     assert (first["metric"], first["statistic"], first["without"], first["with"]) == (
         "time_to_first_token", "avg", 5.0, 38.75)  # fmt: skip
     strikes, against = harm_tables(harm)
     assert list(strikes.texts[0] or ())[2:] == ["0.04", "0.005", "0.02", "0.03", "3", "1,500", "0"]
-    assert list(against.texts[0] or ())[-1] == "+675.0%"
+    assert [list(text or ())[-1] for text in against.texts[:2]] == ["+0.0%", "+675.0%"]
     assert harm_of(outcome(plain)) == {}
     assert harm_tables({}) == []

@@ -11,7 +11,7 @@ from simulator.errors import InputError
 from simulator.model.micro_batch import MicroBatch
 from simulator.serving import steps
 from simulator.serving.loop import Loop
-from simulator.serving.record import NEVER, Served
+from simulator.serving.record import LOST, NEVER, Served
 from simulator.serving.requests import Requests, independent
 from simulator.serving.restart import restart_s, weights_bytes
 from simulator.serving.settings import Service
@@ -172,3 +172,25 @@ def test_a_slow_rank_slows_a_step_as_the_simulation_says(monkeypatch: pytest.Mon
     whole, one, both = (kind.paced(pace)._times.exact(batch) for pace in (
         (), faults_of(["0 s: rank 1 clock 0.5"]), faults_of(["0 s: rank 0 clock 0.5", "0 s: rank 1 clock 0.5"])))
     assert whole < one <= both <= 2 * whole
+
+
+def test_what_is_drawn_goes_on_while_nothing_is_to_be_done() -> None:
+    """A request every 3 s, a strike about every 10 ms: three hundred between two steps."""
+    seldom = independent(np.arange(4) * 3.0, np.full(4, 20), np.full(4, 3))
+    served = struck(TWO, seldom, "about every 10 ms: engine * clock 0.9 for 1 ms")
+    assert served.struck[-1].struck_ps > 8.9e12
+
+
+def test_who_waits_for_ever_is_lost_with_the_engine_that_does_not_come_back() -> None:
+    """And what would strike when all have ended, or wait for ever, strikes nobody."""
+    gone = instances() | {"restart": {"enabled": False}}
+    requests = drawn(30, 3)
+    served = struck(service(gone), requests, "10 ms: engine 0 lost")
+    assert served.struck[0].lost == (served.status == LOST).sum() > 1
+    with pytest.raises(InputError, match="strikes nobody: the run ends at"):
+        struck(service(gone), requests, "10 ms: engine 0 lost", "900 s: engine 0 clock 0.5 for 1 s")
+
+
+def test_a_load_time_without_end_is_refused() -> None:
+    with pytest.raises(ValueError, match="load_gb_s"):
+        service(instances() | {"restart": {"load_gb_s": 1e-300}})

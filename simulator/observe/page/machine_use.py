@@ -24,7 +24,7 @@ from simulator.observe.page.html import (
     table,
 )
 from simulator.observe.page.palette import SERIES, SIDES
-from simulator.observe.page.roofline import KernelPoint, kernel_points, roofs
+from simulator.observe.page.roofline import MOST, KernelPoint, kernel_points, roofs
 from simulator.observe.page.sides import Sides, kind_colours, named, ordered
 from simulator.observe.page.use import Use, use_over_time
 from simulator.observe.recorded import Recorded
@@ -42,8 +42,9 @@ def roofline(sides: Sides) -> Section:
     points = {side: kernel_points(run.columns) for side, run in sides.items()}
     if not any(points.values()):
         return Section("roofline", "Roofline", paragraph("No kernel of this run both computes and moves bytes in HBM."))
-    said = ("Each point is all tasks of a name; its area grows with the time they take. On the slope HBM decides, "
-            "below a level the units that compute do; a point below both has other reasons, which the pointer tells.")
+    said = (f"Each point is all tasks of a name, for the {MOST} names at most that take longest; its area grows with "
+            "the time they take. On the slope HBM decides, below a level the units that compute do; a point below both "
+            "has other reasons, which the pointer tells.")
     tables = [folded(named("as a table", side), table(_points_table(some), wide=True))
               for side, some in points.items() if some]
     return Section("roofline", "Roofline of the kernels",

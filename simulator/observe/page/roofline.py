@@ -9,6 +9,8 @@ from simulator.observe.columns import Columns, codes
 from simulator.observe.recorded import Peaks
 from simulator.units import PS_PER_S
 
+MOST = 2000  # names
+
 
 class KernelPoint(NamedTuple):
     """All tasks of a name together. flops_per_byte: of HBM; flops_per_s: on one rank, while it is at work; time_ps: at
@@ -23,7 +25,7 @@ class KernelPoint(NamedTuple):
 
 
 def kernel_points(columns: Columns) -> list[KernelPoint]:
-    """Of every name that has operations and moves bytes in HBM, the longest first."""
+    """Of names that have operations and move bytes in HBM the MOST that take longest, the longest first."""
     name, names = codes(columns["name"])
     weight = columns["multiplicity"]
     ranks = _ranks(columns)
@@ -33,14 +35,20 @@ def kernel_points(columns: Columns) -> list[KernelPoint]:
 
     length = columns["end_ps"] - columns["start_ps"]
     flops, moved, time_ps = total(columns["flops"]), total(columns["hbm_bytes"]), total(length)
-    made = []
-    for code in np.flatnonzero((flops > 0) & (moved > 0) & (time_ps > 0)).tolist():
-        rows = np.flatnonzero(name == code)
-        longest = rows[length[rows].argmax()]
-        made.append(KernelPoint(names[code], str(columns["kind"][longest]), float(flops[code] / moved[code]),
-                                float(flops[code] / time_ps[code] * PS_PER_S), float(time_ps[code] / ranks),
-                                str(columns["bound_by"][longest])))
-    return sorted(made, key=lambda point: -point.time_ps)
+    there = np.flatnonzero((flops > 0) & (moved > 0) & (time_ps > 0))
+    chosen = there[np.argsort(-time_ps[there], kind="stable")][:MOST]
+    longest = _longest_rows(name, length)[chosen]
+    return [KernelPoint(names[code], str(kind), float(flops[code] / moved[code]),
+                        float(flops[code] / time_ps[code] * PS_PER_S), float(time_ps[code] / ranks), str(bound_by))
+            for code, kind, bound_by in zip(chosen.tolist(), columns["kind"][longest], columns["bound_by"][longest],
+                                            strict=True)]  # fmt: skip
+
+
+def _longest_rows(name: np.Array, length: np.Array) -> np.Array:
+    """Of each name its longest row, of several the first. name: numbers from 0 on, all of which there are."""
+    order = np.lexsort((-length, name))
+    named = name[order]
+    return order[np.flatnonzero(np.diff(named, prepend=-1))]
 
 
 def roofs(peaks: Peaks) -> dict[str, float]:

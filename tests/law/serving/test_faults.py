@@ -197,3 +197,25 @@ def test_replicas_of_experts_take_over_for_a_rank_that_is_lost() -> None:
         without = int((requests.input_tokens + requests.output_tokens - 1).sum())
         done = int(served.steps["prefill_tokens"].sum() + served.steps["decoding"].sum())
         assert done == without + one.recomputed_tokens
+
+
+def test_a_rank_that_is_lost_again_takes_no_other_along_and_all_ranks_are_the_engine() -> None:
+    again = struck(elastic(32), drawn(80, 3), "60 ms: rank 2 of engine.0 lost for 20 ms",
+                   "65 ms: rank 2 of engine.0 lost for 20 ms", steps="lattice")  # fmt: skip
+    assert [one.what for one in again.struck] == ["rank 2 of engine 0", "rank 2 of engine 0, lost already"]
+    assert [one.rerouted for one in again.struck][1] == 0
+    every = struck(elastic(32), drawn(80, 3), "60 ms: rank * of engine.0 lost for 20 ms", steps="lattice")
+    assert [one.what for one in every.struck] == ["engine 0"]
+
+
+def test_who_is_lost_twice_leaves_once() -> None:
+    """Its prompt is where a host is silent, which is not noticed yet, when the engine that was to decode it dies."""
+    front = {"retry_max_retries": 0, "health_check_interval_s": 1.0, "health_check_timeout_s": 0.1,
+             "health_failure_threshold": 1}  # fmt: skip
+    of = service(instances(count=2), prefill=instances(count=2, max_num_batched_tokens=512), front=front)
+    served = struck(of, drawn(100, 3), "40 ms: engine prefill.0 silent", "41 ms: engine decode.0 lost",
+                    "41 ms: engine decode.1 lost")  # fmt: skip
+    lost = int((served.status == LOST).sum())
+    assert lost > 10
+    assert sum(one.lost for one in served.struck) == lost
+    assert lost + int((served.status == DONE).sum()) == 100
