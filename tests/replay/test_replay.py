@@ -218,6 +218,31 @@ def test_an_engine_of_vector_cores_takes_them_from_kernels() -> None:
     assert held.lasts_us("kernel") > free.lasts_us("kernel")
 
 
+def test_who_waits_in_an_exchange_knows_for_whom() -> None:
+    """Rank 2 comes last; rank 0 comes before it, after a kernel too."""
+
+    def program(npu: Rank) -> None:
+        if npu.rank in (0, 2):
+            npu.launch(passes_mb(1 + npu.rank), "work")
+        npu.group("world").barrier("meet", "dma")
+
+    ran = run(program, 4)
+    late = [(ran.row("meet", rank)["late_rank"], ran.row("meet", rank)["late_task"]) for rank in range(4)]
+    assert late == [(2, 1), (2, 1), (-1, -1), (2, 1)]
+
+
+def test_a_read_of_an_eager_host_is_launched_with_its_operators() -> None:
+    """Launches of 3 us, 2 of them for an operator; a kernel of 11 us; a read: 3 us of launch and 5 us."""
+    machine = tiny({"host.launch_eager": "1 us", "host.device_read": "5 us", "host.operator": "2 us"})
+
+    def program(npu: Rank) -> None:
+        npu.program.operators = 1.0
+        npu.host_wait(npu.launch(passes_mb(1), "first"), 1)
+        npu.launch(passes_mb(1), "second")
+
+    assert run(program, machine=machine).us("second")[0] == 3 + 11 + 3 + 5 + 3
+
+
 def test_a_late_rank_holds_its_peers_engines_meanwhile() -> None:
     def program(npu: Rank) -> None:
         if npu.rank == 1:
