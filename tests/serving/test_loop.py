@@ -147,4 +147,4 @@ def test_a_run_that_is_stopped_says_what_there_is(of: Service, tmp_path: Path) -
 
 def test_times_that_no_clock_counts_are_refused() -> None:
     with pytest.raises(RunError, match=r"a test: it lasts longer than the 106 days"):
-        run(service(front={"request_ms": 1e18}), drawn(2))
+        run(service(front={"request_ms": 1e15}), drawn(2))
