@@ -373,7 +373,6 @@ class Loop:
             self._strikes.refuse_unstruck(served.end_ps)
         return served
 
-
     def _record(self, steps: Mapping[str, Array], about: dict[str, Any], interrupted: bool) -> Served:
         return Served(requests=self._requests, times=self._times, steps=steps, about_steps=about,
                       engines=[engine.name for engine in self._engines], gpus=self._service.gpus,

@@ -82,4 +82,3 @@ def read_recorded(folder: Path, tell: Callable[[float], None] = lambda share: No
         return Recorded(about, read_parquet(folder / TIMELINE, tell), *found, memory, peaks)
     except ValueError as error:
         raise InputError(f"{error}; run it again") from None
-
