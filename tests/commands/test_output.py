@@ -56,7 +56,7 @@ def test_a_second_run_on_one_folder_is_refused_and_names_the_first(braid: Braid,
 def test_what_a_killed_run_left_goes_with_the_next_one(braid: Braid, tmp_path: Path) -> None:
     for place in (tmp_path, tmp_path / "out"):
         place.mkdir(exist_ok=True)
-        (place / f"{MARK}7-probe").mkdir()
+        (place / f"{MARK}00000007-probe").mkdir()
     assert braid(*RUN, "--out", tmp_path / "out").code == 0
     assert not list(tmp_path.rglob(f"{MARK}*"))
 
@@ -157,8 +157,8 @@ def test_a_sweep_goes_on_where_it_was_stopped(
 
 
 def test_a_sweep_that_was_killed_at_its_first_value_begins_again(braid: Braid, tmp_path: Path) -> None:
-    (tmp_path / "out" / "1.2-TB-s" / f"{MARK}0-staged").mkdir(parents=True)
-    (tmp_path / "out" / "1.2-TB-s" / f"{MARK}0-staged" / "timeline.parquet").write_text("half")
+    (tmp_path / "out" / "1.2-TB-s" / f"{MARK}00000000-staged").mkdir(parents=True)
+    (tmp_path / "out" / "1.2-TB-s" / f"{MARK}00000000-staged" / "timeline.parquet").write_text("half")
     assert braid(*SWEEP, "--out", tmp_path / "out").code == 0
     assert not list(tmp_path.rglob(f"{MARK}*"))
 
