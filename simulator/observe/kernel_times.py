@@ -37,7 +37,8 @@ def kernel_times(columns: Columns) -> list[KernelTimes]:
         return []
     ranks = int(rank_weights(columns)[1].sum())
     name, names = codes(columns["name"])
-    found = [_times(columns, np.flatnonzero(name == code), text, ranks) for code, text in enumerate(names)]
+    rows = np.split(np.argsort(name, kind="stable"), np.cumsum(np.bincount(name, minlength=len(names)))[:-1])
+    found = [_times(columns, those, text, ranks) for those, text in zip(rows, names, strict=True)]
     return sorted(found, key=lambda one: -one.per_rank * (one.work.mean + one.waiting.mean))
 
 
