@@ -28,7 +28,7 @@ class Struck:
     """What a fault did, once. fault: as it is written; what: was struck; noticed_ps: by the router; over_ps: when it
     was gone, and an engine served again (NEVER, of both: not in the run). rerouted: requests that went to another
     engine, or to the same one when it was back; recomputed_tokens: cached on the engine, and computed again; lost:
-    requests that were not tried again."""
+    requests that were not tried again, or wait for ever."""
 
     fault: str
     what: str

@@ -14,23 +14,20 @@ import argparse
 import mmap
 import os
 import resource
-import signal
 import struct
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
 from simulator.errors import BraidError
+from tests.trust.limits import limited
 from tests.trust.lines import WORDS
 from tests.trust.readers import READERS
 
@@ -100,22 +97,6 @@ def _check_words(target: str, error: Exception, folder: Path) -> None:
         raise Vague(f"a refusal names no file: {said[:200]}") from error
 
 
-@contextmanager
-def limited(seconds: float) -> Iterator[None]:
-    """Raises Hang in what takes longer."""
-
-    def late(signum: int, frame: FrameType | None) -> NoReturn:
-        raise Hang(f"more than {seconds:g} s")
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
 def where(error: BaseException) -> str:
     """The type of an error, and the innermost line of Braid that it came from."""
     frames = [one for one in traceback.extract_tb(error.__traceback__) if f"{os.sep}simulator{os.sep}" in one.filename]
@@ -140,7 +121,7 @@ def _worker(target: str, seed: int, last: int, until_s: float, counts: mmap.mmap
             faulthandler.dump_traceback_later(3 * HANG_S, exit=True, file=sys.__stderr__)
             begin_s = time.perf_counter()
             try:
-                with limited(HANG_S):
+                with limited(HANG_S, Hang):
                     accept = case(target, seed, number, folder)
                 accepted, refused = accepted + accept, refused + (not accept)
             except BaseException as error:

@@ -7,10 +7,8 @@ scenario whose ranks take longer than a limit together is left out, and named.
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +16,9 @@ from simulator import np
 from simulator.observe.tables import markdown_table
 from simulator.study.library import load_scenario, scenario_names
 from simulator.study.simulate import Result, simulate
+from tests.trust.limits import limited
 
 TABLE = Path(__file__).resolve().parents[2] / "results" / "trust" / "ranks.md"
-
-
-@contextmanager
-def at_most(limit_s: float) -> Iterator[None]:
-    """TimeoutError after so many seconds."""
-
-    def end(*_: Any) -> None:
-        raise TimeoutError
-
-    before = signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, limit_s)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def differing(roles: Result, ranks: Result) -> list[str]:
@@ -64,7 +47,7 @@ def compared(names: list[str], limit_s: float, say: Callable[[str], None] = lamb
     for number, name in enumerate(names, 1):
         counts, text = "", f"left out: more than {limit_s:g} s"
         try:
-            with at_most(limit_s):
+            with limited(limit_s, TimeoutError):
                 roles = simulate(load_scenario(name))
                 counts = f"{roles.header['ranks']} ({roles.header['classes']})"
                 text = "; ".join(differing(roles, simulate(load_scenario(name), ranks="all"))) or "equal"

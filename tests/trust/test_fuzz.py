@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 from simulator.errors import InputError
 from tests.trust import fuzz
-from tests.trust.fuzz import TARGETS, Hang, Vague, case, limited, where
+from tests.trust.fuzz import TARGETS, Hang, Vague, case, where
+from tests.trust.limits import limited
 from tests.trust.variants import json_text, nested, raw, toml_text, tree
 
 CASES = {"requests": 1300, "quantities": 2300, "faults": 300, "fault files": 200, "settings": 100,
@@ -85,7 +86,7 @@ def test_what_names_the_file_is_a_refusal(raised: Exception, tmp_path: Path, mon
 
 
 def test_a_case_without_end_is_ended() -> None:
-    with pytest.raises(Hang), limited(0.05):
+    with pytest.raises(Hang), limited(0.05, Hang):
         while True:
             pass
 
